@@ -1,0 +1,1 @@
+"""The cluster's metadata and the coordinators."""

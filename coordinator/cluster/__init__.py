@@ -1,0 +1,1 @@
+"""The cluster's state, its metadata log, leases and tenures."""

@@ -1,0 +1,1 @@
+"""Objects, the stores that hold them, and numbered sequences of them."""

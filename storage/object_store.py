@@ -1,0 +1,129 @@
+"""What Tidelog needs of an object store, and the errors that say what happened to the data."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from tidelog.errors import TidelogError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class StoreError(TidelogError):
+    """Root of the store's errors. `key` names the object, or the prefix of a listing."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+        self.why = why
+
+
+class ObjectNotFound(StoreError):
+    """Nothing is stored under the key. Not applied."""
+
+
+class PreconditionFailed(StoreError):
+    """The condition of a put does not hold: someone's object is there (perhaps our own lost attempt)."""
+
+
+class AccessDenied(StoreError):
+    """Credentials or permissions do not allow it; repeating does not help. Not applied."""
+
+
+class StoreNotApplied(StoreError):
+    """A passing fault; certainly not applied. May be repeated."""
+
+
+class StoreOutcomeUnknown(StoreError):
+    """A passing fault; applied or not, nobody knows: read the object back."""
+
+
+class StoreMisconfigured(StoreError):
+    """The bucket, the endpoint or the store itself cannot be used; repeating does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class IfAbsent:
+    """Put only if the key does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class IfMatch:
+    """Put only if the object still has this etag."""
+
+    etag: str
+
+
+Condition: TypeAlias = IfAbsent | IfMatch
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes [start, start + length)."""
+
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix:
+    """The last `length` bytes; the whole object where it is shorter."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What a get returns: the bytes asked for, the whole object's size, and its etag."""
+
+    data: Buffer
+    size: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """A listed object. `modified_ms` is the store's clock."""
+
+    key: str
+    size: int
+    etag: str
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """Keys are relative to the store's prefix, `/`-separated. Every method may raise StoreError."""
+
+    @property
+    def url(self) -> str:
+        """The store's address, without credentials."""
+        ...
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        """The object or a range of it. ObjectNotFound if absent."""
+        ...
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Size and etag. ObjectNotFound if absent."""
+        ...
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        """Durable when it returns; the etag. A sequence of buffers is stored joined; buffers must
+        not change while the put is in flight. PreconditionFailed if the condition does not hold."""
+        ...
+
+    def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        """The objects whose key begins with `prefix` and is above `start_after`, in key order."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove it; an absent key is no error."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...

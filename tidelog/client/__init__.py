@@ -1,0 +1,1 @@
+"""An asynchronous Kafka protocol client on Tidelog's own codec."""

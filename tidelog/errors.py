@@ -1,0 +1,40 @@
+"""Tidelog's errors. Each says what it is about, what happened to the data, and the remedy."""
+
+from __future__ import annotations
+
+
+class TidelogError(Exception):
+    """Root of every error that Tidelog raises on purpose."""
+
+
+class InvalidConfiguration(TidelogError):
+    """A setting, flag, URL or file that cannot be used; the message names it and the remedy."""
+
+
+class CorruptObject(TidelogError):
+    """An object of the bucket that does not decode; nothing that rests on it is served."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"object {key} is corrupt: {why}")
+        self.key = key
+        self.why = why
+
+
+class UnsupportedFormat(TidelogError):
+    """The bucket was written in a format that this version must not read or write."""
+
+
+class ForeignObjects(TidelogError):
+    """The prefix holds objects that are not Tidelog's."""
+
+
+class Fenced(TidelogError):
+    """This incarnation has been superseded: it can acknowledge nothing more and must stop."""
+
+
+class Unreachable(TidelogError):
+    """A broker or store that does not answer."""
+
+
+class Refused(TidelogError):
+    """A request that was understood and turned down."""

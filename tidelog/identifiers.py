@@ -1,0 +1,44 @@
+"""Distinct types for integers and strings that are easily confused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+BrokerId = NewType("BrokerId", int)
+"""A broker's configured id; survives restarts."""
+Epoch = NewType("Epoch", int)
+"""A broker incarnation: the sequence number of its registration in the metadata log."""
+Slot = NewType("Slot", int)
+"""A position in an incarnation's WAL, from 0."""
+Offset = NewType("Offset", int)
+"""A record's position in a partition."""
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Counts the tenures of a partition, from 0."""
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+TopicId = UUID
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's id: the key of everything that the bucket says of it."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class Incarnation(NamedTuple):
+    """One registration of a broker process."""
+
+    broker_id: BrokerId
+    epoch: Epoch
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}-{self.epoch}"
+
+
+class WalPosition(NamedTuple):
+    """One WAL object."""
+
+    incarnation: Incarnation
+    slot: Slot

@@ -1,0 +1,59 @@
+"""Listening and connecting: asyncio's transports in production, simulated ones in the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port that it really listens on."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting; established connections stay."""
+        ...
+
+
+class Network(Protocol):
+    """What the shells need of a network. Protocols are asyncio protocols (BufferedProtocol)."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        """Accept connections; port 0 picks a free one. OSError if the address is taken."""
+        ...
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        """Connect; the protocol's connection_made has run when this returns. OSError if refused."""
+        ...
+
+
+class _SocketListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class SocketNetwork:
+    """TCP sockets of the running event loop."""
+
+    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+        server = await asyncio.get_running_loop().create_server(factory, host, port, backlog=1024)
+        return _SocketListener(server)
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+        return transport

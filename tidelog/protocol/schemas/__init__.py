@@ -1,0 +1,1 @@
+"""Message schemas, one module an API family."""

@@ -1,0 +1,1 @@
+"""Kafka record batches: structure, validation, compression, conversion."""

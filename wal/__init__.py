@@ -1,0 +1,1 @@
+"""The write-ahead log: objects, writer, fencing, recovery, and the partition log."""
