@@ -1,0 +1,117 @@
+# Tidelog. `make help` lists the targets; every one works from a bare clone.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+# The order of what is printed is part of the result: pytest's summary comes last.
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+# Test processes side by side; more than four rarely help, the longest file decides.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+# What more to tell pytest: make unit PYTEST="-k fencing -x"
+PYTEST ?=
+LONG := integration or compat or spark or slow
+CODE := tidelog storage wal coordinator broker localstack tests benchmarks scripts scripts/typing-links
+
+SEEDS ?= 200
+FIRST ?= 1
+DURATION ?= 120
+
+BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
+
+.venv/.installed-test: $(BOOTSTRAP)
+	@scripts/bootstrap test
+
+.venv/.installed-integration: $(BOOTSTRAP) requirements/integration.txt
+	@scripts/bootstrap test integration
+
+##@ Start
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
+
+.PHONY: demo
+demo: venv ## Real flights through a broker that is killed midway; compares row by row
+	@$(PY) scripts/demo.py
+
+##@ Check
+.PHONY: test
+test: lint types imports unit ## Everything that is quick: lint, types, imports, unit tests
+
+.PHONY: lint
+lint: venv ## ruff: rules and format
+	@$(PY) -m ruff check --quiet $(wildcard $(CODE))
+	@$(PY) -m ruff format --check --quiet $(wildcard $(CODE)) \
+		|| { echo "run: make format" >&2; exit 1; }
+
+.PHONY: format
+format: venv ## Format, and mend what ruff can mend
+	@$(PY) -m ruff check --fix --quiet $(wildcard $(CODE)); $(PY) -m ruff format $(wildcard $(CODE))
+
+.PHONY: links
+links: venv
+	@$(PY) scripts/typing-links
+
+.PHONY: types
+types: links ## mypy: strict over the package, typed bodies over tests and scripts
+	@$(PY) -m mypy --no-error-summary
+	@$(PY) -m mypy --no-error-summary $(wildcard tests benchmarks scripts)
+
+.PHONY: imports
+imports: links ## import-linter: who may import whom, which cores are pure
+	@cd build/typing && ../../.venv/bin/lint-imports --config ../../pyproject.toml \
+		--cache-dir ../../.import_linter_cache --no-logo
+
+.PHONY: unit
+unit: venv ## Unit, property and simulation tests (make unit PYTEST="-k fencing")
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not ($(LONG))" $(PYTEST)
+
+.PHONY: coverage
+coverage: venv ## Branch coverage of the unit tests, by module
+	@rm -f .coverage .coverage.*
+	@$(PY) -m coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m "not ($(LONG))" $(PYTEST)
+	@$(PY) -m coverage combine --quiet && $(PY) -m coverage report
+
+##@ Long checks
+.PHONY: integration
+integration: .venv/.installed-integration ## Real S3 servers, kill -9, installation into a fresh environment
+	@$(PY) -m pytest -m "integration or slow" $(PYTEST)
+
+.PHONY: compat
+compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
+	@$(PY) scripts/tools.py java mvn node npm kcat
+	@$(PY) -m pytest -m compat $(PYTEST)
+
+.PHONY: bench
+bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md
+	@$(PY) scripts/tools.py java mvn go
+	@$(PY) -m benchmarks
+
+.PHONY: simulate
+simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120
+	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION)
+
+.PHONY: verify
+verify: venv ## All of the above in turn; writes docs/VERIFICATION.md
+	@$(PY) scripts/verify.py
+
+##@ Maintain
+.PHONY: lock
+lock: venv ## Pin what pyproject.toml asks for (make lock UPGRADE=1: the newest of everything)
+	@$(PY) scripts/lock.py $(if $(UPGRADE),--upgrade)
+
+.PHONY: dist
+dist: venv ## Source and wheel distributions in dist/
+	@rm -rf build/lib build/bdist.* dist
+	@$(PY) -m build --no-isolation --outdir dist .
+
+.PHONY: clean
+clean: ## Remove what can be made again, the environment too
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,75 @@
+"""Write requirements/*.txt: every package that the targets install, pinned, with hashes.
+
+A lock that plain pip reads as well as uv, and that names no index: each machine uses its own.
+Each file holds only what the files before it do not, so they are installed one after the other.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON_OLDEST = "3.11"
+GROUPS = ("test", "integration")
+"""Dependency groups of pyproject.toml, in the order of installation."""
+HEADER = """\
+# Written by `make lock` from pyproject.toml; do not edit.
+# Install with --no-deps: the file is complete.{after}
+"""
+
+
+def lock_file(group: str) -> Path:
+    """Where the pins of a group are kept."""
+    return ROOT / "requirements" / f"{group}.txt"
+
+
+def compiled(groups: tuple[str, ...], upgrade: bool) -> list[str]:
+    """The pinned requirements of the project and these groups, each with its hashes.
+
+    What is pinned already stays unless pyproject.toml or `upgrade` asks for another version; the
+    earlier groups' pins, just written, are binding.
+    """
+    command = ["uv", "pip", "compile", "pyproject.toml", "--universal", "--generate-hashes"]
+    command += ["--no-annotate", "--no-header", "--quiet", "--python-version", PYTHON_OLDEST]
+    for group in groups:
+        command += ["--group", group]
+    for group in groups[:-1]:
+        command += ["--constraint", str(lock_file(group))]
+    if upgrade:
+        command += ["--upgrade"]
+    with TemporaryDirectory() as folder:
+        output = Path(folder, "lock.txt")
+        pinned = [lock_file(group) for group in groups if lock_file(group).exists()]
+        output.write_text("".join(path.read_text() for path in pinned))
+        subprocess.run([*command, "--output-file", str(output)], cwd=ROOT, check=True)
+        requirements: list[str] = []
+        for line in output.read_text().splitlines():
+            if line.startswith(" "):
+                requirements[-1] += f"\n{line}"
+            else:
+                requirements.append(line)
+        return requirements
+
+
+def main() -> None:
+    """Keep what is pinned and add what is missing; with --upgrade take the newest of everything."""
+    if shutil.which("uv") is None:
+        sys.exit("uv is needed to lock the dependencies: install it and run `make lock` again")
+    upgrade = sys.argv[1:] == ["--upgrade"]
+    before: list[str] = []
+    for number, group in enumerate(GROUPS):
+        requirements = compiled(GROUPS[: number + 1], upgrade)
+        added = [line for line in requirements if line not in before]
+        after = f" Install {GROUPS[number - 1]}.txt first." if number else ""
+        lock_file(group).parent.mkdir(exist_ok=True)
+        lock_file(group).write_text(HEADER.format(after=after) + "\n".join(added) + "\n")
+        print(f"requirements/{group}.txt: {len(added)} packages")
+        before = requirements
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Foreign programs that the long targets need: found, installed where that is possible, or named.
+
+    python scripts/tools.py java kcat
+
+exits 1 and says the remedy for each that is missing, unless ALLOW_MISSING=java,kcat names it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program: how it tells its version, the oldest that will do, and where it comes from."""
+
+    name: str
+    version_argument: str
+    version_after: str
+    """The words in front of the number in what it prints."""
+    version_oldest: tuple[int, ...]
+    debian_package: str
+    used_for: str
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do about its absence."""
+        oldest = ".".join(map(str, self.version_oldest))
+        return (
+            f"{self.name} {oldest} or newer is needed for {self.used_for}: install it "
+            f"(Debian: apt-get install {self.debian_package}) "
+            f"or go without: ALLOW_MISSING={self.name}"
+        )
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("java", "-version", 'version "', (17,), "default-jre-headless", "Apache Kafka"),
+        Tool("mvn", "--version", "Maven ", (3, 6), "maven", "fetching Apache Kafka's jars"),
+        Tool("go", "version", "version go", (1, 24), "golang-go", "building MinIO"),
+        Tool("node", "--version", "v", (18,), "nodejs", "KafkaJS"),
+        Tool("npm", "--version", "", (8,), "npm", "installing KafkaJS"),
+        Tool("kcat", "-V", "Version ", (1, 7), "kcat", "kcat as a client"),
+    )
+}
+
+
+class MissingTool(Exception):
+    """A program that is not there and could not be installed; the message has the remedy."""
+
+
+def allowed_missing() -> frozenset[str]:
+    """The names in ALLOW_MISSING; ValueError for one that no target needs."""
+    names = frozenset(re.split(r"[,\s]+", os.environ.get("ALLOW_MISSING", ""))) - {""}
+    if unknown := sorted(names - TOOLS.keys()):
+        known = ", ".join(sorted(TOOLS))
+        raise ValueError(f"ALLOW_MISSING names unknown tools {', '.join(unknown)}; known: {known}")
+    return names
+
+
+def installed_version(tool: Tool) -> tuple[int, ...] | None:
+    """The version on the PATH, None if the program is not there or does not run."""
+    path = shutil.which(tool.name)
+    if path is None:
+        return None
+    answer = subprocess.run(
+        [path, tool.version_argument],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    number = re.search(rf"{re.escape(tool.version_after)}(\d+(?:\.\d+)*)", answer.stdout)
+    if answer.returncode or number is None:
+        return None
+    return tuple(map(int, number[1].split(".")))
+
+
+def find(name: str) -> str | None:
+    """The program's path if it is there and new enough."""
+    version = installed_version(TOOLS[name])
+    if version is None or version < TOOLS[name].version_oldest:
+        return None
+    return shutil.which(name)
+
+
+@cache
+def _refresh_package_lists() -> None:
+    subprocess.run(["apt-get", "update", "-qq"], check=False, stdin=subprocess.DEVNULL)
+
+
+def _install(tool: Tool) -> None:
+    """Ask Debian's package manager, if this is Debian and we may."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    print(f"tools: installing {tool.debian_package}", file=sys.stderr)
+    _refresh_package_lists()
+    subprocess.run(
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", tool.debian_package],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+    )
+
+
+def require(name: str) -> str | None:
+    """The program's path; None if it is missing and ALLOW_MISSING names it; else MissingTool."""
+    if path := find(name):
+        return path
+    if name in allowed_missing():
+        return None
+    _install(TOOLS[name])
+    if path := find(name):
+        return path
+    version = installed_version(TOOLS[name])
+    there = "not found" if version is None else f"found {'.'.join(map(str, version))}"
+    raise MissingTool(f"{name}: {there}; {TOOLS[name].remedy}")
+
+
+def main(names: list[str]) -> int:
+    """Require each; 0 if all are there or allowed to be missing."""
+    missing = 0
+    for name in names:
+        if name not in TOOLS:
+            print(f"tools: unknown tool {name}; known: {', '.join(sorted(TOOLS))}", file=sys.stderr)
+            return 2
+        try:
+            if require(name) is None:
+                print(f"tools: going without {name}, as ALLOW_MISSING says", file=sys.stderr)
+        except MissingTool as error:
+            print(f"tools: {error}", file=sys.stderr)
+            missing += 1
+        except ValueError as error:
+            print(f"tools: {error}", file=sys.stderr)
+            return 2
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
