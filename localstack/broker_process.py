@@ -1,0 +1,145 @@
+"""Starts a `tidelog server` process and ends it by process id: politely, or as a crash would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tidelog.errors import TidelogError
+
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+
+
+class BrokerNotReady(TidelogError):
+    """The process ended or stayed silent instead of becoming ready; says how its log ends."""
+
+    def __init__(self, why: str, returncode: int | None, log: str) -> None:
+        super().__init__(f"{why}\n{log}")
+        self.returncode = returncode
+        self.log = log
+
+
+@dataclass(slots=True)
+class BrokerProcess:
+    """A running broker. As a context manager it is killed at the end, if it still runs."""
+
+    process: subprocess.Popen[str]
+    log_path: Path
+    kafka: str
+    http: str
+    cluster: str
+    broker_id: int
+
+    @classmethod
+    def start(
+        cls,
+        store: str,
+        log_path: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        http: str | None = None,
+        broker_id: int = 0,
+        settings: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        ready_seconds_max: float = READY_SECONDS_MAX,
+    ) -> BrokerProcess:
+        """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then."""
+        command = [sys.executable, "-m", "tidelog.cli", "server", "--store", store]
+        command += ["--listen", listen, "--broker-id", str(broker_id)]
+        if http is not None:
+            command += ["--http", http]
+        for name, value in (settings or {}).items():
+            command += ["--set", f"{name}={value}"]
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **(environment or {})},
+            )
+        line = _first_line(process, ready_seconds_max)
+        fields = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
+        if not line.startswith("ready ") or "kafka" not in fields:
+            process.kill()
+            returncode = process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+            why = f"the broker did not become ready (first line {line!r}, exit {returncode})"
+            raise BrokerNotReady(why, returncode, log_tail(log_path))
+        return cls(
+            process,
+            log_path,
+            fields["kafka"],
+            fields["http"],
+            fields["cluster"],
+            int(fields["broker"]),
+        )
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> int:
+        """SIGTERM, wait for the clean end, return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        return self._reap()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process stalls wherever it is."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: a stalled process wakes up and knows nothing of it."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def _reap(self) -> int:
+        returncode = self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return returncode
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self._reap()
+
+
+def log_tail(path: Path, bytes_max: int = 4000) -> str:
+    """The end of a process' log, for error messages."""
+    return path.read_bytes()[-bytes_max:].decode(errors="replace") if path.exists() else ""
+
+
+def _first_line(process: subprocess.Popen[str], seconds_max: float) -> str:
+    assert process.stdout is not None
+    deadline = time.monotonic() + seconds_max
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            return ""
+    return process.stdout.readline().rstrip("\n")
