@@ -1,0 +1,269 @@
+"""The codecs of record batches: compression, and decompression that never outgrows a limit.
+
+Framings are the ones that Kafka's clients use: gzip members, xerial-framed or raw snappy, standard
+lz4 frames with independent blocks, zstd frames (Java's carry no content size).
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from enum import IntEnum
+from struct import Struct
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from tidelog.errors import TidelogError
+from tidelog.records.buffers import Buffer
+
+GZIP_LEVEL_DEFAULT = 6
+LZ4_LEVEL_DEFAULT = 0
+ZSTD_LEVEL_DEFAULT = 3
+
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_BLOCK_LENGTH = Struct(">i")
+_GUESS_BYTES_MIN = 64 * 1024
+_GUESS_RATIO = 8
+
+
+class Compression(IntEnum):
+    """Kafka's codec ids, as in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class DecompressedTooLarge(TidelogError):
+    """Compressed data holds more than the limit; what was decompressed so far is dropped."""
+
+    def __init__(self, size_max: int) -> None:
+        super().__init__(f"decompressed data exceeds the limit of {size_max} bytes")
+        self.size_max = size_max
+
+
+class CorruptCompression(TidelogError):
+    """Data that its codec cannot decompress, is cut off, or has bytes behind its end."""
+
+
+class _Contexts(threading.local):
+    """zstd contexts are costly to make and not thread-safe: each thread keeps its own."""
+
+    def __init__(self) -> None:
+        # Frames of zstd levels 20 to 22 declare windows up to 128 MiB, which is the library's own
+        # bound. A window takes memory only as far as output is written, so the size limit holds.
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+
+    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+        found = self.compressors.get(level)
+        if found is None:
+            found = self.compressors[level] = zstandard.ZstdCompressor(level=level)
+        return found
+
+
+_contexts = _Contexts()
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """Data in the codec's framing; `level` is the codec's own scale (gzip, lz4 and zstd have one).
+
+    The same data, level and library versions give the same bytes.
+    """
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            compressor = zlib.compressobj(
+                GZIP_LEVEL_DEFAULT if level is None else level, zlib.DEFLATED, _GZIP_WBITS
+            )
+            return compressor.compress(data) + compressor.flush()
+        case Compression.SNAPPY:
+            return _compress_xerial(memoryview(data))
+        case Compression.LZ4:
+            # Java's reader refuses frames whose blocks refer to earlier ones.
+            framed: bytes = lz4.frame.compress(
+                data,
+                compression_level=LZ4_LEVEL_DEFAULT if level is None else level,
+                block_linked=False,
+            )
+            return framed
+        case Compression.ZSTD:
+            return _contexts.compressor(ZSTD_LEVEL_DEFAULT if level is None else level).compress(
+                data
+            )
+
+
+def decompress(codec: Compression, data: Buffer, size_max: int) -> bytes | bytearray:
+    """The data that was compressed, at most size_max bytes of it.
+
+    Allocates no more than that plus a small constant, whatever the data claims.
+    Raises DecompressedTooLarge and CorruptCompression.
+    """
+    match codec:
+        case Compression.NONE:
+            if len(data) > size_max:
+                raise DecompressedTooLarge(size_max)
+            return bytes(data)
+        case Compression.GZIP:
+            return _decompress_gzip(data, size_max)
+        case Compression.SNAPPY:
+            return _decompress_snappy(memoryview(data), size_max)
+        case Compression.LZ4:
+            return _decompress_lz4(memoryview(data), size_max)
+        case Compression.ZSTD:
+            return _decompress_zstd(data, size_max)
+
+
+def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
+    members: list[bytes] = []
+    size = 0
+    rest: Buffer = data
+    while rest or not members:
+        decompressor = zlib.decompressobj(_GZIP_WBITS)
+        try:
+            # One byte beyond the limit tells «too large» from «just fits».
+            member = decompressor.decompress(rest, size_max - size + 1)
+        except zlib.error as error:
+            raise CorruptCompression(f"gzip: {error}") from None
+        size += len(member)
+        if size > size_max:
+            raise DecompressedTooLarge(size_max)
+        if not decompressor.eof:
+            raise CorruptCompression("gzip: the data ends before the stream does")
+        members.append(member)
+        rest = decompressor.unused_data
+    return members[0] if len(members) == 1 else b"".join(members)
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    parts: list[bytes] = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(_BLOCK_LENGTH.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, size_max: int) -> bytearray:
+    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _join_snappy([data], size_max)
+    blocks: list[memoryview] = []
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        start = position + _BLOCK_LENGTH.size
+        if start > len(data):
+            raise CorruptCompression("snappy: the data ends within a block's length")
+        length = _BLOCK_LENGTH.unpack_from(data, position)[0]
+        position = start + length
+        if length < 1 or position > len(data):
+            raise CorruptCompression(f"snappy: a block of {length} bytes does not fit the data")
+        blocks.append(data[start:position])
+    return _join_snappy(blocks, size_max)
+
+
+def _join_snappy(blocks: list[memoryview], size_max: int) -> bytearray:
+    # Each block begins with its decompressed size: all are known before anything is allocated.
+    sizes = [_snappy_size(block) for block in blocks]
+    if sum(sizes) > size_max:
+        raise DecompressedTooLarge(size_max)
+    output = bytearray(sum(sizes))
+    position = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        if size:
+            target = memoryview(output)[position : position + size]
+            try:
+                written = cramjam.snappy.decompress_raw_into(block, target)
+            except cramjam.DecompressionError as error:
+                raise CorruptCompression(str(error)) from None
+            if written != size:
+                raise CorruptCompression(f"snappy: a block of {size} bytes gave {written}")
+        elif len(block) != 1:
+            raise CorruptCompression("snappy: an empty block has bytes behind its end")
+        position += size
+    return output
+
+
+def _snappy_size(block: memoryview) -> int:
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if size >= 2**32:
+                break
+            return size
+    raise CorruptCompression("snappy: a block does not begin with its decompressed size")
+
+
+def _guess(data: Buffer, size_max: int) -> int:
+    """Output room for a first attempt: memory is cheap to reuse when it is not far too much."""
+    return min(size_max + 1, max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(data)))
+
+
+def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+    context = lz4.frame.create_decompression_context()
+    parts: list[bytes] = []
+    size = position = 0
+    room = _guess(data, size_max)
+    while True:
+        try:
+            part, consumed, finished = lz4.frame.decompress_chunk(
+                context, data[position:], max_length=room
+            )
+        except RuntimeError as error:
+            raise CorruptCompression(f"lz4: {error}") from None
+        parts.append(part)
+        size += len(part)
+        position += consumed
+        if size > size_max:
+            raise DecompressedTooLarge(size_max)
+        if finished:
+            break
+        if not part and not consumed:
+            raise CorruptCompression("lz4: the data ends before the frame does")
+        room = size_max - size + 1
+    if position != len(data):
+        raise CorruptCompression("lz4: bytes behind the end of the frame")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
+    decompressor = _contexts.decompressor
+    try:
+        stated = zstandard.frame_content_size(data)
+        if stated > size_max:
+            raise DecompressedTooLarge(size_max)
+        # A frame that states its size is given exactly that. Otherwise guess: room that is never
+        # written costs page faults and a system call for each batch.
+        room = min(_guess(data, size_max), size_max) if stated < 0 else size_max
+        try:
+            return decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+        except zstandard.ZstdError:
+            if room == size_max:
+                raise
+        return decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        if _zstd_exceeds(data, size_max):
+            raise DecompressedTooLarge(size_max) from None
+        raise CorruptCompression(f"zstd: {error}") from None
+
+
+def _zstd_exceeds(data: Buffer, size_max: int) -> bool:
+    """Whether a frame that failed did so for want of room: the library's message does not say."""
+    size = 0
+    try:
+        with _contexts.decompressor.stream_reader(data) as reader:
+            while part := reader.read(_GUESS_BYTES_MIN):
+                size += len(part)
+                if size > size_max:
+                    return True
+    except zstandard.ZstdError:
+        return False
+    return False
