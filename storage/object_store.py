@@ -25,7 +25,8 @@ class ObjectNotFound(StoreError):
 
 
 class PreconditionFailed(StoreError):
-    """The condition of a put does not hold: someone's object is there (perhaps our own lost attempt)."""
+    """The condition of a put does not hold: someone's object is there (perhaps our own, whose
+    answer was lost), or it is another version, or for IfMatch nothing at all. Not applied."""
 
 
 class AccessDenied(StoreError):
@@ -61,7 +62,7 @@ Condition: TypeAlias = IfAbsent | IfMatch
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes [start, start + length)."""
+    """Bytes [start, start + length), or as many of them as the object has."""
 
     start: int
     length: int

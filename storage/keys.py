@@ -1,0 +1,39 @@
+"""Object keys: which are allowed, so that every store can hold them unchanged."""
+
+from __future__ import annotations
+
+KEY_BYTES_MAX = 1024
+"""S3's limit on a key, prefix included."""
+SEGMENT_BYTES_MAX = 255
+"""The limit of common file systems on one name."""
+
+_FORBIDDEN = frozenset(map(chr, [*range(32), 127])) | frozenset("\\")
+
+
+def validate_key(key: str) -> str:
+    """The key, unchanged. ValueError unless it is `/`-separated segments that every store can hold:
+    none empty, `.` or `..`, each at most 255 bytes of UTF-8, no control character, no backslash."""
+    if len(key) * 4 > KEY_BYTES_MAX and len(key.encode()) > KEY_BYTES_MAX:
+        raise ValueError(f"object key {key[:80]!r}... is longer than {KEY_BYTES_MAX} bytes")
+    for segment in key.split("/"):
+        _validate_segment(key, segment)
+    return key
+
+
+def validate_prefix(prefix: str) -> str:
+    """The prefix of a listing, unchanged: empty, or the beginning of a valid key."""
+    *directories, _ = prefix.split("/")
+    for segment in directories:
+        _validate_segment(prefix, segment)
+    return prefix
+
+
+def _validate_segment(key: str, segment: str) -> None:
+    if segment in {"", ".", ".."}:
+        raise ValueError(f"object key {key!r} has an empty or relative segment")
+    if not _FORBIDDEN.isdisjoint(segment):
+        raise ValueError(f"object key {key!r} has a control character or a backslash")
+    if len(segment) * 4 > SEGMENT_BYTES_MAX and len(segment.encode()) > SEGMENT_BYTES_MAX:
+        raise ValueError(
+            f"object key {key[:80]!r}... has a segment longer than {SEGMENT_BYTES_MAX} bytes"
+        )

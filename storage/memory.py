@@ -1,0 +1,97 @@
+"""A store in memory: for tests, simulation and `memory://`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncIterator, Sequence
+
+from tidelog.clock import Clock
+from tidelog.storage.buffers import clip, joined
+from tidelog.storage.keys import validate_key, validate_prefix
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    IfAbsent,
+    IfMatch,
+    ObjectMeta,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoredObject,
+    Suffix,
+)
+
+_PAGE_ENTRIES = 1000
+
+
+class MemoryStore:
+    """Every method acts at once, without suspending: faults and delays are FaultyStore's.
+
+    Gets return read-only memoryviews, as the S3 store does, so that what runs here runs there.
+    Etags count the puts of the store, so they never repeat and are the same in each run.
+    """
+
+    def __init__(self, clock: Clock, url: str = "memory://") -> None:
+        self._clock = clock
+        self._url = url
+        self._objects: dict[str, tuple[memoryview, ObjectMeta]] = {}
+        self._keys: list[str] = []
+        self._puts = 0
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        data, meta = self._find(key)
+        start, end = clip(byte_range, meta.size)
+        return StoredObject(data=data[start:end], size=meta.size, etag=meta.etag)
+
+    async def head(self, key: str) -> ObjectMeta:
+        return self._find(key)[1]
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        validate_key(key)
+        current = self._objects.get(key)
+        match condition:
+            case IfAbsent() if current is not None:
+                raise PreconditionFailed(key, "an object is there already")
+            case IfMatch(etag) if current is None or current[1].etag != etag:
+                raise PreconditionFailed(key, "the object is not the expected version")
+        if current is None:
+            insort(self._keys, key)
+        body = memoryview(bytes(joined(data)))
+        self._puts += 1
+        meta = ObjectMeta(
+            key=key, size=len(body), etag=str(self._puts), modified_ms=self._clock.time_ms()
+        )
+        self._objects[key] = (body, meta)
+        return meta.etag
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        validate_prefix(prefix)
+        position = start_after
+        first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, position))
+        while page := self._keys[first : first + _PAGE_ENTRIES]:
+            for key in page:
+                if not key.startswith(prefix):
+                    return
+                found = self._objects.get(key)
+                if found is not None:
+                    yield found[1]
+            first = bisect_right(self._keys, page[-1])
+
+    async def delete(self, key: str) -> None:
+        if self._objects.pop(validate_key(key), None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+    async def close(self) -> None:
+        """Nothing to release; the objects stay."""
+
+    def _find(self, key: str) -> tuple[memoryview, ObjectMeta]:
+        try:
+            return self._objects[validate_key(key)]
+        except KeyError:
+            raise ObjectNotFound(key, "no such object") from None
