@@ -1,0 +1,161 @@
+"""Apache Kafka as a peer and an oracle: jars from Maven Central, a one-node server, its tools."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tidelog.errors import TidelogError
+from tidelog.localstack.broker_process import log_tail
+
+KAFKA_VERSION = "4.1.0"
+READY_SECONDS_MAX = 120.0
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tidelog</groupId>
+  <artifactId>kafka-peer</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{version}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{version}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-streams</artifactId>
+      <version>{version}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaNotAvailable(TidelogError):
+    """Java, Maven or the server itself is not to be had; the message says which and the remedy."""
+
+
+def kafka_jars(cache: Path) -> Path:
+    """The folder of Kafka's jars (server, tools, clients, Streams), downloaded once by Maven."""
+    lib = cache / f"kafka-{KAFKA_VERSION}" / "lib"
+    if (lib / "complete").exists():
+        return lib
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise KafkaNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
+    shutil.rmtree(lib, ignore_errors=True)
+    lib.mkdir(parents=True)
+    pom = lib.parent / "pom.xml"
+    pom.write_text(_POM.format(version=KAFKA_VERSION))
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    done = subprocess.run(
+        [*command, f"-DoutputDirectory={lib}"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise KafkaNotAvailable(
+            f"Maven could not fetch Kafka {KAFKA_VERSION}:\n{done.stdout[-2000:]}"
+        )
+    (lib / "complete").touch()
+    return lib
+
+
+def java_command(lib: Path, main: str, arguments: Sequence[str], heap: str = "256m") -> list[str]:
+    """The command line that runs a class of Kafka's jars."""
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    return ["java", f"-Xmx{heap}", quiet, "-cp", f"{lib}/*", main, *arguments]
+
+
+@dataclass(slots=True)
+class KafkaServer:
+    """A running one-node Kafka. As a context manager it is killed at the end."""
+
+    process: subprocess.Popen[bytes]
+    bootstrap: str
+    data: Path
+
+    @classmethod
+    def start(cls, folder: Path, cache: Path, heap: str = "1g") -> KafkaServer:
+        """Format a new node in `folder` and wait until it accepts connections."""
+        lib = kafka_jars(cache)
+        folder.mkdir(parents=True, exist_ok=True)
+        port, controller_port = _free_port(), _free_port()
+        properties = folder / "server.properties"
+        data = folder / "data"
+        properties.write_text(
+            _PROPERTIES.format(port=port, controller_port=controller_port, data=data)
+        )
+        log_path = folder / "kafka.log"
+        storage = "kafka.tools.StorageTool"
+        made = subprocess.run(
+            java_command(lib, storage, ["random-uuid"]), capture_output=True, text=True, check=True
+        )
+        cluster = made.stdout.split()[-1]
+        formatting = ["format", "-t", cluster, "-c", str(properties)]
+        subprocess.run(java_command(lib, storage, formatting), capture_output=True, check=True)
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                java_command(lib, "kafka.Kafka", [str(properties)], heap),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        server = cls(process, f"127.0.0.1:{port}", data)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not _accepts(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                server.kill()
+                raise KafkaNotAvailable(f"Kafka did not start:\n{log_tail(log_path)}")
+            time.sleep(0.2)
+        return server
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> KafkaServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(1)
+        return s.connect_ex(("127.0.0.1", port)) == 0
