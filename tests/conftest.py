@@ -1,0 +1,43 @@
+"""What all tests share: Hypothesis's profiles, and foreign programs that are required by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from scripts.tools import MissingTool, require
+
+# A deadline or a health check of speed would fail on a busy machine and prove nothing.
+_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+
+settings.register_profile("dev", _COMMON, max_examples=50)
+# The same commit gets the same verdict; other examples are for `dev` and `nightly` to find.
+settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True, database=None)
+settings.register_profile("nightly", _COMMON, max_examples=5_000)
+
+
+def hypothesis_profile() -> str:
+    """TIDELOG_HYPOTHESIS_PROFILE, else ci where CI is set, else dev."""
+    return os.environ.get("TIDELOG_HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+
+
+settings.load_profile(hypothesis_profile())
+
+
+@pytest.fixture(scope="session")
+def require_tool() -> Callable[[str], str]:
+    """Path of a program from scripts/tools.py; fails with the remedy, skips if ALLOW_MISSING."""
+
+    def path_of(name: str) -> str:
+        try:
+            path = require(name)
+        except (MissingTool, ValueError) as error:
+            pytest.fail(str(error), pytrace=False)
+        if path is None:
+            pytest.skip(f"without {name}, as ALLOW_MISSING says")
+        return path
+
+    return path_of

@@ -1,0 +1,129 @@
+"""The folders, the packaging and the import rules say the same thing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
+"""Package -> folder, for tidelog and the folders beside it."""
+
+CORES = (
+    "tidelog.broker.connection",
+    "tidelog.client.connection",
+    "tidelog.coordinator.cluster.state",
+    "tidelog.protocol",
+    "tidelog.records",
+    "tidelog.wal.extents",
+    "tidelog.wal.image",
+    "tidelog.wal.object_format",
+    "tidelog.wal.partition_log",
+    "tidelog.wal.producer_state",
+)
+"""Modules and packages that are pure: no I/O, time and chance as arguments."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module and package of the project by its import name."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = [*package.split("."), *path.relative_to(ROOT / folder).with_suffix("").parts]
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def packages() -> set[str]:
+    """Every folder that holds modules, by its import name."""
+    return {
+        name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for name, path in modules().items()
+    }
+
+
+def test_packages_listed_for_setuptools_are_the_folders() -> None:
+    assert set(SETUPTOOLS["packages"]) == packages()
+    assert SETUPTOOLS["packages"] == sorted(SETUPTOOLS["packages"])
+
+
+def test_every_package_but_localstack_has_an_init_module() -> None:
+    # localstack/__init__.py would shadow the LocalStack distribution in a checkout.
+    bare = {name for name in packages() if name not in modules()}
+    assert bare <= {"tidelog.localstack"}
+
+
+def test_no_module_imports_a_folder_by_its_bare_name() -> None:
+    bare_names = {folder for package, folder in FOLDERS.items() if package != "tidelog"}
+    offenders = []
+    for top in (*FOLDERS.values(), "tests", "benchmarks", "scripts"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                    names = [node.module or ""]
+                else:
+                    continue
+                offenders += [
+                    f"{path.relative_to(ROOT)}:{node.lineno}: import it as tidelog.{name}"
+                    for name in names
+                    if name.partition(".")[0] in bare_names
+                ]
+    assert offenders == []
+
+
+def test_import_rules_see_every_module_of_the_mapped_folders() -> None:
+    subprocess.run([sys.executable, ROOT / "scripts" / "typing-links"], check=True)
+    program = """
+import grimp, json
+graph = grimp.build_graph("tidelog", cache_dir=None)
+upstream = sorted(graph.find_modules_directly_imported_by("tidelog.storage.object_store"))
+print(json.dumps([sorted(graph.modules), upstream]))
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT / "build" / "typing",
+        check=True,
+        stdout=subprocess.PIPE,
+    ).stdout
+    seen, upstream = json.loads(output)
+    assert set(seen) >= set(modules())
+    assert "tidelog.errors" in upstream
+
+
+def test_every_pure_core_that_exists_is_under_the_contract_of_pure_cores() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    [contract] = [c for c in contracts if c["name"].startswith("Pure cores")]
+    covered = set(contract["source_modules"])
+    missing = [core for core in CORES if core in modules() and core not in covered]
+    assert missing == [], "add to source_modules of the contract of pure cores in pyproject.toml"
+
+
+def test_the_lock_satisfies_what_the_project_asks_for() -> None:
+    pinned = {}
+    for group in ("test", "integration"):
+        for line in (ROOT / "requirements" / f"{group}.txt").read_text().splitlines():
+            if line[:1].isalnum():
+                requirement = Requirement(line.removesuffix("\\"))
+                [specifier] = requirement.specifier
+                pinned[canonicalize_name(requirement.name)] = specifier.version
+    wanted = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
+    for lines in PROJECT["dependency-groups"].values():
+        wanted += [Requirement(line) for line in lines]
+    unsatisfied = [
+        str(requirement)
+        for requirement in wanted
+        if not requirement.specifier.contains(pinned.get(canonicalize_name(requirement.name), "0"))
+    ]
+    assert unsatisfied == [], "run: make lock"
