@@ -1,0 +1,1 @@
+"""Tidelog's tests."""
