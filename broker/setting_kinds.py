@@ -1,0 +1,308 @@
+"""What a setting's value may be: its type, how it is written, and which values are allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Protocol, TypeAlias
+
+from tidelog.errors import InvalidConfiguration
+
+SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+"""A parsed value; None where nothing is set and nothing is the default."""
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class InvalidValue(InvalidConfiguration):
+    """A value that a setting does not take; the message says what it takes."""
+
+
+class Kind(IntEnum):
+    """A setting's type. The numbers are those of DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = {
+    Kind.SHORT: (-(2**15), 2**15 - 1),
+    Kind.INT: (-(2**31), INT_MAX),
+    Kind.LONG: (-(2**63), LONG_MAX),
+}
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
+_KIND_WORDS: Mapping[Kind, str] = {
+    Kind.BOOLEAN: "true or false",
+    Kind.STRING: "a text",
+    Kind.INT: "a 32-bit integer",
+    Kind.SHORT: "a 16-bit integer",
+    Kind.LONG: "a 64-bit integer",
+    Kind.DOUBLE: "a number",
+    Kind.LIST: "a comma-separated list",
+}
+
+
+def parse_value(kind: Kind, raw: object) -> SettingValue:
+    """The value of a text (flag, environment, request) or of a TOML value. InvalidValue if it is
+    not of the kind."""
+    if isinstance(raw, str):
+        return _PARSERS[kind](raw.strip())
+    if kind is Kind.BOOLEAN and isinstance(raw, bool):
+        return raw
+    if kind in _INTEGER_RANGES and isinstance(raw, int) and not isinstance(raw, bool):
+        return _in_range(kind, raw)
+    if kind is Kind.DOUBLE and isinstance(raw, int | float) and not isinstance(raw, bool):
+        return _finite(float(raw))
+    if kind is Kind.LIST and isinstance(raw, list) and all(isinstance(item, str) for item in raw):
+        return tuple(item.strip() for item in raw)
+    raise InvalidValue(f"must be {_KIND_WORDS[kind]}")
+
+
+def format_value(value: SettingValue) -> str | None:
+    """The value as requests and answers carry it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def _boolean(text: str) -> SettingValue:
+    if text.lower() not in ("true", "false"):
+        raise InvalidValue("must be true or false")
+    return text.lower() == "true"
+
+
+def _in_range(kind: Kind, number: int) -> int:
+    low, high = _INTEGER_RANGES[kind]
+    if not low <= number <= high:
+        raise InvalidValue(f"must be {_KIND_WORDS[kind]} ({low} to {high})")
+    return number
+
+
+def _integer(kind: Kind) -> Callable[[str], SettingValue]:
+    def parse(text: str) -> SettingValue:
+        # int() also takes underscores and other scripts' digits, and gigabytes of them.
+        if len(text) > 32 or not _INTEGER.match(text):
+            raise InvalidValue(f"must be {_KIND_WORDS[kind]}")
+        return _in_range(kind, int(text))
+
+    return parse
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise InvalidValue("must be a finite number")
+    return number
+
+
+def _double(text: str) -> SettingValue:
+    try:
+        return _finite(float(text))
+    except ValueError:
+        raise InvalidValue("must be a number") from None
+
+
+def _list(text: str) -> SettingValue:
+    return tuple(item.strip() for item in text.split(",")) if text else ()
+
+
+_PARSERS: Mapping[Kind, Callable[[str], SettingValue]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.STRING: lambda text: text,
+    Kind.INT: _integer(Kind.INT),
+    Kind.SHORT: _integer(Kind.SHORT),
+    Kind.LONG: _integer(Kind.LONG),
+    Kind.DOUBLE: _double,
+    Kind.LIST: _list,
+}
+
+
+class Validator(Protocol):
+    """Which values of the kind are allowed."""
+
+    @property
+    def words(self) -> str:
+        """The rule, for messages and the documentation: "at least 1"."""
+        ...
+
+    def allows(self, value: SettingValue) -> bool:
+        """Whether the value is allowed; only called with values of the setting's kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Every value of the kind."""
+
+    words: str = ""
+
+    def allows(self, value: SettingValue) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Numbers from `low` on."""
+
+    low: int
+
+    @property
+    def words(self) -> str:
+        return f"at least {self.low}"
+
+    def allows(self, value: SettingValue) -> bool:
+        return isinstance(value, int | float) and value >= self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Numbers from `low` to `high`, or exactly `also`."""
+
+    low: float
+    high: float
+    also: int | None = None
+
+    @property
+    def words(self) -> str:
+        return f"{self.low} to {self.high}" + ("" if self.also is None else f", or {self.also}")
+
+    def allows(self, value: SettingValue) -> bool:
+        return isinstance(value, int | float) and (
+            self.low <= value <= self.high or value == self.also
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some texts (or of the two booleans)."""
+
+    choices: tuple[SettingValue, ...]
+
+    @property
+    def words(self) -> str:
+        return "one of " + ", ".join(str(format_value(choice)) for choice in self.choices)
+
+    def allows(self, value: SettingValue) -> bool:
+        return value in self.choices
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of some texts, each at most once; may be empty."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        return "a list of " + ", ".join(self.choices)
+
+    def allows(self, value: SettingValue) -> bool:
+        return (
+            isinstance(value, tuple)
+            and len(set(value)) == len(value)
+            and all(item in self.choices for item in value)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Texts, or lists of texts, of which each matches a pattern."""
+
+    pattern: re.Pattern[str]
+    words: str
+    items_min: int = 0
+    items_max: int = INT_MAX
+
+    def allows(self, value: SettingValue) -> bool:
+        items = value if isinstance(value, tuple) else (value,)
+        return self.items_min <= len(items) <= self.items_max and all(
+            isinstance(item, str) and self.pattern.fullmatch(item) is not None for item in items
+        )
+
+
+class Effect(Enum):
+    """What a setting does."""
+
+    REAL = "real"
+    NONE = "stored, reported, without effect"
+
+
+class Scope(Enum):
+    """Where a setting is set: on brokers, on topics, or under the same name on both."""
+
+    BROKER = "broker"
+    TOPIC = "topic"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker setting that is a topic setting's default, in a unit `factor` times as large."""
+
+    name: str
+    factor: int = 1
+
+    def in_topic_unit(self, value: SettingValue) -> SettingValue:
+        """The broker's value as the topic setting's. Negative means unlimited in every unit."""
+        if self.factor == 1 or not isinstance(value, int):
+            return value
+        return -1 if value < 0 else value * self.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the tables."""
+
+    name: str
+    kind: Kind
+    default: SettingValue
+    doc: str
+    valid: Validator = Anything()
+    scope: Scope = Scope.BROKER
+    dynamic: bool = False
+    """Whether a running broker takes a new value (AlterConfigs on a broker). Topics' always are."""
+    effect: Effect = Effect.REAL
+    synonyms: tuple[Synonym, ...] = ()
+    """For a topic setting: its broker settings, the first set one counts."""
+    kafka_default: str | None = None
+    """Kafka's default where ours differs."""
+
+    def parse(self, raw: object) -> SettingValue:
+        """The value, checked. InvalidValue says what is allowed."""
+        value = parse_value(self.kind, raw)
+        if not self.valid.allows(value):
+            raise InvalidValue(f"must be {self.valid.words}")
+        return value
+
+
+def without_effect(
+    name: str,
+    kind: Kind,
+    default: SettingValue,
+    doc: str,
+    low: int | None = None,
+    *,
+    dynamic: bool = False,
+) -> Setting:
+    """A setting that Kafka's operators expect to find, whose mechanism Tidelog does not have."""
+    return Setting(
+        name=name,
+        kind=kind,
+        default=default,
+        doc=doc,
+        effect=Effect.NONE,
+        dynamic=dynamic,
+        valid=Anything() if low is None else AtLeast(low),
+    )

@@ -1,0 +1,85 @@
+"""The settings that Kafka does not have."""
+
+from __future__ import annotations
+
+from tidelog.broker.setting_brokers import MIB
+from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
+
+
+def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
+    return Setting(name=name, kind=kind, default=default, valid=AtLeast(low), doc=doc)
+
+
+OWN_SETTINGS: tuple[Setting, ...] = (
+    _own(
+        "wal.linger.ms",
+        Kind.INT,
+        5,
+        0,
+        "How long a WAL object waits for more records while others are being uploaded.",
+    ),
+    _own(
+        "wal.object.max.bytes",
+        Kind.INT,
+        8 * MIB,
+        64 * 1024,
+        "The size at which a WAL object is uploaded without waiting.",
+    ),
+    _own("wal.uploads.in.flight.max", Kind.INT, 4, 1, "WAL objects that are uploaded at a time."),
+    _own(
+        "wal.buffer.max.bytes",
+        Kind.LONG,
+        64 * MIB,
+        64 * 1024,
+        "Bytes that wait for the WAL or are being uploaded; above it producers wait.",
+    ),
+    _own(
+        "wal.checkpoint.interval.bytes",
+        Kind.LONG,
+        256 * MIB,
+        1,
+        "WAL bytes between checkpoints: what a restart has to read at most, about.",
+    ),
+    _own(
+        "tail.cache.bytes",
+        Kind.LONG,
+        128 * MIB,
+        0,
+        "Memory for the newest batches, from which consumers at the end of the log are served.",
+    ),
+    _own(
+        "decompressed.bytes.max",
+        Kind.INT,
+        100 * MIB,
+        1024,
+        "The largest batch after decompression; a larger one is refused (MESSAGE_TOO_LARGE).",
+    ),
+    _own(
+        "connection.requests.in.flight.max",
+        Kind.INT,
+        100,
+        1,
+        "Requests of one connection that are served at a time; more wait unread.",
+    ),
+    _own(
+        "shutdown.timeout.ms",
+        Kind.INT,
+        10000,
+        0,
+        "How long a stopping broker waits for requests that it has accepted.",
+    ),
+    _own(
+        "log.delete.grace.ms",
+        Kind.LONG,
+        600000,
+        1,
+        "How long an object that nothing refers to is kept before it is deleted.",
+    ),
+    _own(
+        "http.connections.max",
+        Kind.INT,
+        16,
+        1,
+        "Connections that the HTTP server (/healthz, /metrics) serves at a time.",
+    ),
+)
