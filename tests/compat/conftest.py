@@ -1,0 +1,92 @@
+"""A broker on the filesystem store, and the foreign clients that must work against it unmodified."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.compat.clients import (
+    AioKafka,
+    Client,
+    Confluent,
+    KafkaPython,
+    Kcat,
+    java_client,
+    kafkajs_client,
+)
+from tests.compat.records import PARTITIONS
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.kafka import kafka_jars
+
+CACHE = Path(__file__).parents[2] / ".cache"
+NPM_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1", "@kafkajs/zstd@0.1.1")
+TOOL_OF_CLIENT = {"java": "java", "kafkajs": "npm", "kcat": "kcat"}
+
+
+def require(tool: str) -> None:
+    """Fail without the tool, unless ALLOW_MISSING names it."""
+    if shutil.which(tool) is None:
+        if tool in os.environ.get("ALLOW_MISSING", "").split(","):
+            pytest.skip(f"{tool} is missing, and ALLOW_MISSING names it")
+        pytest.fail(f"{tool} is missing: install it, or set ALLOW_MISSING={tool}")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("broker")
+    (folder / "bucket").mkdir()
+    with BrokerProcess.start(f"file://{folder / 'bucket'}", folder / "broker.log") as process:
+        yield process
+        assert process.process.poll() is None, "the broker ended during the tests"
+        assert process.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def kafka_lib() -> Path:
+    require("java")
+    require("mvn")
+    return kafka_jars(CACHE)
+
+
+@pytest.fixture(scope="session")
+def npm_modules() -> Path:
+    require("npm")
+    folder = CACHE / "npm"
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text('{"private": true}')
+        command = ["npm", "install", "--no-audit", "--no-fund", "--silent", *NPM_PACKAGES]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        (folder / "complete").touch()
+    return folder
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Client:
+    """The client named by the test's parameter."""
+    name = request.param
+    if name in TOOL_OF_CLIENT:
+        require(TOOL_OF_CLIENT[name])
+    match name:
+        case "java":
+            return java_client(request.getfixturevalue("kafka_lib"))
+        case "kafkajs":
+            return kafkajs_client(request.getfixturevalue("npm_modules"))
+        case "kcat":
+            return Kcat(tmp_path)
+    libraries: list[Client] = [Confluent(), AioKafka(), KafkaPython()]
+    return next(library for library in libraries if library.name == name)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: BrokerProcess) -> str:
+    """A new topic named after the test."""
+    name = "".join(c if c.isalnum() or c in "-_." else "." for c in request.node.name)
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS)])[name].result(30)
+    return name

@@ -1,0 +1,100 @@
+"""Apache Kafka's own command line tools against a Tidelog broker."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.kafka import java_command
+
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+
+pytestmark = pytest.mark.compat
+
+
+class Tools:
+    """Runs the classes behind Kafka's shell scripts."""
+
+    def __init__(self, lib: Path, bootstrap: str) -> None:
+        self._lib = lib
+        self._bootstrap = bootstrap
+
+    def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
+        command = java_command(self._lib, main, ["--bootstrap-server", self._bootstrap, *arguments])
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=90, check=False
+        )
+        output = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, output
+        return output
+
+
+@pytest.fixture
+def tools(kafka_lib: Path, broker: BrokerProcess) -> Tools:
+    return Tools(kafka_lib, broker.kafka)
+
+
+def test_topics_are_created_listed_described_altered_and_deleted(tools: Tools) -> None:
+    name = "tools.topics"
+    tools.run(TOPICS, "--create", "--topic", name, "--partitions", "2", "--replication-factor", "1")
+    assert name in tools.run(TOPICS, "--list").splitlines()
+    described = tools.run(TOPICS, "--describe", "--topic", name)
+    assert "PartitionCount: 2" in described
+    tools.run(TOPICS, "--alter", "--topic", name, "--partitions", "4")
+    assert "PartitionCount: 4" in tools.run(TOPICS, "--describe", "--topic", name)
+    again = ("--create", "--topic", name)
+    assert "already exists" in tools.run(TOPICS, *again, fails=True)
+    tools.run(TOPICS, "--delete", "--topic", name)
+    assert name not in tools.run(TOPICS, "--list").splitlines()
+
+
+def test_configs_are_altered_described_and_refused(tools: Tools) -> None:
+    name = "tools.configs"
+    tools.run(TOPICS, "--create", "--topic", name, "--config", "max.message.bytes=2000")
+    entity = ("--entity-type", "topics", "--entity-name", name)
+    assert "max.message.bytes=2000" in tools.run(CONFIGS, "--describe", *entity)
+    tools.run(CONFIGS, "--alter", *entity, "--add-config", "retention.ms=1000")
+    assert "retention.ms=1000" in tools.run(CONFIGS, "--describe", *entity)
+    tools.run(CONFIGS, "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms=1000" not in tools.run(CONFIGS, "--describe", *entity)
+    wrong = ("--alter", *entity, "--add-config", "retention.ms=soon")
+    assert "retention.ms" in tools.run(CONFIGS, *wrong, fails=True)
+    tools.run(CONFIGS, "--describe", "--all", "--entity-type", "brokers", "--entity-name", "0")
+
+
+def test_console_producer_and_consumer_carry_lines(tools: Tools) -> None:
+    name = "tools.console"
+    tools.run(TOPICS, "--create", "--topic", name, "--partitions", "1")
+    tools.run(PRODUCER, "--topic", name, text="one\ntwo\nthree\n")
+    place = ("--topic", name, "--partition", "0", "--offset", "earliest")
+    seen = tools.run(CONSUMER, *place, "--max-messages", "3", "--timeout-ms", "30000")
+    assert [line for line in seen.splitlines() if line in ("one", "two", "three")] == [
+        "one",
+        "two",
+        "three",
+    ]
+
+
+def test_offsets_log_dirs_versions_and_deletion_of_records(tools: Tools, tmp_path: Path) -> None:
+    name = "tools.offsets"
+    tools.run(TOPICS, "--create", "--topic", name, "--partitions", "1")
+    tools.run(PRODUCER, "--topic", name, text="one\ntwo\nthree\n")
+    assert f"{name}:0:3" in tools.run(OFFSETS, "--topic", name)
+    assert f"{name}:0:0" in tools.run(OFFSETS, "--topic", name, "--time", "earliest")
+    assert name in tools.run(LOG_DIRS, "--describe", "--topic-list", name)
+    assert "Produce(0)" in tools.run(API_VERSIONS)
+    plan = tmp_path / "delete.json"
+    plan.write_text(
+        '{"version": 1, "partitions": [{"topic": "%s", "partition": 0, "offset": 2}]}' % name
+    )
+    tools.run(DELETE_RECORDS, "--offset-json-file", str(plan))
+    assert f"{name}:0:2" in tools.run(OFFSETS, "--topic", name, "--time", "earliest")
