@@ -1,0 +1,128 @@
+"""Installed from a clone, from a wheel or editable, Tidelog is the same and works from anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+
+IMPORT_ALL = f"""
+import importlib, json, pathlib
+paths = []
+for name in {PACKAGES!r}:
+    module = importlib.import_module(name)
+    paths.append(str(pathlib.Path(next(iter(module.__path__))).resolve()))
+import tidelog.storage.object_store, tidelog.localstack.broker_process
+paths.append(tidelog.storage.object_store.__file__)
+print(json.dumps(paths))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What the command prints; fails with all of its output. It sees no checkout on its path."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git tracks or would track, as it is in the work tree."""
+    target = tmp_path_factory.mktemp("clone")
+    tracked = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT).split("\0")
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that a clone builds, with the pinned setuptools."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = ("-m", "build", "--wheel", "--no-isolation", "--outdir", target, ".")
+    run(sys.executable, *command, cwd=clone)
+    [path] = target.glob("tidelog-*.whl")
+    return path
+
+
+def test_a_wheel_holds_every_module_of_the_folders_and_nothing_else(
+    clone: Path, wheel: Path
+) -> None:
+    expected = {"tidelog/py.typed"}
+    for package, folder in FOLDERS.items():
+        for path in (clone / folder).rglob("*.py"):
+            expected.add(str(Path(*package.split("."), path.relative_to(clone / folder))))
+    with zipfile.ZipFile(wheel) as archive:
+        files = set(archive.namelist())
+    assert {name for name in files if ".dist-info/" not in name} == expected
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files)
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel and what it asks for, as any user would install it."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    return python
+
+
+def check(python: Path, cwd: Path) -> list[Path]:
+    """Import every package from `cwd`, run the command; where the modules were found."""
+    paths = json.loads(run(python, "-c", IMPORT_ALL, cwd=cwd))
+    version = PROJECT["project"]["version"]
+    assert version in run(python.parent / "tidelog", "version", cwd=cwd)
+    return [Path(path) for path in paths]
+
+
+@pytest.mark.slow
+def test_a_wheel_works_in_a_fresh_environment(python: Path, tmp_path: Path) -> None:
+    environment = python.parent.parent
+    assert all(path.is_relative_to(environment) for path in check(python, tmp_path))
+
+
+@pytest.mark.slow
+def test_a_clone_can_be_installed(python: Path, clone: Path, tmp_path: Path) -> None:
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--force-reinstall",
+        "--no-deps",
+        clone,
+        cwd=clone,
+    )
+    environment = python.parent.parent
+    assert all(path.is_relative_to(environment) for path in check(python, tmp_path))
+
+
+@pytest.mark.slow
+def test_a_clone_can_be_installed_editable(python: Path, clone: Path, tmp_path: Path) -> None:
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", clone, cwd=clone)
+    assert all(path.is_relative_to(clone) for path in check(python, tmp_path))
