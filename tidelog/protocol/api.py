@@ -1,0 +1,210 @@
+"""The APIs: their keys, their messages, and the versions that a broker advertises."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from tidelog.protocol.errors import UnknownApi
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas import (
+    acls,
+    api_versions,
+    configs,
+    consumer_groups,
+    coordinators,
+    fetch,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    replicas,
+    sasl,
+    topics,
+    transaction_listing,
+    transactions,
+)
+
+OWN_KEYS_FROM: Final = 20_000
+"""Keys from here on are Tidelog's own requests. They are not listed in ApiVersions."""
+
+
+class ApiKey(enum.IntEnum):
+    """Kafka's APIs as far as there are schemas for them."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
+    {
+        # The minimum must read 0: librdkafka else turns compression off (KAFKA-18659). From 12 on
+        # producers take transactions of the second version for granted.
+        ApiKey.PRODUCE: (0, 11),
+        ApiKey.FETCH: (4, 17),
+        ApiKey.LIST_OFFSETS: (1, 10),
+        ApiKey.METADATA: (0, 13),
+        ApiKey.FIND_COORDINATOR: (0, 6),
+        ApiKey.API_VERSIONS: (0, 4),
+        ApiKey.CREATE_TOPICS: (2, 7),
+        ApiKey.DELETE_TOPICS: (1, 6),
+        ApiKey.DELETE_RECORDS: (0, 2),
+        ApiKey.INIT_PRODUCER_ID: (0, 5),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
+        ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.CREATE_PARTITIONS: (0, 3),
+        ApiKey.ELECT_LEADERS: (0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+        ApiKey.DESCRIBE_CLUSTER: (0, 2),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+    }
+)
+"""Lowest and highest version of each API that has a handler. A client must find one that it knows:
+the minimum lies at or below the maximum of every client, the maximum above the floor of Java's."""
+
+_requests: dict[int, type[Request[Response]]] = {}
+_responses: dict[int, type[Response]] = {}
+
+
+def register(request: type[Request[Response]], response: type[Response]) -> None:
+    """Make the messages of an API known. Tidelog's own have keys from `OWN_KEYS_FROM` on."""
+    key = request.API_KEY
+    if key != response.API_KEY or response.VERSIONS != request.VERSIONS:
+        raise ValueError(f"{request.__name__} and {response.__name__} do not belong together")
+    if key in _requests:
+        raise ValueError(f"key {key} of {request.__name__} is {_requests[key].__name__}'s")
+    _requests[key] = request
+    _responses[key] = response
+
+
+def request_type(api_key: int) -> type[Request[Response]]:
+    """The class of an API's requests.
+
+    Raises:
+        UnknownApi: nothing is registered under the key.
+    """
+    try:
+        return _requests[api_key]
+    except KeyError:
+        raise UnknownApi(api_key) from None
+
+
+def response_type(api_key: int) -> type[Response]:
+    """The class of an API's responses.
+
+    Raises:
+        UnknownApi: nothing is registered under the key.
+    """
+    try:
+        return _responses[api_key]
+    except KeyError:
+        raise UnknownApi(api_key) from None
+
+
+def registered() -> list[int]:
+    """The keys of all APIs, in order."""
+    return sorted(_requests)
+
+
+for _request, _response in (
+    (produce.ProduceRequest, produce.ProduceResponse),
+    (fetch.FetchRequest, fetch.FetchResponse),
+    (offsets.ListOffsetsRequest, offsets.ListOffsetsResponse),
+    (metadata.MetadataRequest, metadata.MetadataResponse),
+    (group_offsets.OffsetCommitRequest, group_offsets.OffsetCommitResponse),
+    (group_offsets.OffsetFetchRequest, group_offsets.OffsetFetchResponse),
+    (coordinators.FindCoordinatorRequest, coordinators.FindCoordinatorResponse),
+    (groups.JoinGroupRequest, groups.JoinGroupResponse),
+    (groups.HeartbeatRequest, groups.HeartbeatResponse),
+    (groups.LeaveGroupRequest, groups.LeaveGroupResponse),
+    (groups.SyncGroupRequest, groups.SyncGroupResponse),
+    (groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
+    (groups.ListGroupsRequest, groups.ListGroupsResponse),
+    (sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
+    (api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse),
+    (topics.CreateTopicsRequest, topics.CreateTopicsResponse),
+    (topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
+    (topics.DeleteRecordsRequest, topics.DeleteRecordsResponse),
+    (transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
+    (offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse),
+    (transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
+    (transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
+    (transactions.EndTxnRequest, transactions.EndTxnResponse),
+    (transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
+    (transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
+    (acls.DescribeAclsRequest, acls.DescribeAclsResponse),
+    (acls.CreateAclsRequest, acls.CreateAclsResponse),
+    (acls.DeleteAclsRequest, acls.DeleteAclsResponse),
+    (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
+    (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+    (replicas.DescribeLogDirsRequest, replicas.DescribeLogDirsResponse),
+    (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
+    (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+    (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
+    (replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
+    (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
+    (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
+    (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+    (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+    (transaction_listing.DescribeProducersRequest, transaction_listing.DescribeProducersResponse),
+    (
+        transaction_listing.DescribeTransactionsRequest,
+        transaction_listing.DescribeTransactionsResponse,
+    ),
+    (transaction_listing.ListTransactionsRequest, transaction_listing.ListTransactionsResponse),
+    (consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse),
+    (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
+    (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
+    (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
+):
+    register(_request, _response)

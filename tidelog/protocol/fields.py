@@ -1,0 +1,202 @@
+"""The notation in which messages are written down.
+
+A message is a class whose fields are assigned these functions, in wire order:
+
+    class PartitionProduceData(Struct):
+        index: int = int32()
+        records: Buffer | None = records(nullable="0+")
+
+    class ProduceRequest(Request["ProduceResponse"], api_key=0, versions=(0, 13), flexible=9):
+        transactional_id: str | None = string("3+", nullable="3+", default=None)
+        acks: int = int16()
+        topic_data: list[TopicProduceData] = array(TopicProduceData)
+
+The first argument says in which versions of the message a field is on the wire ("3+", "0-12", "4";
+all, if it is left out); a field that is not takes its default. `nullable` names the versions in
+which it may be None. `tag` makes it a tagged field. Each function is declared to return the type
+that the attribute has, so that a type checker sees the classes as they behave; what it really
+returns is a `Field`, which the metaclass of `Struct` collects.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from uuid import UUID
+
+from tidelog.protocol.wire import NULL_UUID, Buffer
+
+if TYPE_CHECKING:
+    from tidelog.protocol.message import Struct
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Struct")
+
+VERSION_MAX = 32767
+
+
+class Kind(enum.Enum):
+    """How a value lies on the wire."""
+
+    FIXED = enum.auto()
+    UUID = enum.auto()
+    STRING = enum.auto()
+    BINARY = enum.auto()
+    RECORDS = enum.auto()
+    ARRAY = enum.auto()
+    STRUCT = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WireType:
+    """A kind with what it needs: the struct code of a FIXED, the element of an ARRAY, the class of
+    a STRUCT."""
+
+    kind: Kind
+    code: str = ""
+    size: int = 0
+    element: WireType | None = None
+    struct: type[Struct] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a structure. `name` is empty until the metaclass has set it."""
+
+    type: WireType
+    versions: range
+    nullable: range
+    default: object
+    tag: int | None = None
+    name: str = field(default="")
+
+
+def version_range(text: str) -> range:
+    """The versions that "3+", "0-12", "4" or "none" names."""
+    if text == "none":
+        return range(0)
+    if text.endswith("+"):
+        return range(int(text[:-1]), VERSION_MAX + 1)
+    lowest, _, highest = text.partition("-")
+    return range(int(lowest), int(highest or lowest) + 1)
+
+
+def _field(
+    type_: WireType, versions: str, nullable: str, default: object, tag: int | None = None
+) -> Any:
+    return Field(type_, version_range(versions), version_range(nullable), default, tag)
+
+
+def boolean(versions: str = "0+", *, default: bool = False, tag: int | None = None) -> bool:
+    """One byte, 0 or 1."""
+    return cast(bool, _field(WireType(Kind.FIXED, "?", 1), versions, "none", default, tag))
+
+
+def int8(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    """A signed number of one byte."""
+    return cast(int, _field(WireType(Kind.FIXED, "b", 1), versions, "none", default, tag))
+
+
+def int16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    """A signed number of two bytes."""
+    return cast(int, _field(WireType(Kind.FIXED, "h", 2), versions, "none", default, tag))
+
+
+def int32(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    """A signed number of four bytes."""
+    return cast(int, _field(WireType(Kind.FIXED, "i", 4), versions, "none", default, tag))
+
+
+def int64(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    """A signed number of eight bytes."""
+    return cast(int, _field(WireType(Kind.FIXED, "q", 8), versions, "none", default, tag))
+
+
+def uuid(versions: str = "0+", *, default: UUID = NULL_UUID, tag: int | None = None) -> UUID:
+    """Sixteen bytes; `NULL_UUID` stands for none."""
+    return cast(UUID, _field(WireType(Kind.UUID, size=16), versions, "none", default, tag))
+
+
+@overload
+def string(versions: str = "0+", *, default: str = "", tag: int | None = None) -> str: ...
+@overload
+def string(
+    versions: str = "0+", *, nullable: str, default: str | None = "", tag: int | None = None
+) -> str | None: ...
+def string(
+    versions: str = "0+",
+    *,
+    nullable: str = "none",
+    default: str | None = "",
+    tag: int | None = None,
+) -> str | None:
+    """UTF-8 text of at most 32767 bytes."""
+    return cast(str, _field(WireType(Kind.STRING), versions, nullable, default, tag))
+
+
+@overload
+def binary(versions: str = "0+", *, default: bytes = b"") -> Buffer: ...
+@overload
+def binary(
+    versions: str = "0+", *, nullable: str, default: bytes | None = b""
+) -> Buffer | None: ...
+def binary(
+    versions: str = "0+", *, nullable: str = "none", default: bytes | None = b""
+) -> Buffer | None:
+    """Bytes. Decoded, a view into the frame."""
+    return cast(bytes, _field(WireType(Kind.BINARY), versions, nullable, default))
+
+
+def records(versions: str = "0+", *, nullable: str) -> Buffer | None:
+    """Record batches. Decoded, a view into the frame; encoded from one buffer or a list of them,
+    which are not copied."""
+    return cast(bytes, _field(WireType(Kind.RECORDS), versions, nullable, None))
+
+
+@overload
+def array(
+    element: Callable[..., T], versions: str = "0+", *, tag: int | None = None
+) -> list[T]: ...
+@overload
+def array(
+    element: Callable[..., T],
+    versions: str = "0+",
+    *,
+    nullable: str,
+    default: tuple[()] | None = (),
+    tag: int | None = None,
+) -> list[T] | None: ...
+def array(
+    element: Callable[..., T],
+    versions: str = "0+",
+    *,
+    nullable: str = "none",
+    default: tuple[()] | None = (),
+    tag: int | None = None,
+) -> list[T] | None:
+    """A list of structures (`array(Topic)`) or of plain values (`array(int32)`)."""
+    if isinstance(element, type):
+        inner = WireType(Kind.STRUCT, struct=cast("type[Struct]", element))
+    else:
+        inner = cast(Field, element()).type
+    return cast(
+        list[T], _field(WireType(Kind.ARRAY, element=inner), versions, nullable, default, tag)
+    )
+
+
+@overload
+def struct(type_: type[S], versions: str = "0+") -> S: ...
+@overload
+def struct(type_: type[S], versions: str = "0+", *, nullable: str) -> S | None: ...
+@overload
+def struct(type_: type[S], versions: str = "0+", *, tag: int) -> S | None: ...
+def struct(
+    type_: type[S], versions: str = "0+", *, nullable: str = "none", tag: int | None = None
+) -> S | None:
+    """A structure in place. A nullable one is None by default; a tagged one is None where it is not
+    on the wire, which is Kafka's way of sending its default."""
+    optional = nullable != "none" or tag is not None
+    default = None if optional else type_
+    return cast(S, _field(WireType(Kind.STRUCT, struct=type_), versions, nullable, default, tag))

@@ -1,0 +1,113 @@
+"""Cuts what a socket delivers into frames: four bytes of size, then so many bytes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+from tidelog.protocol.errors import MalformedMessage
+
+SCRATCH_BYTES: Final = 256 * 1024
+"""What one read of a socket may deliver at most, and so the frames that are copied once."""
+
+_SIZE_BYTES: Final = 4
+_read_size = struct.Struct(">i").unpack_from
+
+
+def new_scratch() -> memoryview:
+    """A buffer that the readers of one event loop share.
+
+    Sharing is safe because a transport asks for a buffer, fills it and reports in one go, and the
+    reader leaves nothing behind in it: so a connection that is idle holds no memory.
+    """
+    return memoryview(bytearray(SCRATCH_BYTES))
+
+
+class FrameReader:
+    """The reading half of a `BufferedProtocol`.
+
+    Frames that lie in the scratch buffer as a whole are copied out of it. Of a frame that goes on
+    beyond it the rest is read straight into a buffer of its size. So each frame owns its bytes,
+    which may be changed, and pins no others.
+    """
+
+    def __init__(self, size_bytes_max: int, limit: str, scratch: memoryview) -> None:
+        """Frames above `size_bytes_max` are refused; `limit` is that setting's name."""
+        self._size_bytes_max = size_bytes_max
+        self._limit = limit
+        self._scratch = scratch
+        self._held = b""
+        """The first bytes of a size, which the last read cut."""
+        self._frame: memoryview | None = None
+        """A frame that is being filled."""
+        self._filled = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a frame has begun that is not complete."""
+        return self._frame is not None or bool(self._held)
+
+    def get_buffer(self, hint: int) -> memoryview:
+        """Where the next read shall put its bytes, whatever size asyncio guesses."""
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        held = len(self._held)
+        self._scratch[:held] = self._held
+        return self._scratch[held:]
+
+    def buffer_updated(self, size: int) -> list[memoryview]:
+        """The frames that `size` more bytes complete.
+
+        Raises:
+            MalformedMessage: a size that is negative or above the limit. The connection has to be
+                closed; frames that came with it in the same read are dropped, nothing was made of
+                them.
+        """
+        if self._frame is not None:
+            self._filled += size
+            if self._filled < len(self._frame):
+                return []
+            frame, self._frame = self._frame, None
+            return [frame]
+        return self._cut(len(self._held) + size)
+
+    def _cut(self, end: int) -> list[memoryview]:
+        """Cut the first `end` bytes of the scratch buffer into frames."""
+        scratch = self._scratch
+        frames = []
+        position = 0
+        while end - position >= _SIZE_BYTES:
+            (size,) = _read_size(scratch, position)
+            if not 0 <= size <= self._size_bytes_max:
+                raise MalformedMessage(self._refusal(size, scratch[position : position + 4]))
+            start = position + _SIZE_BYTES
+            position = start + size
+            if position > end:
+                self._begin(size, scratch[start:end])
+                position = end
+                break
+            frames.append(memoryview(bytearray(scratch[start:position])))
+        self._held = bytes(scratch[position:end])
+        return frames
+
+    def _begin(self, size: int, head: memoryview) -> None:
+        """Make room for a frame of which only `head` is there.
+
+        The room is not cleared, unlike a bytearray's: its pages take up no memory before they are
+        written to, so announcing a large frame without sending it costs the broker nothing.
+        """
+        self._frame = np.empty(size, np.uint8).data
+        self._filled = len(head)
+        self._frame[: len(head)] = head
+
+    def _refusal(self, size: int, prefix: memoryview) -> str:
+        start = bytes(prefix)
+        if start in (b"GET ", b"POST", b"HEAD", b"PUT "):
+            return "this is an HTTP request, but the port speaks the Kafka protocol"
+        if start[:2] == b"\x16\x03":
+            return "this is a TLS handshake, but the port speaks the Kafka protocol in plain text"
+        if size < 0:
+            return f"a frame announces a size of {size} bytes"
+        return f"a frame of {size} bytes exceeds {self._limit} = {self._size_bytes_max}"

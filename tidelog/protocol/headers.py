@@ -1,0 +1,133 @@
+"""What stands before a message in its frame, and whole frames made of both.
+
+Request header: API key, version, correlation id, client id, and in flexible versions a section of
+tagged fields. Response header: correlation id, and in flexible versions tagged fields, except that
+ApiVersions never has them, since its client cannot know yet what the broker speaks (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from tidelog.protocol.api import ApiKey, request_type
+from tidelog.protocol.codec import encode
+from tidelog.protocol.errors import MalformedMessage, UnencodableMessage
+from tidelog.protocol.message import Message, Request, Response
+from tidelog.protocol.wire import Buffer, skip_tags
+
+FRAME_BYTES_MAX: Final = 2**31 - 1
+"""What the four bytes before a frame can say."""
+
+_REQUEST = struct.Struct(">hhih")
+_RESPONSE = struct.Struct(">i")
+_SIZE_AND_REQUEST = struct.Struct(">ihhih")
+_SIZE_AND_RESPONSE = struct.Struct(">ii")
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request, and where the message after it begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(frame: memoryview) -> RequestHeader:
+    """The header at the start of a request's frame.
+
+    The version is not checked: a broker answers an ApiVersions request of a version that it does
+    not know. Versions above the known ones are taken for flexible.
+
+    Raises:
+        MalformedMessage: these are no header's bytes.
+        UnknownApi: no API has that key; the connection has to be closed.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
+        position = _REQUEST.size
+        client_id = None
+        if length >= 0:
+            position += length
+            if position > len(frame):
+                raise ValueError(f"client id of {length} bytes, frame of {len(frame)}")
+            client_id = str(frame[_REQUEST.size : position], "utf-8")
+        elif length != -1:
+            raise ValueError(f"client id of {length} bytes")
+        if _is_flexible(request_type(api_key), api_version):
+            position = skip_tags(frame, position, len(frame))
+    except (ValueError, IndexError, struct.error) as error:
+        raise MalformedMessage(f"request header: {error}") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def encode_request(
+    message: Request[Response], version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """A whole request, size prefix included, as buffers to be sent one after the other.
+
+    Raises:
+        UnencodableMessage, UnsupportedVersion: see `codec.encode`.
+    """
+    encoded = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(encoded)
+    begun = bytearray(
+        _SIZE_AND_REQUEST.pack(0, message.API_KEY, version, correlation_id, length) + encoded
+    )
+    if version in message.FLEXIBLE:
+        begun.append(0)
+    return _framed(message, version, begun)
+
+
+def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """A whole response, size prefix included, as buffers to be sent one after the other.
+
+    Raises:
+        UnencodableMessage, UnsupportedVersion: see `codec.encode`.
+    """
+    begun = bytearray(_SIZE_AND_RESPONSE.pack(0, correlation_id))
+    if version in message.FLEXIBLE and message.API_KEY != ApiKey.API_VERSIONS:
+        begun.append(0)
+    return _framed(message, version, begun)
+
+
+def decode_correlation_id(frame: memoryview) -> int:
+    """The correlation id, by which a client learns what it reads.
+
+    Raises:
+        MalformedMessage: the frame is too short.
+    """
+    if len(frame) < _RESPONSE.size:
+        raise MalformedMessage(f"a response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _RESPONSE.unpack_from(frame)[0]
+    return correlation_id
+
+
+def response_body_position(frame: memoryview, message: type[Response], version: int) -> int:
+    """Where the message in a response's frame begins.
+
+    Raises:
+        MalformedMessage: the header's tagged fields are not readable.
+    """
+    if version not in message.FLEXIBLE or message.API_KEY == ApiKey.API_VERSIONS:
+        return _RESPONSE.size
+    try:
+        return skip_tags(frame, _RESPONSE.size, len(frame))
+    except (ValueError, IndexError) as error:
+        raise MalformedMessage(f"response header: {error}") from error
+
+
+def _is_flexible(message: type[Message], version: int) -> bool:
+    return len(message.FLEXIBLE) > 0 and version >= message.FLEXIBLE.start
+
+
+def _framed(message: Message, version: int, begun: bytearray) -> list[Buffer]:
+    """Encode the message behind a header and set the size in front of it."""
+    buffers = encode(message, version, begun)
+    size = sum(map(len, buffers)) - 4
+    if size > FRAME_BYTES_MAX:
+        raise UnencodableMessage(f"{type(message).__name__} of {size} bytes does not fit a frame")
+    struct.pack_into(">i", begun, 0, size)
+    return buffers

@@ -1,0 +1,233 @@
+"""Compiles the reader of one version of a message.
+
+The whole message is read by one function, nested structures and loops included. Values of fixed
+size, together with the length or tag count that follows them, are unpacked by a single call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.protocol import wire
+from tidelog.protocol.fields import Field, Kind, WireType
+from tidelog.protocol.source import Source, default_expression, smallest
+
+if TYPE_CHECKING:
+    from tidelog.protocol.message import Message, Reader, Struct
+
+
+def compile_reader(message_type: type[Message], version: int) -> Reader:
+    """The reader of `message_type` in `version`; it raises ValueError, IndexError or struct.error
+    for malformed input."""
+    compiler = _ReaderCompiler(version, version in message_type.FLEXIBLE)
+    return compiler.compile(message_type)
+
+
+_FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
+
+
+class _ReaderCompiler:
+    """In the generated source `b` is the frame, `p` the position, `end` the frame's length and
+    `left` the number of array elements that may still come."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._out = Source("def read(b, p, end):")
+        self._uuids: list[tuple[str, str]] = []
+        for helper in (
+            wire.read_uvarint,
+            wire.skip_tags,
+            wire.uuid_of,
+            wire.overrun,
+            wire.null,
+            wire.bad_marker,
+            wire.bad_tag,
+            wire.too_many,
+            wire.unpack_array,
+        ):
+            self._out.names[helper.__name__] = helper
+        self._out.names["new"] = object.__new__
+
+    def compile(self, message_type: type[Message]) -> Reader:
+        """The reader as a function."""
+        self._out.emit(f"left = {wire.ELEMENTS_MAX}")
+        message = self._struct(message_type)
+        self._flush()
+        self._out.emit(f"return {message}, p")
+        reader: Reader = self._out.function(
+            "read", f"<reader of {message_type.__name__} version {self._version}>"
+        )
+        return reader
+
+    def _struct(self, type_: type[Struct]) -> str:
+        """Read a structure; returns the local that holds it. Leaves a run open."""
+        out = self._out
+        local = out.fresh("o")
+        out.emit(f"{local} = new({out.constant(type_.__name__, type_)})")
+        tagged = []
+        for field in type_.FIELDS:
+            present = self._version in field.versions
+            if present and field.tag is None:
+                where = f"{type_.__name__}.{field.name}"
+                self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+                continue
+            out.emit(f"{local}.{field.name} = {default_expression(out, field)}")
+            if present:
+                tagged.append(field)
+        if self._flexible:
+            self._tags(type_, local, tagged)
+        return local
+
+    def _nullable(self, field: Field) -> bool:
+        return self._version in field.nullable
+
+    def _value(self, type_: WireType, target: str, nullable: bool, where: str) -> None:
+        match type_.kind:
+            case Kind.FIXED:
+                self._out.run.append((type_.code, target))
+            case Kind.UUID:
+                local = self._out.fresh("u")
+                self._out.run.append(("16s", local))
+                self._uuids.append((target, local))
+            case Kind.STRING | Kind.BINARY | Kind.RECORDS:
+                self._bytes(type_.kind, target, nullable, where)
+            case Kind.ARRAY:
+                assert type_.element is not None
+                self._array(type_.element, target, nullable, where)
+            case Kind.STRUCT:
+                assert type_.struct is not None
+                self._nested(type_.struct, target, nullable, where)
+
+    def _flush(self) -> None:
+        """Emit the call that unpacks the open run."""
+        out = self._out
+        codes = "".join(code for code, _ in out.run)
+        if codes == "B":
+            out.emit(f"{out.run[0][1]} = b[p]")
+            out.emit("p += 1")
+        elif codes:
+            targets = ", ".join(target for _, target in out.run)
+            comma = "," if len(out.run) == 1 else ""
+            out.emit(f"{targets}{comma} = {out.packer(codes, 'unpack_from')}(b, p)")
+            out.emit(f"p += {sum(_FIXED_SIZES[code] for code, _ in out.run)}")
+        out.run.clear()
+        for target, local in self._uuids:
+            out.emit(f"{target} = uuid_of({local})")
+        self._uuids.clear()
+
+    def _length(self, legacy_code: str) -> str:
+        """Read a length prefix into a local: the length, one more in the flexible encoding."""
+        local = self._out.fresh("n")
+        self._out.run.append(("B" if self._flexible else legacy_code, local))
+        self._flush()
+        if self._flexible:
+            self._out.emit(f"if {local} > 127: {local}, p = read_uvarint(b, p - 1)")
+        return local
+
+    def _open_if_present(self, length: str, target: str, nullable: bool, where: str) -> None:
+        """Deal with null and negative lengths; what follows is indented under the good case."""
+        out = self._out
+        absent = f"{target} = None" if nullable else f"null({where!r})"
+        if self._flexible:
+            out.emit(f"if not {length}: {absent}")
+        else:
+            out.emit(f"if {length} == -1: {absent}")
+            out.emit(f"elif {length} < 0: overrun({where!r}, {length}, end - p)")
+        out.emit("else:")
+        out.depth += 1
+        if self._flexible:
+            out.emit(f"{length} -= 1")
+
+    def _bytes(self, kind: Kind, target: str, nullable: bool, where: str) -> None:
+        out = self._out
+        length = self._length("h" if kind is Kind.STRING else "i")
+        stop = out.fresh("q")
+        self._open_if_present(length, target, nullable, where)
+        out.emit(f"{stop} = p + {length}")
+        limit = (
+            f" or {length} > {wire.STRING_BYTES_MAX}"
+            if kind is Kind.STRING and self._flexible
+            else ""
+        )
+        out.emit(f"if {stop} > end{limit}: overrun({where!r}, {length}, end - p)")
+        value = f"str(b[p:{stop}], 'utf-8')" if kind is Kind.STRING else f"b[p:{stop}]"
+        out.emit(f"{target} = {value}")
+        out.emit(f"p = {stop}")
+        out.depth -= 1
+
+    def _array(self, element: WireType, target: str, nullable: bool, where: str) -> None:
+        out = self._out
+        length = self._length("i")
+        size = smallest(element, self._version, self._flexible)
+        assert size > 0, f"{where}: an array of nothing cannot be bounded by the bytes that follow"
+        self._open_if_present(length, target, nullable, where)
+        out.emit(f"if {length} * {size} > end - p: overrun({where!r}, {length}, end - p)")
+        out.emit(f"left -= {length}")
+        out.emit("if left < 0: too_many()")
+        if element.kind is Kind.FIXED:
+            out.emit(f"{target} = unpack_array(b, p, {element.code!r}, {length})")
+            out.emit(f"p += {length} * {size}")
+        else:
+            values = out.fresh("a")
+            out.emit(f"{values} = {target} = []")
+            out.emit(f"for _ in range({length}):")
+            out.depth += 1
+            if element.kind is Kind.STRUCT:
+                assert element.struct is not None
+                value = self._struct(element.struct)
+            else:
+                value = out.fresh("v")
+                self._value(element, value, False, where)
+            self._flush()
+            out.emit(f"{values}.append({value})")
+            out.depth -= 1
+        out.depth -= 1
+
+    def _nested(self, type_: type[Struct], target: str, nullable: bool, where: str) -> None:
+        """A structure in place; a nullable one has a byte before it that says whether it is there
+        (KIP-893)."""
+        out = self._out
+        if not nullable:
+            out.emit(f"{target} = {self._struct(type_)}")
+            return
+        marker = out.fresh("m")
+        out.run.append(("B", marker))
+        self._flush()
+        out.emit(f"if {marker} == 255: {target} = None")
+        out.emit(f"elif {marker} != 1: bad_marker({where!r}, {marker})")
+        out.emit("else:")
+        out.depth += 1
+        out.emit(f"{target} = {self._struct(type_)}")
+        self._flush()
+        out.depth -= 1
+
+    def _tags(self, type_: type[Struct], local: str, fields: list[Field]) -> None:
+        """The section of tagged fields that ends every structure of a flexible version."""
+        out = self._out
+        count = out.fresh("t")
+        out.run.append(("B", count))
+        self._flush()
+        if not fields:
+            out.emit(f"if {count}: p = skip_tags(b, p - 1, end)")
+            return
+        tag, size, stop = out.fresh("t"), out.fresh("n"), out.fresh("q")
+        out.emit(f"if {count}:")
+        out.depth += 1
+        out.emit(f"if {count} > 127: {count}, p = read_uvarint(b, p - 1)")
+        out.emit(f"for _ in range({count}):")
+        out.depth += 1
+        out.emit(f"{tag}, p = read_uvarint(b, p)")
+        out.emit(f"{size}, p = read_uvarint(b, p)")
+        out.emit(f"{stop} = p + {size}")
+        out.emit(f"if {stop} > end: overrun({type_.__name__!r}, {size}, end - p)")
+        for index, field in enumerate(fields):
+            where = f"{type_.__name__}.{field.name}"
+            out.emit(f"{'elif' if index else 'if'} {tag} == {field.tag}:")
+            out.depth += 1
+            self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+            self._flush()
+            out.emit(f"if p != {stop}: bad_tag({where!r}, {size})")
+            out.depth -= 1
+        out.emit(f"else: p = {stop}")
+        out.depth -= 2

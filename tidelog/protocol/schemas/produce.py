@@ -1,0 +1,87 @@
+"""Produce (0): append record batches."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidelog.protocol.fields import array, int16, int32, int64, records, string, struct, uuid
+from tidelog.protocol.message import Request, Response, Struct
+from tidelog.protocol.wire import Buffer
+
+
+class PartitionProduceData(Struct):
+    """The batches for one partition."""
+
+    index: int = int32()
+    records: Buffer | None = records(nullable="0+")
+
+
+class TopicProduceData(Struct):
+    """One topic to append to; named up to version 12, by id from 13."""
+
+    name: str = string("0-12")
+    topic_id: UUID = uuid("13+")
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
+
+
+class ProduceRequest(Request["ProduceResponse"], api_key=0, versions=(0, 13), flexible=9):
+    """Append batches. With acks 0 there is no answer. Versions 0 to 2 are readable, since brokers
+    must advertise them (KAFKA-18659), but they carry record formats that no broker takes any
+    more."""
+
+    transactional_id: str | None = string("3+", nullable="0+", default=None)
+    acks: int = int16()
+    timeout_ms: int = int32()
+    topic_data: list[TopicProduceData] = array(TopicProduceData)
+
+
+class BatchIndexAndErrorMessage(Struct):
+    """Why one batch was refused (KIP-467)."""
+
+    batch_index: int = int32()
+    batch_index_error_message: str | None = string(nullable="0+", default=None)
+
+
+class LeaderIdAndEpoch(Struct):
+    """Who leads the partition now, for a client that asked the wrong broker (KIP-951)."""
+
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
+
+
+class PartitionProduceResponse(Struct):
+    """Where the batches of one partition went, or why they were refused."""
+
+    index: int = int32()
+    error_code: int = int16()
+    base_offset: int = int64()
+    log_append_time_ms: int = int64("2+", default=-1)
+    log_start_offset: int = int64("5+", default=-1)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
+    error_message: str | None = string("8+", nullable="0+", default=None)
+    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "10+", tag=0)
+
+
+class TopicProduceResponse(Struct):
+    """What became of one topic."""
+
+    name: str = string("0-12")
+    topic_id: UUID = uuid("13+")
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
+
+
+class NodeEndpoint(Struct):
+    """The address of a broker that `current_leader` names (KIP-951)."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable="0+", default=None)
+
+
+class ProduceResponse(Response, api_key=0, versions=(0, 13), flexible=9):
+    """What became of each partition."""
+
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
+    throttle_time_ms: int = int32("1+")
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)

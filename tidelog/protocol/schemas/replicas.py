@@ -1,0 +1,138 @@
+"""DescribeLogDirs (35), ElectLeaders (43) and ListPartitionReassignments (46): where replicas
+lie."""
+
+from __future__ import annotations
+
+from tidelog.protocol.fields import array, boolean, int8, int16, int32, int64, string
+from tidelog.protocol.message import Request, Response, Struct
+
+
+class DescribableLogDirTopic(Struct):
+    """The partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+class DescribeLogDirsRequest(
+    Request["DescribeLogDirsResponse"], api_key=35, versions=(1, 5), flexible=2
+):
+    """How much does each partition take up? All of them where `topics` is None."""
+
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
+
+
+class DescribeLogDirsPartition(Struct):
+    """What one partition takes up."""
+
+    partition_index: int = int32()
+    partition_size: int = int64()
+    offset_lag: int = int64()
+    is_future_key: bool = boolean()
+
+
+class DescribeLogDirsTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string()
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
+
+
+class DescribeLogDirsResult(Struct):
+    """One log directory."""
+
+    error_code: int = int16()
+    log_dir: str = string()
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
+    total_bytes: int = int64("4+", default=-1)
+    usable_bytes: int = int64("4+", default=-1)
+    is_cordoned: bool = boolean("5+")
+
+
+class DescribeLogDirsResponse(Response, api_key=35, versions=(1, 5), flexible=2):
+    """Partitions by log directory."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16("3+")
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+
+
+class ElectLeadersTopic(Struct):
+    """The partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+class ElectLeadersRequest(Request["ElectLeadersResponse"], api_key=43, versions=(0, 2), flexible=2):
+    """Elect leaders anew; of all partitions where `topic_partitions` is None."""
+
+    election_type: int = int8("1+")
+    topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable="0+")
+    timeout_ms: int = int32(default=60000)
+
+
+class PartitionElectionResult(Struct):
+    """What became of one partition."""
+
+    partition_id: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+
+
+class ReplicaElectionResult(Struct):
+    """What became of one topic."""
+
+    topic: str = string()
+    partition_result: list[PartitionElectionResult] = array(PartitionElectionResult)
+
+
+class ElectLeadersResponse(Response, api_key=43, versions=(0, 2), flexible=2):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16("1+")
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+
+
+class ListPartitionReassignmentsTopics(Struct):
+    """The partitions of one topic."""
+
+    name: str = string()
+    partition_indexes: list[int] = array(int32)
+
+
+class ListPartitionReassignmentsRequest(
+    Request["ListPartitionReassignmentsResponse"], api_key=46, versions=(0, 0), flexible=0
+):
+    """Which partitions are being moved? Of all topics where `topics` is None."""
+
+    timeout_ms: int = int32(default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = array(
+        ListPartitionReassignmentsTopics, nullable="0+", default=None
+    )
+
+
+class OngoingPartitionReassignment(Struct):
+    """The replicas of a partition that is being moved."""
+
+    partition_index: int = int32()
+    replicas: list[int] = array(int32)
+    adding_replicas: list[int] = array(int32)
+    removing_replicas: list[int] = array(int32)
+
+
+class OngoingTopicReassignment(Struct):
+    """The partitions of one topic that are being moved."""
+
+    name: str = string()
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+
+
+class ListPartitionReassignmentsResponse(Response, api_key=46, versions=(0, 0), flexible=0):
+    """The moves going on."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)

@@ -1,0 +1,207 @@
+"""Compiles the writer of one version of a message.
+
+As in the reader, one function writes the whole message, and values of fixed size that follow each
+other are packed by one call. Records are not copied: the buffer so far and the records go to the
+list of finished buffers, and a new buffer is begun.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.protocol import wire
+from tidelog.protocol.fields import Field, Kind, WireType
+from tidelog.protocol.source import Source
+
+if TYPE_CHECKING:
+    from tidelog.protocol.message import Message, Struct, Writer
+
+
+def compile_writer(message_type: type[Message], version: int) -> Writer:
+    """The writer of `message_type` in `version`; it raises whatever a value that does not fit makes
+    Python raise."""
+    compiler = _WriterCompiler(version, version in message_type.FLEXIBLE)
+    return compiler.compile(message_type)
+
+
+class _WriterCompiler:
+    """In the generated source `w` is the bytearray that is written to, `iov` the list of finished
+    buffers."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._out = Source("def write(o0, w, iov):")
+        for helper in (wire.uvarint, wire.long_string, wire.null, wire.pack_array):
+            self._out.names[helper.__name__] = helper
+
+    def compile(self, message_type: type[Message]) -> Writer:
+        """The writer as a function."""
+        self._struct(message_type, "o0")
+        self._flush()
+        self._out.emit("return w")
+        writer: Writer = self._out.function(
+            "write", f"<writer of {message_type.__name__} version {self._version}>"
+        )
+        return writer
+
+    def _struct(self, type_: type[Struct], local: str) -> None:
+        """Write the structure that a local holds. Leaves a run open."""
+        present = [field for field in type_.FIELDS if self._version in field.versions]
+        for field in present:
+            if field.tag is None:
+                where = f"{type_.__name__}.{field.name}"
+                self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+        if self._flexible:
+            self._tags(type_, local, [field for field in present if field.tag is not None])
+
+    def _nullable(self, field: Field) -> bool:
+        return self._version in field.nullable
+
+    def _value(self, type_: WireType, value: str, nullable: bool, where: str) -> None:
+        match type_.kind:
+            case Kind.FIXED:
+                self._out.run.append((type_.code, value))
+            case Kind.UUID:
+                self._out.run.append(("16s", f"{value}.bytes"))
+            case Kind.STRING | Kind.BINARY:
+                self._bytes(type_.kind, value, nullable)
+            case Kind.RECORDS:
+                self._records(value, nullable)
+            case Kind.ARRAY:
+                assert type_.element is not None
+                self._array(type_.element, value, nullable, where)
+            case Kind.STRUCT:
+                assert type_.struct is not None
+                self._nested(type_.struct, value, nullable)
+
+    def _flush(self) -> None:
+        """Emit the call that packs the open run."""
+        out = self._out
+        if not out.run:
+            return
+        codes = "".join(code for code, _ in out.run)
+        if codes == "B":
+            out.emit(f"w.append({out.run[0][1]})")
+        else:
+            values = ", ".join(value for _, value in out.run)
+            out.emit(f"w += {out.packer(codes, 'pack')}({values})")
+        out.run.clear()
+
+    def _length(self, local: str, kind: Kind) -> None:
+        """Write the length in `local` (-1: null) as the prefix of a value."""
+        out = self._out
+        if not self._flexible:
+            out.run.append(("h" if kind is Kind.STRING else "i", local))
+            self._flush()
+            return
+        self._flush()
+        encode = "long_string" if kind is Kind.STRING else "uvarint"
+        out.emit(f"if {local} < 127: w.append({local} + 1)")
+        out.emit(f"else: w += {encode}({local} + 1)")
+
+    def _bytes(self, kind: Kind, value: str, nullable: bool) -> None:
+        out = self._out
+        local, length = out.fresh("x"), out.fresh("n")
+        encode = ".encode()" if kind is Kind.STRING else ""
+        if nullable:
+            out.emit(f"{local} = {value}")
+            out.emit(f"if {local} is None: {local} = b''; {length} = -1")
+            out.emit(f"else: {local} = {local}{encode}; {length} = len({local})")
+        else:
+            out.emit(f"{local} = {value}{encode}; {length} = len({local})")
+        self._length(length, kind)
+        out.emit(f"w += {local}")
+
+    def _records(self, value: str, nullable: bool) -> None:
+        out = self._out
+        local, length = out.fresh("x"), out.fresh("n")
+        out.emit(f"{local} = {value}")
+        out.emit(f"if type({local}) is list: {length} = sum(map(len, {local}))")
+        if nullable:
+            out.emit(f"elif {local} is None: {local} = b''; {length} = -1")
+        out.emit(f"else: {length} = len({local})")
+        self._length(length, Kind.RECORDS)
+        out.emit(f"if type({local}) is list: iov.append(w); iov += {local}; w = bytearray()")
+        out.emit(f"elif {length} > {wire.COPIED_BYTES_MAX}:")
+        out.emit(f" iov.append(w); iov.append({local}); w = bytearray()")
+        out.emit(f"else: w += {local}")
+
+    def _array(self, element: WireType, value: str, nullable: bool, where: str) -> None:
+        out = self._out
+        local, length = out.fresh("x"), out.fresh("n")
+        out.emit(f"{local} = {value}")
+        if nullable:
+            out.emit(f"if {local} is None: {local} = (); {length} = -1")
+            out.emit(f"else: {length} = len({local})")
+        else:
+            out.emit(f"{length} = len({local})")
+        self._length(length, Kind.ARRAY)
+        if element.kind is Kind.FIXED:
+            out.emit(f"w += pack_array({element.code!r}, {local})")
+            return
+        item = out.fresh("o")
+        out.emit(f"for {item} in {local}:")
+        out.depth += 1
+        self._value(element, item, False, where)
+        self._flush()
+        out.depth -= 1
+
+    def _nested(self, type_: type[Struct], value: str, nullable: bool) -> None:
+        out = self._out
+        local = out.fresh("o")
+        if not nullable:
+            out.emit(f"{local} = {value}")
+            self._struct(type_, local)
+            return
+        self._flush()
+        out.emit(f"{local} = {value}")
+        out.emit(f"if {local} is None: w.append(255)")
+        out.emit("else:")
+        out.depth += 1
+        out.run.append(("B", "1"))
+        self._struct(type_, local)
+        self._flush()
+        out.depth -= 1
+
+    def _tags(self, type_: type[Struct], local: str, fields: list[Field]) -> None:
+        """The section of tagged fields; one that has its default is left out."""
+        out = self._out
+        if not fields:
+            out.run.append(("B", "0"))
+            return
+        self._flush()
+        conditions = [_differs(field, f"{local}.{field.name}") for field in fields]
+        out.emit(f"if {' or '.join(conditions)}:")
+        out.depth += 1
+        section, outer = out.fresh("s"), out.fresh("w")
+        out.emit(f"{outer} = w; {section} = []")
+        for field, condition in sorted(zip(fields, conditions, strict=True), key=_tag_of):
+            where = f"{type_.__name__}.{field.name}"
+            out.emit(f"if {condition}:")
+            out.depth += 1
+            out.emit("w = bytearray()")
+            self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+            self._flush()
+            out.emit(f"{section}.append(uvarint({field.tag}) + uvarint(len(w)) + w)")
+            out.depth -= 1
+        out.emit(f"w = {outer}; w += uvarint(len({section})); w += b''.join({section})")
+        out.depth -= 1
+        out.emit("else: w.append(0)")
+
+
+def _tag_of(item: tuple[Field, str]) -> int:
+    tag = item[0].tag
+    assert tag is not None
+    return tag
+
+
+def _differs(field: Field, value: str) -> str:
+    """The condition under which a tagged field is on the wire."""
+    if field.default is None:
+        return f"{value} is not None"
+    if field.type.kind is Kind.ARRAY:
+        return f"{value}"
+    if field.type.kind is Kind.UUID:
+        return f"{value}.int"
+    return f"{value} != {field.default!r}"
