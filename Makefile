@@ -84,12 +84,12 @@ integration: .venv/.installed-integration ## Real S3 servers, kill -9, installat
 
 .PHONY: compat
 compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
-	@$(PY) scripts/tools.py java mvn node npm kcat
+	@$(PY) -m scripts.tools java mvn node npm kcat
 	@$(PY) -m pytest -m compat $(PYTEST)
 
 .PHONY: bench
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md
-	@$(PY) scripts/tools.py java mvn go
+	@$(PY) -m scripts.tools java mvn go
 	@$(PY) -m benchmarks
 
 .PHONY: simulate
@@ -98,7 +98,7 @@ simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRS
 
 .PHONY: verify
 verify: venv ## All of the above in turn; writes docs/VERIFICATION.md
-	@$(PY) scripts/verify.py
+	@$(PY) -m scripts.verify
 
 ##@ Maintain
 .PHONY: lock

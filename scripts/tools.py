@@ -1,6 +1,6 @@
 """Foreign programs that the long targets need: found, installed where that is possible, or named.
 
-    python scripts/tools.py java kcat
+    python -m scripts.tools java kcat
 
 exits 1 and says the remedy for each that is missing, unless ALLOW_MISSING=java,kcat names it.
 """

@@ -1,0 +1,149 @@
+"""Run every target, the long ones too, and write docs/VERIFICATION.md: what held, where, with what.
+
+    python -m scripts.verify [TARGET ...]
+
+Without names: all of TARGETS. Goes on after a failure, and exits 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from scripts.tools import TOOLS, allowed_missing, installed_version
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORT = ROOT / "docs" / "VERIFICATION.md"
+TARGETS = ("test", "coverage", "integration", "compat", "simulate", "demo", "bench")
+PACKAGES = (
+    *("setuptools", "ruff", "mypy", "import-linter", "pytest", "hypothesis", "coverage"),
+    *("obstore", "boto3", "moto", "pyarrow", "numpy", "uvloop"),
+    *("confluent-kafka", "aiokafka", "kafka-python", "kio"),
+)
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+PYTEST_SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped|deselected)\b.* in [\d.]+s")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one target."""
+
+    target: str
+    exit_code: int
+    seconds: float
+    said: str
+
+
+def last_words(output: str) -> str:
+    """pytest's summary, without its frame, and the last line if that says something else."""
+    lines = [ESCAPES.sub("", line).strip() for line in output.splitlines()]
+    said = [line for line in lines if re.search(r"\w", line) and not line.startswith("make:")]
+    if not said:
+        return ""
+    summaries = [summary.group() for line in lines if (summary := PYTEST_SUMMARY.search(line))]
+    if not summaries:
+        return said[-1]
+    return summaries[-1] if summaries[-1] in said[-1] else f"{summaries[-1]}; {said[-1]}"
+
+
+def run(target: str) -> Outcome:
+    """Run one target, showing its output as it comes."""
+    print(f"\n=== make {target}", flush=True)
+    output: list[str] = []
+    begun = time.monotonic()
+    with subprocess.Popen(
+        ["make", "--no-print-directory", target],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            output.append(line)
+    seconds = time.monotonic() - begun
+    return Outcome(target, process.returncode, seconds, last_words("".join(output)))
+
+
+def git(*arguments: str) -> str:
+    """What git says of this checkout."""
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+
+
+def commit() -> str:
+    """The commit that is verified, and whether the work tree differs from it."""
+    changed = git("status", "--porcelain", "--", ".", ":!docs/VERIFICATION.md")
+    return f"`{git('rev-parse', 'HEAD')}`" + (" with uncommitted changes" if changed else "")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, the packages that matter, and the foreign programs."""
+    found = {"Python": platform.python_version()}
+    found |= {package: version(package) for package in PACKAGES}
+    for tool in TOOLS.values():
+        number = installed_version(tool)
+        found[tool.name] = ".".join(map(str, number)) if number else "not there"
+    return found
+
+
+def report(of_commit: str, begun: datetime, outcomes: list[Outcome]) -> str:
+    """The text of docs/VERIFICATION.md."""
+    without = ", ".join(sorted(allowed_missing())) or "nothing"
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    lines = [
+        "# Verification",
+        "",
+        "Written by `make verify`; do not edit. Each target says what it covers in `make help`.",
+        "",
+        f"- Commit: {of_commit}",
+        f"- Begun: {begun:%Y-%m-%d %H:%M} UTC",
+        f"- Machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{memory_bytes / 2**30:.0f} GiB",
+        f"- Went without, by ALLOW_MISSING: {without}",
+        "",
+        "| Target | Result | What it said | Minutes |",
+        "|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        result = "passed" if outcome.exit_code == 0 else f"**failed** ({outcome.exit_code})"
+        said = outcome.said.replace("|", "\\|")
+        minutes = outcome.seconds / 60
+        lines.append(f"| `make {outcome.target}` | {result} | {said} | {minutes:.1f} |")
+    lines += ["", "| With | Version |", "|---|---|"]
+    lines += [f"| {name} | {number} |" for name, number in versions().items()]
+    return "\n".join(lines) + "\n"
+
+
+def main(targets: list[str]) -> int:
+    """Run them in turn; the report is written anew after each, so an interruption loses little."""
+    if unknown := [target for target in targets if target not in TARGETS]:
+        known = ", ".join(TARGETS)
+        print(f"verify: unknown targets {', '.join(unknown)}; known: {known}", file=sys.stderr)
+        return 2
+    allowed_missing()
+    of_commit, begun = commit(), datetime.now(UTC)
+    outcomes: list[Outcome] = []
+    for target in targets or TARGETS:
+        outcomes.append(run(target))
+        REPORT.write_text(report(of_commit, begun, outcomes))
+    failed = [outcome.target for outcome in outcomes if outcome.exit_code]
+    verdict = f"failed: {', '.join(failed)}" if failed else "everything passed"
+    print(f"\n{verdict}; see {REPORT.relative_to(ROOT)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

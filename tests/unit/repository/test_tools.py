@@ -1,0 +1,73 @@
+"""A foreign program that is missing or too old is named with its remedy, unless it may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts.tools import MissingTool, main, require
+
+Offer = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Puts a program on a PATH that holds nothing else, so that nothing is ever installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("ALLOW_MISSING", raising=False)
+
+    def put(name: str, output: str) -> Path:
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '{output}'\n")
+        program.chmod(0o755)
+        return program
+
+    return put
+
+
+def test_a_program_that_is_new_enough_is_found(offer: Offer) -> None:
+    java = offer("java", 'openjdk version "21" 2023-09-19')
+    kcat = offer("kcat", "Copyright (c) 2014-2021\nVersion 1.7.1 (JSON, librdkafka 2.0.2)")
+    maven = offer("mvn", "\x1b[1mApache Maven 3.8.7\x1b[m")
+    assert require("java") == str(java)
+    assert require("kcat") == str(kcat)
+    assert require("mvn") == str(maven)
+
+
+def test_a_missing_program_is_named_with_its_remedy(offer: Offer) -> None:
+    with pytest.raises(MissingTool, match=r"java: not found.*apt-get install .*ALLOW_MISSING=java"):
+        require("java")
+
+
+def test_a_program_that_is_too_old_is_as_good_as_missing(offer: Offer) -> None:
+    offer("go", "go version go1.19.8 linux/amd64")
+    with pytest.raises(MissingTool, match=r"found 1\.19\.8; go 1\.24 or newer"):
+        require("go")
+
+
+def test_what_may_be_missing_is_done_without(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALLOW_MISSING", "kcat, java")
+    assert require("kcat") is None
+    assert main(["kcat", "java"]) == 0
+    assert main(["kcat", "mvn"]) == 1
+    assert "mvn: not found" in capsys.readouterr().err
+
+
+def test_what_is_there_is_used_even_if_it_may_be_missing(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLOW_MISSING", "node")
+    assert require("node") == str(offer("node", "v20.20.2"))
+
+
+def test_a_misspelt_name_is_refused(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALLOW_MISSING", "kafkacat")
+    assert main(["kcat"]) == 2
+    assert "unknown tools kafkacat; known: go, java, kcat" in capsys.readouterr().err
+    assert main(["jawa"]) == 2

@@ -1,0 +1,30 @@
+"""The report of `make verify` says what the targets said."""
+
+from __future__ import annotations
+
+from scripts.verify import last_words
+
+
+def test_pytest_summary_is_found_behind_colours_and_frames() -> None:
+    output = (
+        "\x1b[32m====== \x1b[1m12 passed\x1b[0m, 3 skipped, 4 deselected in 5.67s ======\x1b[0m\n"
+    )
+    assert (
+        last_words("tests/unit/x.py ...\n" + output)
+        == "12 passed, 3 skipped, 4 deselected in 5.67s"
+    )
+
+
+def test_failures_are_part_of_the_summary() -> None:
+    output = "=== 2 failed, 10 passed in 1.00s ===\nmake: *** [Makefile:79: unit] Error 1\n"
+    assert last_words(output) == "2 failed, 10 passed in 1.00s"
+
+
+def test_a_last_line_that_says_more_is_kept() -> None:
+    output = "12 passed in 5.67s\nName   Stmts\n------\nTOTAL   100   7   93%\n"
+    assert last_words(output) == "12 passed in 5.67s; TOTAL   100   7   93%"
+
+
+def test_without_pytest_the_last_line_speaks() -> None:
+    assert last_words("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
+    assert last_words("") == ""
