@@ -1,4 +1,4 @@
-"""A foreign program that is missing or too old is named with its remedy, unless it may be missing."""
+"""A foreign program that is missing or too old is named with its remedy, or done without."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def test_what_is_there_is_used_even_if_it_may_be_missing(
     offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALLOW_MISSING", "node")
-    assert require("node") == str(offer("node", "v20.20.2"))
+    node = offer("node", "v20.20.2")
+    assert require("node") == str(node)
 
 
 def test_a_misspelt_name_is_refused(
