@@ -1,0 +1,42 @@
+"""Broker incarnations as the metadata log knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """An incarnation that is not retired.
+
+    `last_entry` is the newest entry of the metadata log that it wrote (at first its registration).
+    """
+
+    incarnation: Incarnation
+    host: str
+    port: int
+    process: ProcessIdentity
+    session_timeout_ms: int
+    last_entry: int
+    fenced: bool = False
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """The configured id, which survives restarts."""
+        return self.incarnation.broker_id
+
+    @property
+    def epoch(self) -> Epoch:
+        """The sequence number of its registration."""
+        return self.incarnation.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredWal:
+    """A retired incarnation, whose WAL holds slots below `end_slot` and a seal in it."""
+
+    incarnation: Incarnation
+    end_slot: Slot

@@ -1,0 +1,275 @@
+"""The metadata log's records and entries, and their JSON form (docs/formats/metadata.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
+from tidelog.coordinator.cluster.documents import decode_document, encode_document
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicId
+from tidelog.storage.object_store import Buffer
+
+ENTRY_MAGIC = "tidelog.metadata.entry"
+ENTRY_FORMAT = 1
+ENTRY_BYTES_MAX = 8 * 1024 * 1024
+SESSION_TIMEOUT_MS = 9000
+"""Kafka's default of broker.session.timeout.ms."""
+
+_WRITER_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class ConfigScope(StrEnum):
+    """What a set of configuration overrides belongs to."""
+
+    TOPIC = "topic"
+    """Named by the topic's id, as UUID text."""
+    BROKER = "broker"
+    """Named by the broker's id in decimal."""
+    CLUSTER = "cluster"
+    """The default of all brokers; its name is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCreated:
+    """Entry 0. `cluster_id` is a UUID as Kafka writes it: base64 for URLs, without padding."""
+
+    cluster_id: str
+    format_version: int
+    minimum_reader_version: int
+    minimum_writer_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """A process becomes an incarnation; its epoch is the sequence number of the entry.
+
+    Whoever judges its lease goes by `session_timeout_ms`, so brokers may be configured differently.
+    """
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    process: ProcessIdentity
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseResumed:
+    """The author lives, although its lease was not renewed in time (rule B3)."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFenced:
+    """The incarnation may append nothing more. It keeps its partitions until it is retired."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """Partitions of one topic that go to one incarnation."""
+
+    topic_id: TopicId
+    owner: Epoch
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationRetired:
+    """A fenced incarnation's WAL ends at the seal in `end_slot`; all that it owned goes on."""
+
+    epoch: Epoch
+    end_slot: Slot
+    successors: tuple[Succession, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic with as many partitions as `owners`, each at leader epoch 0 and empty."""
+
+    topic_id: TopicId
+    name: str
+    owners: tuple[Epoch, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCreated:
+    """The topic's next partitions, one for each of `owners`."""
+
+    topic_id: TopicId
+    owners: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic, its partitions, tenures and configuration are gone; its id is never used again."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsChanged:
+    """All overrides of one thing, in place of those before; an empty map removes them."""
+
+    scope: ConfigScope
+    name: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTenures:
+    """Partitions of one topic whose opening image at `leader_epoch` is durable."""
+
+    topic_id: TopicId
+    leader_epoch: LeaderEpoch
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TenuresOpened:
+    """The earlier tenures of these partitions are of no further use (rule C2)."""
+
+    opened: tuple[OpenedTenures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMoved:
+    """The author gives a partition away; `handover` is the key of its image (rule C3)."""
+
+    topic_id: TopicId
+    partition: int
+    owner: Epoch
+    handover: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsAllocated:
+    """Producer ids [first, first + count) are the author's to give out."""
+
+    first: ProducerId
+    count: int
+
+
+Record: TypeAlias = (
+    ClusterCreated
+    | BrokerRegistered
+    | LeaseResumed
+    | BrokerFenced
+    | IncarnationRetired
+    | TopicCreated
+    | PartitionsCreated
+    | TopicDeleted
+    | ConfigsChanged
+    | TenuresOpened
+    | PartitionMoved
+    | ProducerIdsAllocated
+)
+
+RECORD_TYPES: Mapping[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        ClusterCreated,
+        BrokerRegistered,
+        LeaseResumed,
+        BrokerFenced,
+        IncarnationRetired,
+        TopicCreated,
+        PartitionsCreated,
+        TopicDeleted,
+        ConfigsChanged,
+        TenuresOpened,
+        PartitionMoved,
+        ProducerIdsAllocated,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of the metadata log. `author` is None before the writer has registered."""
+
+    sequence: int
+    writer_id: bytes
+    time_ms: int
+    author: Epoch | None
+    records: tuple[Record, ...]
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry's object. The caller keeps it within ENTRY_BYTES_MAX."""
+    return encode_document(
+        ENTRY_MAGIC,
+        ENTRY_FORMAT,
+        {
+            "sequence": entry.sequence,
+            "writer": entry.writer_id.hex(),
+            "time_ms": entry.time_ms,
+            "author": entry.author,
+            "records": [encode_record(record) for record in entry.records],
+        },
+    )
+
+
+def encode_record(record: Record) -> Json:
+    """The record's JSON object: `type`, then its fields."""
+    return {"type": type(record).__name__, **to_json(record)}
+
+
+def decode_entry(key: str, data: Buffer) -> Entry:
+    """The entry stored at `key`.
+
+    UnsupportedFormat for a newer format or an unknown type of record, CorruptObject for all that
+    cannot be an entry.
+    """
+    members = decode_document(key, data, ENTRY_MAGIC, ENTRY_FORMAT)
+    records = members.pop("records", None)
+    try:
+        if type(records) is not list:
+            raise Mismatch("its records are not an array")
+        head = from_json(_EntryHead, members)
+        return Entry(
+            sequence=head.sequence,
+            writer_id=decode_writer_id(head.writer),
+            time_ms=head.time_ms,
+            author=head.author,
+            records=tuple([_decode_record(key, each) for each in records]),
+        )
+    except Mismatch as error:
+        raise CorruptObject(key, str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryHead:
+    sequence: int
+    writer: str
+    time_ms: int
+    author: Epoch | None
+
+
+def _decode_record(key: str, value: Json) -> Record:
+    if type(value) is not dict or type(value.get("type")) is not str:
+        raise Mismatch("a record has no type")
+    name = value["type"]
+    if name not in RECORD_TYPES:
+        raise UnsupportedFormat(
+            f"object {key} holds a record of type {name}, which this Tidelog does not know."
+            " Nothing was changed: use a newer Tidelog"
+        )
+    return from_json(RECORD_TYPES[name], {k: v for k, v in value.items() if k != "type"})
+
+
+def decode_writer_id(text: str) -> bytes:
+    """The 16 bytes of a writer id in hexadecimal. Mismatch if it is none."""
+    if _WRITER_ID.fullmatch(text) is None:
+        raise Mismatch(f"{text!r} is not a writer id")
+    return bytes.fromhex(text)

@@ -1,0 +1,162 @@
+"""The cluster's state: what the metadata log says after one of its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
+from tidelog.coordinator.cluster.records import ClusterCreated, ConfigScope, Entry, Record
+from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
+from tidelog.coordinator.cluster.transitions import extend
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    ProducerId,
+    Slot,
+    TopicId,
+    TopicPartition,
+)
+from tidelog.wal.tenure import Tenure
+
+FIRST_PRODUCER_ID = ProducerId(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Immutable. States share what did not change, so that one is cheap to derive from another.
+
+    `sequence` is the last entry that counts, -1 before entry 0. The mappings must not be changed.
+    """
+
+    sequence: int = -1
+    cluster: ClusterCreated | None = None
+    topics: Mapping[TopicId, Topic] = field(default_factory=dict)
+    topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
+    """Topic ids by `collision_key` of the name."""
+    brokers: Mapping[Epoch, BrokerInfo] = field(default_factory=dict)
+    """Incarnations that are not retired, fenced ones included."""
+    live_epochs: Mapping[BrokerId, Epoch] = field(default_factory=dict)
+    """The incarnation of each broker id that is not fenced: one at most."""
+    retired: Mapping[Epoch, RetiredWal] = field(default_factory=dict)
+    overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
+    """Of brokers and of the cluster; a topic carries its own."""
+    next_producer_id: ProducerId = FIRST_PRODUCER_ID
+
+    def apply(self, entry: Entry) -> ClusterState:
+        """The state after `entry`: all of its records or, with InvalidRecord, none of them.
+
+        The entry must be the next one.
+        """
+        if entry.sequence != self.sequence + 1:
+            raise ValueError(f"entry {entry.sequence} does not follow {self.sequence}")
+        return self.extended(entry.author, entry.records).advanced(entry.author)
+
+    def extended(self, author: Epoch | None, records: Sequence[Record]) -> ClusterState:
+        """The state after `records` of `author` as a part of the next entry; InvalidRecord.
+
+        The sequence stays: `advanced` closes the entry. So an entry can be put together of the
+        parts of several callers, each valid against what precedes it.
+        """
+        return extend(self, author, records)
+
+    def advanced(self, author: Epoch | None) -> ClusterState:
+        """The state with the next entry closed, which `author` has written."""
+        sequence = self.sequence + 1
+        info = self.brokers.get(author) if author is not None else None
+        if info is None:
+            return replace(self, sequence=sequence)
+        brokers = {**self.brokers, info.epoch: replace(info, last_entry=sequence)}
+        return replace(self, sequence=sequence, brokers=brokers)
+
+    @property
+    def cluster_id(self) -> str:
+        """Kafka's base64 text of the cluster's UUID."""
+        if self.cluster is None:
+            raise ValueError("there is no cluster before entry 0")
+        return self.cluster.cluster_id
+
+    def topic_named(self, name: str) -> Topic | None:
+        """The topic of exactly this name."""
+        topic = self.topic_colliding_with(name)
+        return topic if topic is not None and topic.name == name else None
+
+    def topic_colliding_with(self, name: str) -> Topic | None:
+        """The topic whose name is the same but for '.' and '_', which Kafka refuses."""
+        topic_id = self.topic_ids.get(collision_key(name))
+        return self.topics[topic_id] if topic_id is not None else None
+
+    def tenures(self, partition: TopicPartition) -> Tenures:
+        """Oldest first, the current one last; empty if there is no such partition (rule C5)."""
+        topic = self.topics.get(partition.topic_id)
+        if topic is None or not 0 <= partition.partition < topic.partition_count:
+            return ()
+        return topic.partitions[partition.partition]
+
+    def leader(self, partition: TopicPartition) -> Tenure | None:
+        """The current tenure; its incarnation may be fenced and not yet retired (`is_live`)."""
+        tenures = self.tenures(partition)
+        return tenures[-1] if tenures else None
+
+    def incarnation(self, epoch: Epoch) -> Incarnation | None:
+        """Any incarnation that was ever registered."""
+        if epoch in self.brokers:
+            return self.brokers[epoch].incarnation
+        return self.retired[epoch].incarnation if epoch in self.retired else None
+
+    def is_live(self, epoch: Epoch) -> bool:
+        """Registered and not fenced."""
+        info = self.brokers.get(epoch)
+        return info is not None and not info.fenced
+
+    def broker(self, broker_id: BrokerId) -> BrokerInfo | None:
+        """The incarnation of this id that is not fenced."""
+        epoch = self.live_epochs.get(broker_id)
+        return self.brokers[epoch] if epoch is not None else None
+
+    def live_brokers(self) -> tuple[BrokerInfo, ...]:
+        """All that are not fenced, by broker id."""
+        return tuple([self.brokers[self.live_epochs[each]] for each in sorted(self.live_epochs)])
+
+    def fenced_not_retired(self) -> tuple[BrokerInfo, ...]:
+        """Those whose partitions wait for a successor, the first registered first."""
+        return tuple([info for _, info in sorted(self.brokers.items()) if info.fenced])
+
+    @property
+    def retired_ends(self) -> Mapping[Epoch, Slot]:
+        """The slot of the seal that ends each retired incarnation's WAL."""
+        return {epoch: wal.end_slot for epoch, wal in self.retired.items()}
+
+    def owned_by(self, epoch: Epoch) -> tuple[TopicPartition, ...]:
+        """Whose current tenure is this incarnation's, in order of topics. Looks at all partitions:
+        about a millisecond for 10,000."""
+        return tuple(
+            [
+                TopicPartition(topic.topic_id, number)
+                for topic in self.topics.values()
+                for number, tenures in enumerate(topic.partitions)
+                if tenures[-1].incarnation.epoch == epoch
+            ]
+        )
+
+    def unopened(self, epoch: Epoch) -> tuple[tuple[TopicPartition, LeaderEpoch], ...]:
+        """Of `owned_by`, those that still name an earlier tenure or a hand-over image."""
+        return tuple(
+            [
+                (TopicPartition(topic.topic_id, number), tenures[-1].leader_epoch)
+                for topic in self.topics.values()
+                for number, tenures in enumerate(topic.partitions)
+                if tenures[-1].incarnation.epoch == epoch
+                and (len(tenures) > 1 or tenures[-1].handover is not None)
+            ]
+        )
+
+    def configs(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
+        """The overrides of a topic (named by its id's text), a broker, or the cluster ("")."""
+        if scope is not ConfigScope.TOPIC:
+            return self.overrides.get((scope, name), {})
+        topic = self.topics.get(UUID(name))
+        return topic.configs if topic is not None else {}

@@ -1,0 +1,190 @@
+"""The cluster's state as one object, so that a broker need not read the log from its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
+from tidelog.coordinator.cluster.documents import decode_document, encode_document
+from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, ProducerId, Slot, TopicId
+from tidelog.storage.object_store import Buffer
+from tidelog.wal.tenure import Tenure
+
+SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
+SNAPSHOT_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Broker:
+    broker_id: BrokerId
+    epoch: Epoch
+    host: str
+    port: int
+    process: ProcessIdentity
+    session_timeout_ms: int
+    last_entry: int
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    broker_id: BrokerId
+    epoch: Epoch
+    end_slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """All but the topics, whose tenures are written more tersely."""
+
+    sequence: int
+    time_ms: int
+    cluster: ClusterCreated
+    next_producer_id: ProducerId
+    brokers: tuple[_Broker, ...]
+    retired: tuple[_Retired, ...]
+    overrides: tuple[ConfigsChanged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    topic_id: TopicId
+    name: str
+    internal: bool
+    configs: Mapping[str, str]
+
+
+def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
+    """The object that holds `state`, which is one after entry 0 or a later one."""
+    if state.cluster is None:
+        raise ValueError("there is nothing to snapshot before entry 0")
+    snapshot = _Snapshot(
+        sequence=state.sequence,
+        time_ms=time_ms,
+        cluster=state.cluster,
+        next_producer_id=state.next_producer_id,
+        brokers=tuple([_broker_of(info) for info in state.brokers.values()]),
+        retired=tuple(
+            [
+                _Retired(wal.incarnation.broker_id, wal.incarnation.epoch, wal.end_slot)
+                for wal in state.retired.values()
+            ]
+        ),
+        overrides=tuple(
+            [
+                ConfigsChanged(scope, name, overrides)
+                for (scope, name), overrides in state.overrides.items()
+            ]
+        ),
+    )
+    topics = [_encode_topic(topic) for topic in state.topics.values()]
+    return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, {**to_json(snapshot), "topics": topics})
+
+
+def decode_snapshot(key: str, data: Buffer) -> ClusterState:
+    """The state that the snapshot at `key` holds. CorruptObject, UnsupportedFormat."""
+    members = decode_document(key, data, SNAPSHOT_MAGIC, SNAPSHOT_FORMAT)
+    encoded_topics = members.pop("topics", None)
+    try:
+        snapshot = from_json(_Snapshot, members)
+        brokers = {Epoch(each.epoch): _info_of(each) for each in snapshot.brokers}
+        retired = {
+            each.epoch: RetiredWal(Incarnation(each.broker_id, each.epoch), each.end_slot)
+            for each in snapshot.retired
+        }
+        known = {epoch: info.incarnation for epoch, info in brokers.items()}
+        known |= {epoch: wal.incarnation for epoch, wal in retired.items()}
+        if type(encoded_topics) is not list:
+            raise Mismatch("its topics are not an array")
+        topics = {each.topic_id: each for each in _decode_topics(encoded_topics, known)}
+    except Mismatch as error:
+        raise CorruptObject(key, str(error)) from error
+    return ClusterState(
+        sequence=snapshot.sequence,
+        cluster=snapshot.cluster,
+        topics=topics,
+        topic_ids={collision_key(topic.name): topic.topic_id for topic in topics.values()},
+        brokers=brokers,
+        live_epochs={info.broker_id: info.epoch for info in brokers.values() if not info.fenced},
+        retired=retired,
+        overrides={(each.scope, each.name): each.overrides for each in snapshot.overrides},
+        next_producer_id=snapshot.next_producer_id,
+    )
+
+
+def _broker_of(info: BrokerInfo) -> _Broker:
+    return _Broker(
+        broker_id=info.broker_id,
+        epoch=info.epoch,
+        host=info.host,
+        port=info.port,
+        process=info.process,
+        session_timeout_ms=info.session_timeout_ms,
+        last_entry=info.last_entry,
+        fenced=info.fenced,
+    )
+
+
+def _info_of(broker: _Broker) -> BrokerInfo:
+    return BrokerInfo(
+        incarnation=Incarnation(broker.broker_id, broker.epoch),
+        host=broker.host,
+        port=broker.port,
+        process=broker.process,
+        session_timeout_ms=broker.session_timeout_ms,
+        last_entry=broker.last_entry,
+        fenced=broker.fenced,
+    )
+
+
+def _encode_topic(topic: Topic) -> Json:
+    head = _Topic(topic.topic_id, topic.name, topic.internal, topic.configs)
+    # Most partitions have one tenure and share it with others: its form is made once.
+    forms: dict[int, Json] = {}
+    for tenures in topic.partitions:
+        if id(tenures) not in forms:
+            forms[id(tenures)] = [_encode_tenure(tenure) for tenure in tenures]
+    return {**to_json(head), "partitions": [forms[id(tenures)] for tenures in topic.partitions]}
+
+
+def _encode_tenure(tenure: Tenure) -> Json:
+    form: list[Json] = [tenure.leader_epoch, tenure.incarnation.epoch]
+    return form if tenure.handover is None else [*form, tenure.handover]
+
+
+def _decode_topics(values: list[Json], known: Mapping[Epoch, Incarnation]) -> list[Topic]:
+    topics = []
+    for value in values:
+        partitions = value.pop("partitions", None) if type(value) is dict else None
+        if type(partitions) is not list:
+            raise Mismatch("a topic has no partitions")
+        head = from_json(_Topic, value)
+        tenures = tuple([_decode_tenures(each, known) for each in partitions])
+        topics.append(Topic(head.topic_id, head.name, head.internal, head.configs, tenures))
+    return topics
+
+
+def _decode_tenures(value: Json, known: Mapping[Epoch, Incarnation]) -> Tenures:
+    if type(value) is not list or not value:
+        raise Mismatch(f"{value!r} are not tenures")
+    tenures = []
+    for each in value:
+        match each:
+            case [int(leader_epoch), int(epoch)]:
+                handover = None
+            case [int(leader_epoch), int(epoch), str(handover)]:
+                pass
+            case _:
+                raise Mismatch(f"{each!r} is not a tenure")
+        if Epoch(epoch) not in known:
+            raise Mismatch(f"a tenure names epoch {epoch}, which was never registered")
+        incarnation = known[Epoch(epoch)]
+        tenures.append(Tenure(LeaderEpoch(leader_epoch), incarnation, handover))
+    return tuple(tenures)
