@@ -34,7 +34,7 @@ comparison of versions unsafe.
 """
 
 # Plain system calls on strings: this is the path of every put.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH110, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """File calls that are complete, durable, or an error of the store's."""
 
 # Plain system calls on strings: this is the path of every put.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH110, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH102, PTH110, PTH116, PTH120
 
 from __future__ import annotations
 

