@@ -131,6 +131,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self._burying = False
         self._closing = False
+        self._collecting = False
         self._running = False
         self._advanced_at_step = 0
         self._deadline: float | None = None
@@ -139,6 +140,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- running ---
 
     def __enter__(self) -> SimulatedLoop:
+        # Cyclic garbage is collected at moments that differ between runs, and runs finalizers.
+        self._collecting = gc.isenabled()
+        gc.disable()
         return self
 
     def __exit__(
@@ -173,11 +177,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._check_open()
         if self._running or events._get_running_loop() is not None:
             raise RuntimeError("an event loop is running already")
-        collecting = gc.isenabled()
         hooks = sys.get_asyncgen_hooks()
         try:
-            # Cyclic garbage is collected at moments that differ between runs, and runs finalizers.
-            gc.disable()
             self._running = True
             sys.set_asyncgen_hooks(finalizer=self._finalize_generator)
             events._set_running_loop(self)
@@ -188,8 +189,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._running = False
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-            if collecting:
-                gc.enable()
 
     def _run_batch(self) -> None:
         timers = self._timers
@@ -260,18 +259,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         events._set_running_loop(self)
         try:
             self._closing = self._burying = True
-            self._ready.clear()
-            self._timers.clear()
             for owner in self.owners:
                 owner.alive = False
+                self.bury(list(owner.tasks.values()))
                 owner.held.clear()
-                self.bury(owner.tasks)
-            self.bury(self._tasks)
+            self.bury(list(self._tasks.values()))
+            self._ready.clear()
+            self._timers.clear()
             gc.collect()
         finally:
             self._closed = True
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+            if self._collecting:
+                gc.enable()
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: close() buries the generators with the tasks."""
@@ -376,7 +377,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         pending.sort(key=hash)
         return "\n".join(f"  {describe(task)}" for task in pending)
 
-    def bury(self, tasks: Tasks) -> None:
+    def bury(self, tasks: list[SimulatedTask]) -> None:
         """Close the coroutines of tasks that never run again.
 
         Else they would be closed when they are collected, at any time, and their finally blocks
@@ -384,7 +385,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """
         before, self._burying = self._burying, True
         try:
-            for task in list(tasks.values()):
+            for task in tasks:
                 _bury(task)
         finally:
             self._burying = before

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.loop import Owner, SimulatedClock, SimulatedLoop
+from tests.simulation.loop import Owner, SimulatedClock, SimulatedLoop, SimulatedTask
 from tidelog.entropy import SeededEntropy
 
 
@@ -50,11 +50,13 @@ class SimulatedProcess(Owner):
         self.exit: Exit | None = None
         self._exited: asyncio.Future[Exit] = loop.create_future()
         self._at_death: list[Callable[[], object]] = []
+        self._main: asyncio.Task[object] | None = None
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run `main()` inside the process; the process ends when it does."""
         context = self.context.copy()
         task = context.run(lambda: self.loop.create_task(main(), name=f"{self.name} main"))
+        self._main = task
         task.add_done_callback(self._main_done, context=self.loop.system_context)
         self.loop.trace.record(self.loop.time(), f"process {self.name} starts on {self.host}")
 
@@ -106,14 +108,16 @@ class SimulatedProcess(Owner):
         self.alive = False
         self.paused = False
         self.exit = how
+        # Held, so that nothing is collected, with its finally blocks, before it is buried.
+        tasks = list(self.tasks.values())
         self.held.clear()
         self.loop.trace.record(self.loop.time(), f"process {self.name} {how}")
         for callback in self._at_death:
             callback()
         self._at_death.clear()
         # Later, as its own code may be on the stack right now.
-        self.loop.call_system(0.0, self._bury)
+        self.loop.call_system(0.0, self._bury, tasks)
         self._exited.set_result(how)
 
-    def _bury(self) -> None:
-        self.context.copy().run(self.loop.bury, self.tasks)
+    def _bury(self, tasks: list[SimulatedTask]) -> None:
+        self.context.copy().run(self.loop.bury, tasks)
