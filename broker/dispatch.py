@@ -1,0 +1,224 @@
+"""Which handler serves which request, and what is done with requests that have none.
+
+As in Kafka, a request that cannot be understood (an unknown key, a version that is not served, a
+message that does not decode) closes its connection, since there is no answer that its sender could
+read. The exception is ApiVersions, by which clients find out what is served (KIP-511).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from tidelog.broker.error_responses import count_errors, error_response
+from tidelog.broker.handlers.versions import answer_api_versions, refuse_api_versions
+from tidelog.errors import TidelogError
+from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, request_type
+from tidelog.protocol.codec import decode
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.errors import MalformedMessage, UnknownApi
+from tidelog.protocol.headers import decode_request_header, encode_response
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.api_versions import ApiVersion
+from tidelog.protocol.wire import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.broker.metrics import BrokerMetrics, RequestMetrics
+    from tidelog.broker.services import Services
+
+logger = logging.getLogger(__name__)
+
+SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
+"""Lowest version served where it is above the lowest advertised: record batches of the second
+format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
+
+LONG_POLLS: Final = frozenset({ApiKey.FETCH})
+"""Requests that may wait for long and have large answers: one of a connection is served at a time,
+and nothing after it, which is how Kafka treats all requests. Ended when the connection is lost."""
+
+ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+"""Looking for errors in their answers would cost too much on the hot path."""
+
+
+class CloseConnection(TidelogError):
+    """The connection has to be closed, unanswered. `reason` is short and for the metrics. Handlers
+    may raise it, for instance where acks=0 leaves no other way to report an error."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What a handler may want to know of a request beside its message."""
+
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    connection_id: int
+
+
+Handler: TypeAlias = "Callable[[Services, Any, RequestContext], Awaitable[Response | None]]"
+"""(broker, request, context) -> the answer, or None where there is to be none (acks=0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How the requests of one API are served."""
+
+    api_key: int
+    name: str
+    request: type[Request[Response]]
+    handler: Handler
+    versions: range
+    advertised: ApiVersion | None
+    """As listed in ApiVersions; Tidelog's own APIs are not."""
+    long_poll: bool
+    metrics: RequestMetrics
+
+
+class OpenedRequest(NamedTuple):
+    """A request that can be served."""
+
+    route: Route
+    message: Request[Response]
+    context: RequestContext
+
+
+class ReadyAnswer(NamedTuple):
+    """The frame that answers a request for which no handler is needed."""
+
+    buffers: list[Buffer]
+
+
+class Dispatcher:
+    """The registry of handlers. ApiVersions is served by itself and advertises what is in it."""
+
+    def __init__(self, handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> None:
+        """Handlers by API key. ValueError for a key of Kafka's without versions to advertise."""
+        self._routes: dict[int, Route] = {}
+        for key, handler in {**handlers, ApiKey.API_VERSIONS: self._api_versions}.items():
+            self._routes[key] = _route(key, handler, metrics)
+        self._advertised = [
+            route.advertised
+            for _, route in sorted(self._routes.items())
+            if route.advertised is not None
+        ]
+
+    @property
+    def advertised(self) -> list[ApiVersion]:
+        """What ApiVersions lists, by key."""
+        return list(self._advertised)
+
+    def open(
+        self, frame: memoryview, client_host: str, connection_id: int
+    ) -> OpenedRequest | ReadyAnswer:
+        """The request in a frame. Its bytes and records are views into the frame.
+
+        Raises:
+            CloseConnection: it cannot be understood; nothing was done.
+        """
+        try:
+            header = decode_request_header(frame)
+        except MalformedMessage as error:
+            raise CloseConnection("malformed", str(error)) from error
+        except UnknownApi as error:
+            raise CloseConnection("unknown_api", str(error)) from error
+        key, version, correlation_id, client_id, position = header
+        route = self._routes.get(key)
+        if route is None:
+            raise CloseConnection("unknown_api", f"{_api_name(key)} is not served here")
+        if version not in route.versions:
+            if key == ApiKey.API_VERSIONS:
+                refusal = refuse_api_versions(self._advertised)
+                return ReadyAnswer(encode_response(refusal, 0, correlation_id))
+            raise CloseConnection(
+                "unsupported_version",
+                f"{route.name} is served in versions {route.versions.start} to "
+                f"{route.versions.stop - 1}, not {version}",
+            )
+        try:
+            message = decode(route.request, frame, version, position)
+        except MalformedMessage as error:
+            raise CloseConnection("malformed", str(error)) from error
+        context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
+        return OpenedRequest(route, message, context)
+
+    async def respond(self, services: Services, opened: OpenedRequest) -> list[Buffer] | None:
+        """Serve a request; the frame that answers it, or None where there is to be no answer.
+
+        A handler that fails is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
+        request's answers: the fault is ours, and other requests must not suffer from it.
+
+        Raises:
+            CloseConnection: the handler wants it, or no answer has room for the error.
+        """
+        route, message, context = opened
+        try:
+            response = await route.handler(services, message, context)
+            if response is None:
+                return None
+            if route.api_key not in ERRORS_COUNTED_BY_HANDLER:
+                count_errors(response, route.metrics)
+            return encode_response(response, context.api_version, context.correlation_id)
+        except CloseConnection:
+            raise
+        except Exception as error:  # whatever it is, one request must not end the others
+            logger.exception(
+                "request failed",
+                extra={
+                    "api": route.name,
+                    "api_version": context.api_version,
+                    "client_id": context.client_id,
+                    "client_host": context.client_host,
+                },
+            )
+            return _fault(opened, error)
+
+    async def _api_versions(
+        self, _services: Services, request: Any, context: RequestContext
+    ) -> Response:
+        return answer_api_versions(self._advertised, request, context.api_version)
+
+
+def _fault(opened: OpenedRequest, error: Exception) -> list[Buffer] | None:
+    """The answer to a request whose handler raised `error`."""
+    route, message, context = opened
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    route.metrics.errors.of(code.name).value += 1
+    response = error_response(message, context.api_version, code, "the broker failed; see its log")
+    if response is None:
+        raise CloseConnection("handler_failed", f"{route.name} failed: {error}") from error
+    return encode_response(response, context.api_version, context.correlation_id)
+
+
+def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
+    name = _api_name(key)
+    request = request_type(key)
+    advertised = None
+    versions = request.VERSIONS
+    if key < OWN_KEYS_FROM:
+        if key not in ADVERTISED:
+            raise ValueError(f"{name} has a handler, but no versions to advertise")
+        lowest, highest = ADVERTISED[ApiKey(key)]
+        advertised = ApiVersion(api_key=key, min_version=lowest, max_version=highest)
+        versions = range(SERVED_FROM.get(key, lowest), highest + 1)
+    return Route(
+        api_key=key,
+        name=name,
+        request=request,
+        handler=handler,
+        versions=versions,
+        advertised=advertised,
+        long_poll=key in LONG_POLLS,
+        metrics=metrics.api(name),
+    )
+
+
+def _api_name(key: int) -> str:
+    """ "ListOffsets", as the schemas call it."""
+    return request_type(key).__name__.removesuffix("Request")

@@ -1,0 +1,298 @@
+"""A broker's metrics: plain numbers on the hot path, Prometheus' families when they are read.
+
+prometheus_client's own counters take a lock and microseconds a step; these are attributes that
+the event loop's thread writes and a collector reads when /metrics is asked for. Each broker has a
+registry of its own, so that several live in one process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+REQUESTS: Final = "tidelog_requests"
+REQUEST_ERRORS: Final = "tidelog_request_errors"
+REQUEST_SECONDS: Final = "tidelog_request_seconds"
+REQUESTS_IN_FLIGHT: Final = "tidelog_requests_in_flight"
+REQUEST_BYTES_IN_FLIGHT: Final = "tidelog_request_bytes_in_flight"
+RECEIVED_BYTES: Final = "tidelog_received_bytes"
+SENT_BYTES: Final = "tidelog_sent_bytes"
+CONNECTIONS: Final = "tidelog_connections"
+CONNECTIONS_ACCEPTED: Final = "tidelog_connections_accepted"
+CONNECTIONS_REFUSED: Final = "tidelog_connections_refused"
+CONNECTIONS_CLOSED: Final = "tidelog_connections_closed"
+PRODUCED_RECORDS: Final = "tidelog_produced_records"
+PRODUCED_BYTES: Final = "tidelog_produced_bytes"
+FETCHED_BYTES: Final = "tidelog_fetched_bytes"
+WAL_PUTS: Final = "tidelog_wal_puts"
+WAL_BYTES: Final = "tidelog_wal_bytes"
+WAL_PUT_SECONDS: Final = "tidelog_wal_put_seconds"
+STORE_OPERATIONS: Final = "tidelog_store_operations"
+STORE_ERRORS: Final = "tidelog_store_errors"
+STORE_BYTES: Final = "tidelog_store_bytes"
+STORE_SECONDS: Final = "tidelog_store_seconds"
+PARTITIONS: Final = "tidelog_partitions"
+
+SECONDS_BOUNDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+class Count:
+    """A number that only grows. The hot path writes `count.value += n`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Durations:
+    """How often which duration, in seconds, was seen."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SECONDS_BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one more."""
+        self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The cumulative counts by upper bound."""
+        total = 0
+        result: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, SECONDS_BOUNDS), "+Inf"), self.counts, strict=True):
+            total += count
+            result.append((bound, total))
+        return result
+
+
+class Counts:
+    """Counters of one name, told apart by one label."""
+
+    __slots__ = ("by_label",)
+
+    def __init__(self) -> None:
+        self.by_label: dict[str, Count] = {}
+
+    def of(self, label: str) -> Count:
+        """The counter for this label; keep it where it is written often."""
+        count = self.by_label.get(label)
+        if count is None:
+            count = self.by_label[label] = Count()
+        return count
+
+
+class RequestMetrics:
+    """What happened to the requests of one API."""
+
+    __slots__ = ("count", "durations", "errors")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.durations = Durations()
+        self.errors = Counts()
+        """By the name of the error code."""
+
+    def observe(self, seconds: float) -> None:
+        """One more request has been answered."""
+        self.count += 1
+        self.durations.observe(seconds)
+
+
+class StoreMetrics:
+    """What happened to one kind of store operation."""
+
+    __slots__ = ("durations", "errors", "moved", "operations")
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.moved = 0
+        """Bytes read or written."""
+        self.durations = Durations()
+        self.errors = Counts()
+        """By the name of the error."""
+
+
+class BrokerMetrics(Collector):
+    """All metrics of one broker. Written in the event loop's thread, read in any."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests: dict[str, RequestMetrics] = {}
+        self.requests_in_flight = 0
+        self.request_bytes_in_flight = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.connections = 0
+        self.connections_accepted = 0
+        self.connections_refused = Counts()
+        self.connections_closed = Counts()
+        self.produced_records = 0
+        self.produced_bytes = 0
+        self.fetched_bytes = 0
+        self.wal_puts = 0
+        self.wal_bytes = 0
+        self.wal_put_durations = Durations()
+        self.store: dict[str, StoreMetrics] = {}
+        self.partitions = 0
+        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.registry.register(self)
+
+    def api(self, name: str) -> RequestMetrics:
+        """The requests of an API, by its name; keep it where it is written often."""
+        metrics = self.requests.get(name)
+        if metrics is None:
+            metrics = self.requests[name] = RequestMetrics()
+        return metrics
+
+    def store_operation(self, kind: str) -> StoreMetrics:
+        """Operations on the object store of a kind ("get", "put", ...)."""
+        metrics = self.store.get(kind)
+        if metrics is None:
+            metrics = self.store[kind] = StoreMetrics()
+        return metrics
+
+    def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
+        """Report what `read` returns, which must be callable from any thread. ValueError if the
+        name is taken."""
+        if name in self._gauges:
+            raise ValueError(f"metric {name} is already reported")
+        self._gauges[name] = (doc, read)
+
+    def exposition(self) -> bytes:
+        """All metrics as text of type CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for the registry. The dictionaries are copied: the loop may add to them."""
+        yield from self._request_families()
+        yield from self._connection_families()
+        yield from self._data_families()
+        yield from self._store_families()
+        for name, (doc, read) in list(self._gauges.items()):
+            yield GaugeMetricFamily(name, doc, value=read())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance; names are unique because all are made here."""
+        return ()
+
+    def _request_families(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(REQUESTS, "Requests answered.", labels=["api"])
+        errors = CounterMetricFamily(
+            REQUEST_ERRORS, "Requests answered with an error.", labels=["api", "error"]
+        )
+        seconds = HistogramMetricFamily(
+            REQUEST_SECONDS, "Time from a request's last byte to its answer.", labels=["api"]
+        )
+        for api, metrics in list(self.requests.items()):
+            requests.add_metric([api], metrics.count)
+            seconds.add_metric([api], metrics.durations.buckets(), metrics.durations.seconds)
+            for error, count in list(metrics.errors.by_label.items()):
+                errors.add_metric([api, error], count.value)
+        yield from (requests, errors, seconds)
+        yield _gauge(REQUESTS_IN_FLIGHT, "Requests being served.", self.requests_in_flight)
+        yield _gauge(
+            REQUEST_BYTES_IN_FLIGHT,
+            "Bytes of requests being served.",
+            self.request_bytes_in_flight,
+        )
+
+    def _connection_families(self) -> Iterator[Metric]:
+        yield _counter(RECEIVED_BYTES, "Bytes received from clients.", self.received_bytes)
+        yield _counter(SENT_BYTES, "Bytes sent to clients.", self.sent_bytes)
+        yield _gauge(CONNECTIONS, "Connections that are open.", self.connections)
+        yield _counter(CONNECTIONS_ACCEPTED, "Connections accepted.", self.connections_accepted)
+        yield _labelled(
+            CONNECTIONS_REFUSED,
+            "Connections closed at once, for a limit.",
+            "limit",
+            self.connections_refused,
+        )
+        yield _labelled(
+            CONNECTIONS_CLOSED,
+            "Connections closed by the broker.",
+            "reason",
+            self.connections_closed,
+        )
+
+    def _data_families(self) -> Iterator[Metric]:
+        yield _counter(PRODUCED_RECORDS, "Records acknowledged.", self.produced_records)
+        yield _counter(PRODUCED_BYTES, "Bytes of batches acknowledged.", self.produced_bytes)
+        yield _counter(FETCHED_BYTES, "Bytes of batches given to consumers.", self.fetched_bytes)
+        yield _counter(WAL_PUTS, "WAL objects written.", self.wal_puts)
+        yield _counter(WAL_BYTES, "Bytes of WAL objects written.", self.wal_bytes)
+        durations = self.wal_put_durations
+        yield HistogramMetricFamily(
+            WAL_PUT_SECONDS,
+            "Time of a WAL object's PUT.",
+            buckets=durations.buckets(),
+            sum_value=durations.seconds,
+        )
+        yield _gauge(PARTITIONS, "Partitions that this broker leads.", self.partitions)
+
+    def _store_families(self) -> Iterator[Metric]:
+        operations = CounterMetricFamily(
+            STORE_OPERATIONS, "Operations on the object store.", labels=["operation"]
+        )
+        moved = CounterMetricFamily(
+            STORE_BYTES, "Bytes read from or written to the object store.", labels=["operation"]
+        )
+        seconds = HistogramMetricFamily(
+            STORE_SECONDS, "Time of operations on the object store.", labels=["operation"]
+        )
+        errors = CounterMetricFamily(
+            STORE_ERRORS,
+            "Operations on the object store that failed.",
+            labels=["operation", "error"],
+        )
+        for kind, metrics in list(self.store.items()):
+            operations.add_metric([kind], metrics.operations)
+            moved.add_metric([kind], metrics.moved)
+            seconds.add_metric([kind], metrics.durations.buckets(), metrics.durations.seconds)
+            for error, count in list(metrics.errors.by_label.items()):
+                errors.add_metric([kind, error], count.value)
+        yield from (operations, moved, seconds, errors)
+
+
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(name, doc, value=value)
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, doc, value=value)
+
+
+def _labelled(name: str, doc: str, label: str, counts: Counts) -> Metric:
+    family = CounterMetricFamily(name, doc, labels=[label])
+    for value, count in list(counts.by_label.items()):
+        family.add_metric([value], count.value)
+    return family
