@@ -1,0 +1,238 @@
+"""Where a partition's offsets lie: runs of batches in WAL objects."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tidelog.identifiers import LeaderEpoch, TopicPartition
+
+
+class Extent(NamedTuple):
+    """A run of offsets without a hole, as whole batches in offset order, at one place."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    key: str
+    position: int
+    length: int
+
+
+class Advance(NamedTuple):
+    """What one durable slot means for a tenure of a partition that is in it."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    extents: tuple[Extent, ...]
+    """In offset order; empty if the slot holds no batch of it."""
+    log_start: int | None
+    """Where the log begins from now on, or None if that did not change."""
+
+
+class Extents:
+    """Extents in offset order, without holes between them; 48 bytes each beside the shared keys.
+
+    A copy is a snapshot; the images hold such copies and nobody changes them.
+    """
+
+    __slots__ = (
+        "_base_offsets",
+        "_keys",
+        "_last_offsets",
+        "_lengths",
+        "_max_timestamps",
+        "_positions",
+        "_total_bytes",
+    )
+
+    def __init__(self, extents: Iterable[Extent] = ()) -> None:
+        self._base_offsets = array("q")
+        self._last_offsets = array("q")
+        self._max_timestamps = array("q")
+        self._positions = array("q")
+        self._lengths = array("q")
+        self._keys: list[str] = []
+        self._total_bytes = 0
+        for extent in extents:
+            self.append(extent)
+
+    @classmethod
+    def from_columns(
+        cls,
+        base_offsets: array[int],
+        last_offsets: array[int],
+        max_timestamps: array[int],
+        keys: list[str],
+        positions: array[int],
+        lengths: array[int],
+    ) -> Extents:
+        """Extents of columns ("q") of equal length. ValueError where they have a hole."""
+        made = cls.__new__(cls)
+        made._base_offsets = base_offsets
+        made._last_offsets = last_offsets
+        made._max_timestamps = max_timestamps
+        made._keys = keys
+        made._positions = positions
+        made._lengths = lengths
+        made._total_bytes = sum(lengths)
+        if len(keys) > 1:
+            bases = np.frombuffer(base_offsets, np.int64)
+            lasts = np.frombuffer(last_offsets, np.int64)
+            if (bases[1:] != lasts[:-1] + 1).any():
+                raise ValueError("the extents have a hole between them")
+        return made
+
+    def columns(self) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
+        """Base offsets, last offsets, maximum timestamps, positions, lengths; not to be changed."""
+        return (
+            self._base_offsets,
+            self._last_offsets,
+            self._max_timestamps,
+            self._positions,
+            self._lengths,
+        )
+
+    @property
+    def keys(self) -> list[str]:
+        """The object of each extent; not to be changed."""
+        return self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int) -> Extent:
+        return Extent(
+            self._base_offsets[index],
+            self._last_offsets[index],
+            self._max_timestamps[index],
+            self._keys[index],
+            self._positions[index],
+            self._lengths[index],
+        )
+
+    def __iter__(self) -> Iterator[Extent]:
+        return map(
+            Extent._make,
+            zip(
+                self._base_offsets,
+                self._last_offsets,
+                self._max_timestamps,
+                self._keys,
+                self._positions,
+                self._lengths,
+                strict=True,
+            ),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Extents):
+            return NotImplemented
+        return self._keys == other._keys and self.columns() == other.columns()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Extents({list(self)!r})"
+
+    @property
+    def total_bytes(self) -> int:
+        return self._total_bytes
+
+    @property
+    def base_offset(self) -> int | None:
+        """The first offset, or None where there is none."""
+        return self._base_offsets[0] if self._keys else None
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset behind the last, or None where there is none."""
+        return self._last_offsets[-1] + 1 if self._keys else None
+
+    def append(self, extent: Extent) -> None:
+        """Add what follows. ValueError if offsets are missing between, or it is empty."""
+        if self._keys and extent.base_offset != self._last_offsets[-1] + 1:
+            raise ValueError(
+                f"an extent from offset {extent.base_offset} does not follow"
+                f" {self._last_offsets[-1]}"
+            )
+        if extent.last_offset < extent.base_offset:
+            raise ValueError(f"an extent from {extent.base_offset} ends at {extent.last_offset}")
+        self._base_offsets.append(extent.base_offset)
+        self._last_offsets.append(extent.last_offset)
+        self._max_timestamps.append(extent.max_timestamp)
+        self._keys.append(extent.key)
+        self._positions.append(extent.position)
+        self._lengths.append(extent.length)
+        self._total_bytes += extent.length
+
+    def append_batch(self, extent: Extent) -> None:
+        """Add one batch; it grows the last extent where it lies right behind it."""
+        if (
+            self._keys
+            and self._keys[-1] == extent.key
+            and self._positions[-1] + self._lengths[-1] == extent.position
+            and self._last_offsets[-1] + 1 == extent.base_offset
+        ):
+            self._last_offsets[-1] = extent.last_offset
+            self._max_timestamps[-1] = max(self._max_timestamps[-1], extent.max_timestamp)
+            self._lengths[-1] += extent.length
+            self._total_bytes += extent.length
+        else:
+            self.append(extent)
+
+    def find(self, offset: int) -> Extent | None:
+        """The extent that holds an offset."""
+        index = bisect_right(self._base_offsets, offset) - 1
+        if index < 0 or self._last_offsets[index] < offset:
+            return None
+        return self[index]
+
+    def from_offset(self, offset: int) -> Iterator[Extent]:
+        """The extents that hold this offset or later ones, in order."""
+        for index in range(bisect_left(self._last_offsets, offset), len(self._keys)):
+            yield self[index]
+
+    def since_timestamp(self, timestamp: int) -> Iterator[Extent]:
+        """The extents that hold a record of this time or later, in offset order."""
+        times = np.frombuffer(self._max_timestamps, np.int64)
+        # A list, so that no view of the array is alive when it grows.
+        indexes = np.flatnonzero(times >= timestamp).tolist()
+        del times
+        for index in indexes:
+            yield self[index]
+
+    def of_max_timestamp(self) -> Extent | None:
+        """The first of those that hold the latest timestamp."""
+        if not self._keys:
+            return None
+        return self[int(np.frombuffer(self._max_timestamps, np.int64).argmax())]
+
+    def drop_below(self, offset: int) -> None:
+        """Forget the extents that lie wholly below an offset."""
+        count = bisect_left(self._last_offsets, offset)
+        if count:
+            self._total_bytes -= sum(self._lengths[:count])
+            for column in self.columns():
+                del column[:count]
+            del self._keys[:count]
+
+    def copy(self, end_offset: int | None = None) -> Extents:
+        """A snapshot of the extents, of those that begin below `end_offset` if given."""
+        count = len(self._keys)
+        if end_offset is not None:
+            count = bisect_left(self._base_offsets, end_offset)
+        copied = Extents()
+        copied._base_offsets = self._base_offsets[:count]
+        copied._last_offsets = self._last_offsets[:count]
+        copied._max_timestamps = self._max_timestamps[:count]
+        copied._keys = self._keys[:count]
+        copied._positions = self._positions[:count]
+        copied._lengths = self._lengths[:count]
+        whole = count == len(self._keys)
+        copied._total_bytes = self._total_bytes if whole else sum(copied._lengths)
+        return copied
