@@ -1,0 +1,171 @@
+"""The client's side of a measurement, in a process of its own: confluent-kafka, the same for all.
+
+    python -m benchmarks.load produce --bootstrap HOST:PORT --topic T ...
+    python -m benchmarks.load consume --bootstrap HOST:PORT --topic T ...
+    python -m benchmarks.load latency --bootstrap HOST:PORT --topic T ...
+
+Prints one JSON object: records, bytes, seconds, the client's own CPU seconds, and latencies in ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+SECONDS_MAX = 300.0
+_MIB = 1 << 20
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which `share` of the sorted values lie."""
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def produce(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Send `records` records of one size, round robin over the partitions, as fast as it goes."""
+    pool = os.urandom(4 * _MIB + arguments.record_bytes)
+    payloads = [
+        pool[start : start + arguments.record_bytes]
+        for start in range(0, 4 * _MIB, max(1, 4 * _MIB // 64))
+    ]
+    producer = Producer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "acks": "all",
+            "enable.idempotence": arguments.idempotent,
+            "batch.size": arguments.batch_bytes,
+            "batch.num.messages": 1_000_000,
+            "linger.ms": arguments.linger_ms,
+            "message.max.bytes": 8 * _MIB,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+            "log_level": 0,
+        }
+    )
+    failures: list[str] = []
+    producer.list_topics(arguments.topic, timeout=30)
+    run = max(1, arguments.batch_bytes // (arguments.record_bytes + 20))
+    started = time.perf_counter()
+    for number in range(arguments.records):
+        # A batch's worth to one partition, then the next: batches fill as a busy client's do.
+        partition = number // run % arguments.partitions
+        while True:
+            try:
+                producer.produce(
+                    arguments.topic, payloads[number % len(payloads)], partition=partition
+                )
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1000 == 0:
+            producer.poll(0)
+    left = producer.flush(SECONDS_MAX)
+    seconds = time.perf_counter() - started
+    if left or failures:
+        sys.exit(f"{left} records were not acknowledged in {SECONDS_MAX:.0f} s")
+    return {"records": arguments.records, "seconds": seconds}
+
+
+def consume(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Read `records` records from all partitions; the clock starts with the first one."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+            "fetch.message.max.bytes": 8 * _MIB,
+            "fetch.max.bytes": 64 * _MIB,
+            "queued.max.messages.kbytes": 512 * 1024,
+            "check.crcs": False,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(arguments.topic, p, 0) for p in range(arguments.partitions)])
+    seen = 0
+    started = time.perf_counter()
+    deadline = started + SECONDS_MAX
+    while seen < arguments.records and time.perf_counter() < deadline:
+        for message in consumer.consume(10_000, timeout=1.0):
+            error = message.error()
+            if error is None:
+                seen += 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                sys.exit(str(error))
+    seconds = time.perf_counter() - started
+    consumer.close()
+    if seen < arguments.records:
+        sys.exit(f"only {seen} of {arguments.records} records came in {SECONDS_MAX:.0f} s")
+    return {"records": seen, "seconds": seconds}
+
+
+def latency(arguments: argparse.Namespace) -> dict[str, Any]:
+    """One record after the other: from the call to its acknowledgement."""
+    producer = Producer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "acks": "all",
+            "linger.ms": 0,
+            "socket.nagle.disable": True,
+            "log_level": 0,
+        }
+    )
+    payload = os.urandom(arguments.record_bytes)
+    took: list[float] = []
+
+    def acknowledged(error: object, _: object) -> None:
+        if error is not None:
+            sys.exit(str(error))
+        took.append(time.perf_counter() - sent)
+
+    for number in range(arguments.records + arguments.warmup):
+        sent = time.perf_counter()
+        producer.produce(
+            arguments.topic,
+            payload,
+            partition=number % arguments.partitions,
+            on_delivery=acknowledged,
+        )
+        before = len(took)
+        while len(took) == before:
+            producer.poll(0.1)
+    values = sorted(1000 * t for t in took[arguments.warmup :])
+    return {
+        "records": arguments.records,
+        "seconds": sum(values) / 1000,
+        "p50_ms": percentile(values, 0.50),
+        "p99_ms": percentile(values, 0.99),
+    }
+
+
+def main() -> None:
+    """Run one load and print what it measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("produce", "consume", "latency"))
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--record-bytes", type=int, default=1024)
+    parser.add_argument("--batch-bytes", type=int, default=_MIB)
+    parser.add_argument("--linger-ms", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=50)
+    parser.add_argument("--idempotent", action=argparse.BooleanOptionalAction, default=True)
+    arguments = parser.parse_args()
+    kinds = {"produce": produce, "consume": consume, "latency": latency}
+    result = kinds[arguments.kind](arguments)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    result["client_cpu_seconds"] = used.ru_utime + used.ru_stime
+    result["bytes"] = result["records"] * arguments.record_bytes
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What is measured: a Tidelog broker on some store, or Apache Kafka, each as one process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.kafka import KafkaServer
+
+GB = 1_000_000_000
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used so far."""
+
+    cpu_seconds: float
+    puts: float = 0
+    gets: float = 0
+    bytes_put: float = 0
+    bytes_got: float = 0
+
+    def since(self, before: Usage) -> Usage:
+        """What it has used between two readings."""
+        return Usage(
+            self.cpu_seconds - before.cpu_seconds,
+            self.puts - before.puts,
+            self.gets - before.gets,
+            self.bytes_put - before.bytes_put,
+            self.bytes_got - before.bytes_got,
+        )
+
+
+@dataclass(slots=True)
+class Target:
+    """A running server under measurement."""
+
+    name: str
+    bootstrap: str
+    pid: int
+    metrics_url: str | None
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic that takes records of up to 8 MiB, and wait for it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        new = NewTopic(topic, partitions, config={"max.message.bytes": str(8 << 20)})
+        admin.create_topics([new])[topic].result(60)
+
+    def usage(self) -> Usage:
+        """CPU seconds of the process so far and, where it says, its requests to the store."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        if self.metrics_url is None:
+            return Usage(cpu_seconds)
+        found = scrape(self.metrics_url)
+        return Usage(
+            cpu_seconds,
+            found.get('tidelog_store_operations_total{operation="put"}', 0),
+            found.get('tidelog_store_operations_total{operation="get"}', 0),
+            found.get('tidelog_store_bytes_total{operation="put"}', 0),
+            found.get('tidelog_store_bytes_total{operation="get"}', 0),
+        )
+
+    def peak_memory_mb(self) -> float:
+        """The most memory that it has had resident since `reset_peak_memory`, in MB."""
+        return _status_kib(self.pid, "VmHWM") * 1024 / 1e6
+
+    def resident_memory_mb(self) -> float:
+        """Resident memory now, in MB."""
+        return _status_kib(self.pid, "VmRSS") * 1024 / 1e6
+
+    def reset_peak_memory(self) -> None:
+        """Begin a new measurement of the peak."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def load(self, kind: str, topic: str, **options: object) -> dict[str, Any]:
+        """Run one client load against it, in a process of its own."""
+        command = [sys.executable, "-m", "benchmarks.load", kind]
+        command += ["--bootstrap", self.bootstrap, "--topic", topic]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+
+@contextlib.contextmanager
+def tidelog(name: str, store: str, folder: Path, **settings: object) -> Iterator[Target]:
+    """A broker on a store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with BrokerProcess.start(
+        store, folder / "broker.log", http="127.0.0.1:0", settings=settings
+    ) as broker:
+        url = f"http://{broker.http}/metrics"
+        yield Target(name, broker.kafka, broker.process.pid, url)
+        broker.stop()
+
+
+@contextlib.contextmanager
+def kafka(folder: Path, cache: Path) -> Iterator[Target]:
+    """Apache Kafka on the local disk."""
+    with KafkaServer.start(folder, cache) as server:
+        yield Target("kafka", server.bootstrap, server.process.pid, None)
+
+
+def scrape(url: str) -> dict[str, float]:
+    """A broker's metrics by name and labels, as Prometheus' text format writes them."""
+    with urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#")
+    return {name: float(value) for name, value in pairs}
+
+
+def _status_kib(pid: int, field: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise KeyError(field)

@@ -1,0 +1,197 @@
+"""The produce path: batches are checked off the event loop, get their offsets, go into the WAL.
+
+Submissions are served strictly in the order in which they were made, so a connection's pipelined
+requests keep their order. All that wait are checked together in one call; while it runs, more gather.
+What is appended counts for later decisions at once, and for readers and producers when its slot is
+durable (H4): `Appended.slot` says which one to wait for.
+
+If the process dies before a slot is durable, nobody was told of its batches, and the successor does
+not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
+incarnation, and with it everything that was applied in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.clock import Clock
+from tidelog.identifiers import Offset, Slot
+from tidelog.offload import Offload
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.batch import BatchHeader, Buffer, TimestampType
+from tidelog.records.rewriting import rewrite
+from tidelog.records.rules import InvalidBatch, Limits, RecordError
+from tidelog.records.validation import validate
+from tidelog.wal.partition_log import AppendRefused
+from tidelog.wal.writer import WalWriter
+
+GROUP_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that are checked together in one call."""
+
+
+class Appended(NamedTuple):
+    """A batch's place in the log. It counts when `slot` is durable."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start: int
+    slot: Slot
+
+
+class AppendFailed(NamedTuple):
+    """Why a batch was refused; nothing of it was appended."""
+
+    code: ErrorCode
+    message: str
+    record_errors: Sequence[RecordError] = ()
+
+
+AppendResult: TypeAlias = Appended | AppendFailed
+
+
+@dataclass(slots=True)
+class AppendItem:
+    """One partition's batch in a produce request."""
+
+    partition: Partition
+    records: Buffer
+    limits: Limits
+    result: AppendResult | None = None
+
+
+@dataclass(slots=True)
+class Submission:
+    """One produce request's batches; `done` resolves when each item has its result."""
+
+    items: list[AppendItem]
+    done: asyncio.Future[None]
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = sum(len(item.records) for item in self.items)
+
+
+class Prepared(NamedTuple):
+    """A batch as it will be stored, but for its offset; with its append time (-1: none)."""
+
+    data: Buffer
+    header: BatchHeader
+    log_append_time_ms: int
+
+
+def prepare(
+    requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int
+) -> list[Prepared | InvalidBatch]:
+    """Check many requests, one batch each, and rewrite those whose topic asks for it. Pure; runs in
+    a worker thread."""
+    prepared: list[Prepared | InvalidBatch] = []
+    for request, rules, found in zip(
+        requests, limits, validate(requests, limits, now_ms), strict=True
+    ):
+        if isinstance(found, InvalidBatch):
+            prepared.append(found)
+            continue
+        info = found[0]
+        data = rewrite(request, info, rules) if info.needs_rewrite else request
+        log_append_time = info.timestamp_type is TimestampType.LOG_APPEND_TIME
+        prepared.append(
+            Prepared(data, BatchHeader.parse(data), info.max_timestamp if log_append_time else -1)
+        )
+    return prepared
+
+
+class Appender:
+    """Serves submissions in order. `run` is its task; it ends only by cancellation or an error."""
+
+    def __init__(
+        self, writer: WalWriter, partitions: PartitionRegistry, offload: Offload, clock: Clock
+    ) -> None:
+        self._writer = writer
+        self._partitions = partitions
+        self._offload = offload
+        self._clock = clock
+        self._waiting: deque[Submission] = deque()
+        self._submitted = asyncio.Event()
+
+    def submit(self, items: list[AppendItem]) -> Submission:
+        """Queue a request's batches. Synchronous, so that the caller's order is the log's."""
+        submission = Submission(items, asyncio.get_running_loop().create_future())
+        self._waiting.append(submission)
+        self._submitted.set()
+        return submission
+
+    async def run(self) -> None:
+        """Serve submissions until cancelled."""
+        while True:
+            await self._submitted.wait()
+            await self._writer.wait_for_room()
+            group = self._take_group()
+            now_ms = self._clock.time_ms()
+            items = [item for submission in group for item in submission.items]
+            requests = [item.records for item in items]
+            limits = [item.limits for item in items]
+            prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
+            for submission in group:
+                for item in submission.items:
+                    item.result = self._append(item.partition, next(prepared), now_ms)
+                if not submission.done.done():
+                    submission.done.set_result(None)
+
+    def _take_group(self) -> list[Submission]:
+        group: list[Submission] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < GROUP_BYTES_MAX:
+            submission = self._waiting.popleft()
+            size_bytes += submission.size_bytes
+            group.append(submission)
+        if not self._waiting:
+            self._submitted.clear()
+        return group
+
+    def _append(
+        self, partition: Partition, batch: Prepared | InvalidBatch, now_ms: int
+    ) -> AppendResult:
+        if isinstance(batch, InvalidBatch):
+            return AppendFailed(ErrorCode(batch.error_code), batch.message, batch.record_errors)
+        log, writer = partition.log, self._writer
+        try:
+            # The topic may have been deleted, or the partition given away, while it was checked.
+            self._partitions.find(log.partition)
+            opening = None if partition.opened else log.image()
+            appended = log.append(batch.header, now_ms)
+        except PartitionError as error:
+            return AppendFailed(error.code, str(error))
+        except AppendRefused as error:
+            return AppendFailed(ErrorCode(error.error_code), str(error))
+        if appended.duplicate:
+            return Appended(
+                appended.base_offset,
+                batch.log_append_time_ms,
+                log.log_start,
+                writer.newest_slot,
+            )
+        if opening is not None:
+            writer.add_opening(opening)
+            partition.opened = True
+        slot = writer.add_batch(
+            log.topic_partition, log.leader_epoch, batch.data, batch.info, appended.base_offset
+        )
+        return Appended(appended.base_offset, batch.log_append_time_ms, log.log_start, slot)
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
+        """Move the log start up to `offset`; the new log start, durable."""
+        log, writer = partition.log, self._writer
+        if offset > log.log_start:
+            opening = None if partition.opened else log.image()
+            log.move_log_start(offset)
+            if opening is not None:
+                writer.add_opening(opening)
+                partition.opened = True
+            writer.add_log_start(log.topic_partition, log.leader_epoch, offset)
+        await writer.durable(writer.newest_slot)
+        return Offset(log.log_start)

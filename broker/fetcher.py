@@ -1,0 +1,198 @@
+"""Serves fetches: what is durable and visible now, or after a wait, within the client's limits."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from tidelog.broker.fetch_session import FetchTarget
+from tidelog.broker.log_reader import Loaded, LogReader, LogSlice
+from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.waiters import Waiter, WaitQueue
+from tidelog.clock import Clock
+from tidelog.errors import CorruptObject
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.object_store import StoreError
+from tidelog.wal.extents import Extent
+from tidelog.wal.transactions import AbortedTransaction
+
+_log = logging.getLogger(__name__)
+LOAD_ROUNDS_MAX = 64
+"""Times that one fetch goes to the store; a response is cut there, never wrong."""
+
+
+class Isolation(IntEnum):
+    """Which records a reader sees (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class FetchLimits:
+    """What a client allows one answer to hold, and how long it waits for it."""
+
+    bytes_min: int
+    bytes_max: int
+    wait_ms_max: int
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """What one partition answers. Offsets are -1 with an error."""
+
+    target: FetchTarget
+    code: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    found: LogSlice = field(default_factory=LogSlice)
+    leader_epoch: int = -1
+
+
+class Fetcher:
+    """Reads many partitions for one request. `find` gives a target's partition or raises."""
+
+    def __init__(self, reader: LogReader, clock: Clock, may_serve: Callable[[], bool]) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._may_serve = may_serve
+
+    async def fetch(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        limits: FetchLimits,
+    ) -> list[PartitionRead]:
+        """One answer per target, in order. Waits while there is less than the client wants."""
+        deadline = self._clock.monotonic() + limits.wait_ms_max / 1000
+        # Parked before the first look, so that nothing can come unseen between look and wait.
+        with Waiter(_queues(targets, find)) as waiter:
+            while True:
+                reads = await self._read(targets, find, isolation, limits.bytes_max)
+                remaining = deadline - self._clock.monotonic()
+                if _enough(reads, limits.bytes_min) or remaining <= 0:
+                    return reads
+                if not await waiter.wait(remaining):
+                    return reads
+
+    async def _read(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        bytes_max: int,
+    ) -> list[PartitionRead]:
+        loaded: Loaded = {}
+        for _ in range(LOAD_ROUNDS_MAX):
+            reads, missing = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            if not missing:
+                break
+            loaded = {**loaded, **await self._reader.load(missing)}
+        return reads
+
+    def _read_loaded(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        bytes_max: int,
+        loaded: Loaded,
+    ) -> tuple[list[PartitionRead], list[Extent]]:
+        """Read without waiting; the extents that have to be loaded first are named."""
+        reads, missing = [], []
+        room = bytes_max
+        serves = self._may_serve()
+        for target in targets:
+            read = PartitionRead(target)
+            reads.append(read)
+            if not serves:
+                read.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                continue
+            try:
+                partition = find(target)
+            except PartitionError as error:
+                read.code = error.code
+                continue
+            self._read_partition(partition, read, isolation, room, room == bytes_max, loaded)
+            room -= read.found.size_bytes
+            if read.found.missing is not None and room > 0:
+                missing.append(read.found.missing)
+        return reads, missing
+
+    def _read_partition(
+        self,
+        partition: Partition,
+        read: PartitionRead,
+        isolation: Isolation,
+        room: int,
+        at_least_one: bool,
+        loaded: Loaded,
+    ) -> None:
+        log, target = partition.log, read.target
+        read.code = epoch_error(target.current_leader_epoch, log.leader_epoch)
+        if read.code is not ErrorCode.NONE:
+            return
+        read.leader_epoch = log.leader_epoch
+        if not log.log_start <= target.fetch_offset <= log.next_offset:
+            read.code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return
+        read.high_watermark = log.high_watermark
+        read.last_stable_offset = log.last_stable_offset
+        read.log_start = log.log_start
+        committed = isolation is Isolation.READ_COMMITTED
+        upper = log.last_stable_offset if committed else log.high_watermark
+        if room > 0 and target.fetch_offset < upper:
+            try:
+                read.found = self._reader.slice(
+                    log.extents,
+                    target.fetch_offset,
+                    upper,
+                    min(room, target.bytes_max),
+                    at_least_one=at_least_one,
+                    loaded=loaded,
+                )
+            except (CorruptObject, StoreError) as error:
+                _log.error(
+                    "a fetch cannot be served",
+                    extra={"partition": str(partition), "key": error.key, "why": str(error)},
+                )
+                read.code = ErrorCode.KAFKA_STORAGE_ERROR
+                return
+        if committed:
+            read.aborted = log.aborted_between(target.fetch_offset, upper)
+
+
+def _queues(
+    targets: Sequence[FetchTarget], find: Callable[[FetchTarget], Partition]
+) -> list[WaitQueue]:
+    """Where to park. Partitions that are not here make the first look answer at once."""
+    queues = []
+    for target in targets:
+        with contextlib.suppress(PartitionError):
+            queues.append(find(target).readers)
+    return queues
+
+
+def epoch_error(asked: int, current: int) -> ErrorCode:
+    """What a client gets that names a leader epoch (KIP-320); -1 names none."""
+    if asked in (-1, current):
+        return ErrorCode.NONE
+    if asked < current:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def _enough(reads: Sequence[PartitionRead], bytes_min: int) -> bool:
+    """Whether to answer at once: enough bytes, an error, or nothing to wait for."""
+    size_bytes = 0
+    for read in reads:
+        if read.code is not ErrorCode.NONE:
+            return True
+        size_bytes += read.found.size_bytes
+    return size_bytes >= bytes_min or not reads

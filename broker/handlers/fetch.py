@@ -1,0 +1,142 @@
+"""Fetch (1): record batches for consumers, with long polls and fetch sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.fetch_session import (
+    FetchPlan,
+    FetchSessionError,
+    FetchTarget,
+    InvalidSessionEpoch,
+    PartitionKey,
+    SessionNotFound,
+    TopicKey,
+)
+from tidelog.broker.fetcher import FetchLimits, Isolation, PartitionRead
+from tidelog.broker.partitions import Partition
+from tidelog.broker.services import DataServices
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.fetch import (
+    AbortedTransaction,
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
+
+TOPIC_IDS_FROM = 13
+
+
+async def fetch(
+    broker: DataServices, request: FetchRequest, context: RequestContext
+) -> FetchResponse:
+    """Read what is asked for, at most `fetch.max.bytes`, waiting as long as the client allows."""
+    by_id = context.api_version >= TOPIC_IDS_FROM
+    try:
+        plan = broker.fetch_sessions.plan(
+            request.session_id,
+            request.session_epoch,
+            _targets(request, by_id),
+            _forgotten(request, by_id),
+            by_id=by_id,
+            now=broker.clock.monotonic(),
+        )
+    except FetchSessionError as error:
+        return FetchResponse(error_code=_session_code(error))
+
+    def find(target: FetchTarget) -> Partition:
+        topic, number = target.key
+        if isinstance(topic, str):
+            return broker.partitions.named(topic, number)
+        return broker.partitions.identified(topic, number)
+
+    limits = FetchLimits(
+        request.min_bytes,
+        min(request.max_bytes, broker.settings.integer("fetch.max.bytes")),
+        request.max_wait_ms,
+    )
+    isolation = Isolation(request.isolation_level != 0)
+    reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
+    return FetchResponse(session_id=plan.session_id, responses=_responses(plan, reads))
+
+
+def _targets(request: FetchRequest, by_id: bool) -> list[FetchTarget]:
+    return [
+        FetchTarget(
+            (topic.topic_id if by_id else topic.topic, partition.partition),
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:
+    return [
+        (topic.topic_id if by_id else topic.topic, number)
+        for topic in request.forgotten_topics_data
+        for number in topic.partitions
+    ]
+
+
+def _session_code(error: FetchSessionError) -> ErrorCode:
+    if isinstance(error, SessionNotFound):
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    if isinstance(error, InvalidSessionEpoch):
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def _responses(plan: FetchPlan, reads: Iterable[PartitionRead]) -> list[FetchableTopicResponse]:
+    topics: dict[TopicKey, FetchableTopicResponse] = {}
+    served = []
+    for read in reads:
+        target = read.target
+        has_records = read.found.size_bytes > 0
+        if plan.session is not None:
+            news = target.worth_telling(
+                records=has_records,
+                error=read.code is not ErrorCode.NONE,
+                high_watermark=read.high_watermark,
+                log_start=read.log_start,
+            )
+            if plan.incremental and not news:
+                continue
+            if has_records:
+                served.append(target.key)
+        key, _ = target.key
+        topic = topics.get(key)
+        if topic is None:
+            topic = FetchableTopicResponse()
+            if isinstance(key, str):
+                topic.topic = key
+            else:
+                topic.topic_id = key
+            topics[key] = topic
+        topic.partitions.append(_partition_response(read))
+    if plan.session is not None:
+        plan.session.serve_last(served)
+    return list(topics.values())
+
+
+def _partition_response(read: PartitionRead) -> FetchablePartitionResponse:
+    aborted = None
+    if read.aborted is not None:
+        aborted = [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in read.aborted
+        ]
+    return FetchablePartitionResponse(
+        partition_index=read.target.key[1],
+        error_code=read.code,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start,
+        aborted_transactions=aborted,
+        records=read.found.buffers,
+    )

@@ -1,0 +1,185 @@
+"""ListOffsets (2), OffsetForLeaderEpoch (23) and DeleteRecords (21): positions in partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.fetcher import Isolation, epoch_error
+from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.services import DataServices
+from tidelog.errors import CorruptObject, TidelogError
+from tidelog.identifiers import Offset
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.offsets import (
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from tidelog.protocol.schemas.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tidelog.storage.object_store import StoreError
+
+_log = logging.getLogger(__name__)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+TO_HIGH_WATERMARK = -1
+MAX_TIMESTAMP_FROM = 7
+"""The version of ListOffsets that knows MAX_TIMESTAMP; the other two came with 8 and 9."""
+
+
+async def list_offsets(
+    broker: DataServices, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """Offsets by timestamp, or of the ends of the log as the isolation level shows them."""
+    isolation = Isolation(request.isolation_level != 0)
+    topics = []
+    for topic in request.topics:
+        answers = [
+            await _list_offset(broker, topic.name, asked, isolation) for asked in topic.partitions
+        ]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _list_offset(
+    broker: DataServices, topic: str, asked: ListOffsetsPartition, isolation: Isolation
+) -> ListOffsetsPartitionResponse:
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    try:
+        partition = _readable(broker, topic, asked.partition_index)
+        answer.error_code = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+        if answer.error_code == ErrorCode.NONE:
+            await _look_up(broker, partition, asked.timestamp, isolation, answer)
+    except PartitionError as error:
+        answer.error_code = error.code
+    except (CorruptObject, StoreError) as error:
+        _log.error(
+            "offsets cannot be looked up",
+            extra={"topic": topic, "partition": asked.partition_index, "key": error.key},
+        )
+        answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    return answer
+
+
+async def _look_up(
+    broker: DataServices,
+    partition: Partition,
+    timestamp: int,
+    isolation: Isolation,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    log = partition.log
+    committed = isolation is Isolation.READ_COMMITTED
+    upper = log.last_stable_offset if committed else log.high_watermark
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start
+    elif timestamp == LATEST:
+        answer.offset = upper
+    elif timestamp == LATEST_TIERED:
+        # Nothing is tiered in Kafka's sense: there is one store.
+        answer.offset = -1
+        return
+    elif timestamp < LATEST_TIERED:
+        answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+        return
+    else:
+        lookup = broker.offset_lookup
+        if timestamp == MAX_TIMESTAMP:
+            found = await lookup.of_maximum(partition)
+        else:
+            found = await lookup.at_or_after(partition, timestamp, upper)
+        if found is None:
+            return
+        answer.timestamp, answer.offset = found
+    answer.leader_epoch = log.leader_epoch_of(answer.offset)
+
+
+async def offset_for_leader_epoch(
+    broker: DataServices, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Where a leader epoch ends, for clients that check whether the log was cut (KIP-320)."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(broker, topic.topic, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(broker: DataServices, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=asked.partition)
+    try:
+        log = _readable(broker, topic, asked.partition).log
+    except PartitionError as error:
+        answer.error_code = error.code
+        return answer
+    answer.error_code = epoch_error(asked.current_leader_epoch, log.leader_epoch)
+    if answer.error_code == ErrorCode.NONE:
+        answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(asked.leader_epoch)
+    return answer
+
+
+def _readable(broker: DataServices, topic: str, number: int) -> Partition:
+    """The partition, if this broker may answer reads now (B3). Raises PartitionError."""
+    if not broker.may_serve_reads():
+        raise PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker's lease is not fresh")
+    return broker.partitions.named(topic, number)
+
+
+async def delete_records(
+    broker: DataServices, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Move log starts up; answered when that is durable."""
+    topics = []
+    for topic in request.topics:
+        results = await asyncio.gather(
+            *(
+                _delete_records(broker, topic.name, asked, request.timeout_ms)
+                for asked in topic.partitions
+            )
+        )
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _delete_records(
+    broker: DataServices, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    try:
+        partition = broker.partitions.named(topic, asked.partition_index)
+        log = partition.log
+        offset = log.high_watermark if asked.offset == TO_HIGH_WATERMARK else asked.offset
+        if not 0 <= offset <= log.high_watermark:
+            result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return result
+        async with asyncio.timeout(max(timeout_ms, 1) / 1000):
+            result.low_watermark = await broker.appender.delete_records(partition, Offset(offset))
+    except PartitionError as error:
+        result.error_code = error.code
+    except TimeoutError:
+        result.error_code = ErrorCode.REQUEST_TIMED_OUT
+    except TidelogError:
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return result

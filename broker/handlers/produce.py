@@ -1,0 +1,163 @@
+"""Produce (0): append record batches, acknowledged when they are durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
+from tidelog.broker.dispatch import CloseConnection, RequestContext
+from tidelog.broker.partitions import PartitionError
+from tidelog.broker.services import DataServices
+from tidelog.errors import TidelogError
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+TOPIC_IDS_FROM = 13
+ZSTD_FROM = 7
+_ACKS = (-1, 0, 1)
+
+
+def produce(
+    broker: DataServices, request: ProduceRequest, context: RequestContext
+) -> Awaitable[ProduceResponse | None]:
+    """Queue the batches at once, in the order of the connection's requests; the answer follows.
+
+    With acks 0 there is no answer, and nothing is waited for.
+    """
+    outcomes: list[list[AppendItem | AppendFailed]] = []
+    items: list[AppendItem] = []
+    refusal = _refusal(request)
+    for topic in request.topic_data:
+        of_topic: list[AppendItem | AppendFailed] = []
+        for data in topic.partition_data:
+            outcome = refusal or _item(broker, topic, data, context)
+            of_topic.append(outcome)
+            if isinstance(outcome, AppendItem):
+                items.append(outcome)
+        outcomes.append(of_topic)
+    submission = broker.appender.submit(items) if items else None
+    return _answer(broker, request, outcomes, submission)
+
+
+def _refusal(request: ProduceRequest) -> AppendFailed | None:
+    """Why the whole request is refused, or None."""
+    if request.acks not in _ACKS:
+        return AppendFailed(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
+        )
+    return None
+
+
+def _item(
+    broker: DataServices,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    context: RequestContext,
+) -> AppendItem | AppendFailed:
+    try:
+        if context.api_version >= TOPIC_IDS_FROM:
+            partition = broker.partitions.identified(topic.topic_id, data.index)
+        else:
+            partition = broker.partitions.named(topic.name, data.index)
+    except PartitionError as error:
+        return AppendFailed(error.code, str(error))
+    limits = partition.limits
+    if context.api_version < ZSTD_FROM:
+        limits = replace(limits, zstd_allowed=False)
+    return AppendItem(partition, data.records if data.records is not None else b"", limits)
+
+
+async def _answer(
+    broker: DataServices,
+    request: ProduceRequest,
+    outcomes: list[list[AppendItem | AppendFailed]],
+    submission: Submission | None,
+) -> ProduceResponse | None:
+    failure = None
+    if submission is not None:
+        try:
+            async with asyncio.timeout(max(request.timeout_ms, 1) / 1000):
+                await submission.done
+                if request.acks != 0:
+                    await _durable(broker, submission)
+        except TimeoutError:
+            failure = AppendFailed(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"not durable within {request.timeout_ms} ms; it may still become so",
+            )
+        except TidelogError as error:
+            failure = AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+    if request.acks == 0:
+        _close_on_failure(outcomes)
+        return None
+    responses = []
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        answered = [
+            _partition_response(data.index, _result(outcome, failure))
+            for data, outcome in zip(topic.partition_data, of_topic, strict=True)
+        ]
+        responses.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answered
+            )
+        )
+    return ProduceResponse(responses=responses)
+
+
+def _close_on_failure(outcomes: list[list[AppendItem | AppendFailed]]) -> None:
+    """With acks 0 a closed connection is the only way to say that something was refused."""
+    for of_topic in outcomes:
+        for outcome in of_topic:
+            failure = outcome.result if isinstance(outcome, AppendItem) else outcome
+            if isinstance(failure, AppendFailed):
+                raise CloseConnection("acks_0_failed", f"{failure.code.name}: {failure.message}")
+
+
+async def _durable(broker: DataServices, submission: Submission) -> None:
+    slots = [item.result.slot for item in submission.items if isinstance(item.result, Appended)]
+    if slots:
+        # Slots become durable in order: the newest one stands for all.
+        await broker.wal.durable(max(slots))
+
+
+def _result(
+    outcome: AppendItem | AppendFailed, failure: AppendFailed | None
+) -> Appended | AppendFailed:
+    if isinstance(outcome, AppendFailed):
+        return outcome
+    if isinstance(outcome.result, AppendFailed):
+        return outcome.result
+    if failure is not None or outcome.result is None:
+        return failure or AppendFailed(ErrorCode.UNKNOWN_SERVER_ERROR, "the append has no result")
+    return outcome.result
+
+
+def _partition_response(index: int, result: Appended | AppendFailed) -> PartitionProduceResponse:
+    if isinstance(result, Appended):
+        return PartitionProduceResponse(
+            index=index,
+            error_code=ErrorCode.NONE,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.log_append_time_ms,
+            log_start_offset=result.log_start,
+        )
+    return PartitionProduceResponse(
+        index=index,
+        error_code=result.code,
+        base_offset=-1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
+            for number, message in result.record_errors
+        ],
+        error_message=result.message,
+    )
