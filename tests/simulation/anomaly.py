@@ -1,0 +1,16 @@
+"""What a checker finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A broken promise: the rule, and what shows it."""
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.text}"

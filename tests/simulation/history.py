@@ -1,0 +1,160 @@
+"""The log of a run's operations: invoked, then ok, failed, or of unknown outcome."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+Kind = Literal["send", "transaction", "poll", "assign"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+class Key(NamedTuple):
+    """A partition, as clients name it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Outcome(StrEnum):
+    """What the client knows of an operation."""
+
+    PENDING = "pending"
+    OK = "ok"
+    FAIL = "fail"
+    """Certainly without effect: refused, or the transaction aborted."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Send:
+    """One value written to a partition; values are unique in a run. `offset` once acknowledged."""
+
+    key: Key
+    value: str
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Poll:
+    """What was read of one partition: all records of [start, end) that the isolation shows."""
+
+    key: Key
+    start: int
+    end: int
+    records: list[tuple[int, str]]
+    isolation: Isolation = "read_committed"
+    high_watermark: int | None = None
+
+
+@dataclass(slots=True)
+class GroupAdvance:
+    """A group's offset moved from `start` to `end` as part of a transaction: inputs consumed."""
+
+    group: str
+    key: Key
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Operation:
+    """One step of a client. `invoked` and `completed` are positions in the order of events."""
+
+    number: int
+    process: str
+    kind: Kind
+    invoked: int
+    completed: int | None = None
+    outcome: Outcome = Outcome.PENDING
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    advances: list[GroupAdvance] = field(default_factory=list)
+    final: bool = False
+    """Part of the read of everything after all faults are healed."""
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number} of {self.process} ({self.outcome} {self.error})"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A record batch as an independent reader found it at the end."""
+
+    key: Key
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+    control: bool = False
+
+
+class History:
+    """Collects the operations of all clients in the order of their events."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.batches: list[StoredBatch] = []
+        self.violations: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self._events = 0
+
+    def invoke(
+        self,
+        process: str,
+        kind: Kind,
+        sends: Iterable[Send] = (),
+        final: bool = False,
+    ) -> Operation:
+        """An operation begins; its outcome is pending until one of the following is called."""
+        operation = Operation(
+            len(self.operations), process, kind, self._event(), sends=list(sends), final=final
+        )
+        self.operations.append(operation)
+        return operation
+
+    def ok(self, operation: Operation) -> None:
+        """It took effect; sends have their offsets, polls their records."""
+        self._complete(operation, Outcome.OK, "")
+
+    def fail(self, operation: Operation, error: str) -> None:
+        """It certainly had no effect."""
+        self._complete(operation, Outcome.FAIL, error)
+
+    def unknown(self, operation: Operation, error: str) -> None:
+        """It may have taken effect, or may do so later."""
+        self._complete(operation, Outcome.UNKNOWN, error)
+
+    def assign(self, process: str) -> None:
+        """The process reads from other positions from now on."""
+        self.ok(self.invoke(process, "assign"))
+
+    def violate(self, text: str) -> None:
+        """Something that no schedule excuses, found where it happened."""
+        self.violations.append(text)
+
+    def counts(self) -> Counter[str]:
+        """How many operations of each kind had which outcome."""
+        return Counter(f"{one.kind} {one.outcome}" for one in self.operations)
+
+    def _complete(self, operation: Operation, outcome: Outcome, error: str) -> None:
+        if operation.outcome is not Outcome.PENDING:
+            raise RuntimeError(f"{operation} is completed twice")
+        operation.completed = self._event()
+        operation.outcome = outcome
+        operation.error = error
+        if error:
+            self.errors[error] += 1
+
+    def _event(self) -> int:
+        self._events += 1
+        return self._events
