@@ -1,0 +1,95 @@
+"""Measures Tidelog beside Apache Kafka and writes docs/BENCHMARKS.md: `python -m benchmarks`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import latency, report, scale, throughput
+from benchmarks.targets import Target, kafka, tidelog
+from tidelog.localstack.kafka import KafkaNotAvailable
+from tidelog.localstack.s3_servers import MissingTool, start_minio
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".cache"
+LINGER_MS = 5
+
+
+def main() -> int:
+    """Run the parts that were asked for; exit code 1 if a peer is missing that was."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("throughput", "latency", "scale"), action="append")
+    parser.add_argument("--without", choices=("kafka", "minio"), action="append", default=[])
+    parser.add_argument("--share", type=float, default=1.0, help="of the bytes of each load")
+    parser.add_argument("--records", type=int, default=500, help="of each latency measurement")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "BENCHMARKS.md")
+    arguments = parser.parse_args()
+    parts = arguments.only or ["throughput", "latency", "scale"]
+    results = report.Results(
+        "make bench" if len(sys.argv) == 1 else f"python -m benchmarks {' '.join(sys.argv[1:])}"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
+    try:
+        if "throughput" in parts:
+            measure_throughput(results, folder / "throughput", arguments)
+        if "latency" in parts:
+            measure_latency(results, folder / "latency", arguments)
+        if "scale" in parts:
+            results.scale = scale.measure_scale(folder / "scale")
+    except (KafkaNotAvailable, MissingTool) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = report.render(results, report.notes_of(arguments.output))
+    arguments.output.write_text(text)
+    print(text)
+    return 0
+
+
+def measure_throughput(
+    results: report.Results, folder: Path, arguments: argparse.Namespace
+) -> None:
+    """Every shape against a broker on the filesystem store and against Kafka, in turn."""
+    with contextlib.ExitStack() as stack:
+        bucket = folder / "bucket"
+        bucket.mkdir(parents=True)
+        targets: list[Target] = [
+            stack.enter_context(tidelog("tidelog", f"file://{bucket}", folder / "tidelog"))
+        ]
+        if "kafka" not in arguments.without:
+            targets.append(stack.enter_context(kafka(folder / "kafka", CACHE)))
+        warm_up = throughput.Shape(1024, 16, throughput.MIB, 200_000_000)
+        throughput.measure(targets, warm_up, run=0)
+        for number, shape in enumerate(throughput.SHAPES, start=1):
+            scaled = shape._replace(total_bytes=int(shape.total_bytes * arguments.share))
+            print(f"measuring {shape.label}", file=sys.stderr, flush=True)
+            results.throughput.append((shape, throughput.measure(targets, scaled, run=number)))
+
+
+def measure_latency(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:
+    """Acknowledgements on the filesystem store and on MinIO, each beside its bare PUTs."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    with tidelog("file", f"file://{bucket}", folder) as target:
+        results.idle_memory_mb = target.resident_memory_mb()
+        put = latency.of_puts(f"file://{bucket}", arguments.records)
+        acknowledged = latency.of_acknowledgements(target, "latency", arguments.records)
+        results.latency["filesystem"] = (put, acknowledged, LINGER_MS)
+    if "minio" in arguments.without:
+        return
+    with start_minio(folder / "minio") as server:
+        server.create_bucket("bench")
+        url = server.url("bench")
+        put = latency.of_puts(url, arguments.records)
+        with tidelog("minio", url, folder / "broker") as target:
+            acknowledged = latency.of_acknowledgements(target, "latency", arguments.records)
+        results.latency["MinIO"] = (put, acknowledged, LINGER_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""How long an acknowledgement takes, against a bare PUT to the same store in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+
+from benchmarks.load import percentile
+from benchmarks.targets import Target
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.storage.location import open_store
+from tidelog.storage.object_store import IfAbsent
+
+RECORD_BYTES = 1024
+OBJECT_BYTES = 1600
+"""About what a WAL object with one such record has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+
+def of_puts(store_url: str, count: int, warmup: int = 20) -> Latency:
+    """Creating objects one after the other with the same client library as the broker's."""
+
+    async def run() -> list[float]:
+        store = open_store(store_url, SystemClock(), SystemEntropy())
+        body = os.urandom(OBJECT_BYTES)
+        took = []
+        try:
+            for number in range(count + warmup):
+                started = time.perf_counter()
+                await store.put(f"bench/{os.getpid()}-{number}", body, IfAbsent())
+                took.append(1000 * (time.perf_counter() - started))
+        finally:
+            await store.close()
+        return sorted(took[warmup:])
+
+    values = asyncio.run(run())
+    return Latency(percentile(values, 0.5), percentile(values, 0.99))
+
+
+def of_acknowledgements(target: Target, topic: str, count: int) -> Latency:
+    """Producing one record after the other."""
+    target.create_topic(topic, 1)
+    found = target.load("latency", topic, records=count, record_bytes=RECORD_BYTES)
+    return Latency(found["p50_ms"], found["p99_ms"])

@@ -1,0 +1,129 @@
+"""Writes what was measured into docs/BENCHMARKS.md, with the command and the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.latency import Latency
+from benchmarks.scale import Scale
+from benchmarks.throughput import Measured, Shape
+
+ARROW = "MB/s"
+
+
+@dataclass(slots=True)
+class Results:
+    """All that one run measured."""
+
+    command: str
+    throughput: list[tuple[Shape, dict[str, dict[str, Measured]]]] = field(default_factory=list)
+    latency: dict[str, tuple[Latency, Latency, int]] = field(default_factory=dict)
+    """By store: the bare PUT, the acknowledgement, the linger in ms."""
+    idle_memory_mb: float = 0.0
+    scale: Scale | None = None
+
+
+def render(results: Results, notes: str) -> str:
+    """The document. `notes` is prose that stands behind the tables."""
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `{results.command}` on {_machine()}, commit {_commit()}. The machine is shared:"
+        " trust the ratios within a run, not the absolute values.",
+        "",
+    ]
+    for direction in ("produce", "consume"):
+        lines += _throughput(results.throughput, direction)
+    lines += _latency(results)
+    if results.scale is not None:
+        lines += _scale(results.scale)
+    return "\n".join([*lines, notes.strip(), ""])
+
+
+def _throughput(
+    rows: Sequence[tuple[Shape, dict[str, dict[str, Measured]]]], direction: str
+) -> list[str]:
+    lines = [
+        f"## {direction.capitalize()}",
+        "",
+        "| records | Tidelog MB/s | Kafka MB/s | ratio | Tidelog CPU s/GB | Kafka CPU s/GB | ratio |"
+        " Tidelog peak MB | Kafka peak MB | PUTs a GB | GETs a GB | bytes stored a byte |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        ours = found["tidelog"][direction]
+        peer = found.get("kafka", {}).get(direction)
+        cells = [shape.label, f"{ours.megabytes_a_second:.0f}"]
+        cells += _against(ours.megabytes_a_second, peer and peer.megabytes_a_second, "{:.0f}")
+        cells.append(f"{ours.cpu_seconds_a_gb:.2f}")
+        cells += _against(ours.cpu_seconds_a_gb, peer and peer.cpu_seconds_a_gb, "{:.2f}")
+        cells.append(f"{ours.peak_memory_mb:.0f}")
+        cells.append("-" if peer is None else f"{peer.peak_memory_mb:.0f}")
+        cells += [f"{ours.puts_a_gb:.0f}", f"{ours.gets_a_gb:.0f}", f"{ours.bytes_put_a_byte:.3f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _against(ours: float, peer: float | None, form: str) -> list[str]:
+    if not peer:
+        return ["-", "-"]
+    return [form.format(peer), f"{ours / peer:.2f}"]
+
+
+def _latency(results: Results) -> list[str]:
+    lines = [
+        "## Acknowledgement of one record after the other",
+        "",
+        "| store | PUT p50 ms | PUT p99 ms | acknowledged p50 ms | p99 ms | linger ms |"
+        " p50 / (PUT p50 + linger) | p50 - PUT p50 ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for store, (put, acknowledged, linger_ms) in results.latency.items():
+        bound = put.p50_ms + linger_ms
+        lines.append(
+            f"| {store} | {put.p50_ms:.2f} | {put.p99_ms:.2f} | {acknowledged.p50_ms:.2f} |"
+            f" {acknowledged.p99_ms:.2f} | {linger_ms} | {acknowledged.p50_ms / bound:.2f} |"
+            f" {acknowledged.p50_ms - put.p50_ms:.2f} |"
+        )
+    return [*lines, "", f"Resident memory of an idle broker: {results.idle_memory_mb:.0f} MB.", ""]
+
+
+def _scale(scale: Scale) -> list[str]:
+    return [
+        "## 1,000 partitions in 10 topics, 10 records in each",
+        "",
+        "| | without them | with them |",
+        "|---|---|---|",
+        f"| start to ready, s | {scale.start_empty_seconds:.2f} | {scale.start_seconds:.2f} |",
+        f"| resident memory, MB | {scale.idle_memory_mb:.0f} | {scale.memory_mb:.0f} |",
+        f"| produce, 1 KiB over 16 other partitions, MB/s | {scale.alone_mb_a_second:.0f} |"
+        f" {scale.among_idle_mb_a_second:.0f} |",
+        f"| CPU while idle, share of a core | | {scale.idle_cpu_share:.4f} |",
+        "",
+    ]
+
+
+def _machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB,"
+        f" Python {platform.python_version()}"
+    )
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def notes_of(document: Path) -> str:
+    """The prose behind the tables of an earlier report: it is written by hand and kept."""
+    marker = "## What the figures mean"
+    text = document.read_text() if document.exists() else ""
+    return text[text.index(marker) :] if marker in text else marker

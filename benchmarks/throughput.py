@@ -1,0 +1,93 @@
+"""Producing and consuming: bytes a second, the server's CPU and memory, requests to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.targets import GB, Target
+
+KIB = 1024
+MIB = KIB * KIB
+
+
+class Shape(NamedTuple):
+    """What clients send."""
+
+    record_bytes: int
+    partitions: int
+    batch_bytes: int
+    total_bytes: int
+
+    @property
+    def records(self) -> int:
+        return max(1, self.total_bytes // self.record_bytes)
+
+    @property
+    def label(self) -> str:
+        """As the report's rows say it."""
+        size = f"{self.record_bytes} B"
+        if self.record_bytes >= KIB:
+            size = f"{self.record_bytes // KIB} KiB"
+        batch = f"{self.batch_bytes // KIB} KiB"
+        return f"{size}, {self.partitions} partitions, batches of {batch}"
+
+
+SHAPES = (
+    *(Shape(100, partitions, MIB, 100_000_000) for partitions in (1, 16, 256)),
+    *(Shape(KIB, partitions, MIB, 1_000_000_000) for partitions in (1, 16, 256)),
+    *(Shape(100 * KIB, partitions, MIB, 2_000_000_000) for partitions in (1, 16, 256)),
+    Shape(KIB, 16, 16 * KIB, 500_000_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One direction of one shape against one target. Rates are of the records' own bytes."""
+
+    megabytes_a_second: float
+    cpu_seconds_a_gb: float
+    peak_memory_mb: float
+    puts_a_gb: float
+    gets_a_gb: float
+    bytes_put_a_byte: float
+
+
+def measure(targets: Sequence[Target], shape: Shape, run: int) -> dict[str, dict[str, Measured]]:
+    """Produce, then consume, against each target in turn: by target's name and direction."""
+    found: dict[str, dict[str, Measured]] = {}
+    for target in targets:
+        topic = f"bench.{shape.record_bytes}.{shape.partitions}.{shape.batch_bytes}.{run}"
+        target.create_topic(topic, shape.partitions)
+        options = {"partitions": shape.partitions, "records": shape.records}
+        found[target.name] = {
+            "produce": _direction(
+                target,
+                "produce",
+                topic,
+                record_bytes=shape.record_bytes,
+                batch_bytes=shape.batch_bytes,
+                **options,
+            ),
+            "consume": _direction(
+                target, "consume", topic, record_bytes=shape.record_bytes, **options
+            ),
+        }
+    return found
+
+
+def _direction(target: Target, kind: str, topic: str, **options: int) -> Measured:
+    target.reset_peak_memory()
+    before = target.usage()
+    result = target.load(kind, topic, **options)
+    used = target.usage().since(before)
+    gigabytes = result["bytes"] / GB
+    return Measured(
+        result["bytes"] / 1e6 / result["seconds"],
+        used.cpu_seconds / gigabytes,
+        target.peak_memory_mb(),
+        used.puts / gigabytes,
+        used.gets / gigabytes,
+        used.bytes_put / result["bytes"],
+    )
