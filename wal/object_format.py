@@ -1,0 +1,398 @@
+"""WAL objects and seals: header, bodies, index, opening images, footer.
+
+    header 64 bytes | bodies, grouped by partition | index | opening images | footer 108 bytes
+
+The footer repeats the header, so whoever has the end of an object knows whose it is and what is in
+it: recovery reads footer and index and never the bodies. The footer's checksum covers index, images
+and footer, the bodies' own checksum included: it stands for the whole object, and the next slot's
+header holds it. A seal is a header alone, with a magic of its own.
+
+`docs/formats/wal.md` has every byte. Whatever does not hold raises CorruptObject; an object of a
+newer format raises UnsupportedFormat, so an old broker never takes new objects for broken ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from enum import Enum
+from struct import Struct
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from awscrt.checksums import crc32c
+from numpy.typing import NDArray
+
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.storage.object_store import Buffer
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.columns import ColumnReader, column_bytes, strings_bytes, table_of
+from tidelog.wal.entries import EntryKind, IndexEntry
+from tidelog.wal.image_codec import Images
+
+WAL_FORMAT_VERSION = 1
+WAL_SUFFIX = ".wal"
+HEADER_BYTES = 64
+FOOTER_BYTES = 108
+TAIL_READ_BYTES = 64 * 1024
+"""What to read of an object's end at first; `tail_bytes` says whether that is enough."""
+OWN_OBJECT = 0
+"""In the index, the number of the object that holds the index; others count from 1."""
+
+FOOTER_MAGIC = b"TIDEFOOT"
+
+_HEADER = Struct("<8sIiqqq16sII")
+_HEADER_CRC_POSITION = HEADER_BYTES - 4
+_FOOTER = Struct("<QQQII")
+_FOOTER_END = Struct("<I8s")
+_FOOTER_CRC_POSITION = HEADER_BYTES + 28
+_INDEX_COUNTS = Struct("<III")
+_PARTITIONS = np.dtype([("topic_id", "V16"), ("partition", "<i4"), ("leader_epoch", "<i4")])
+
+INDEX_ROW = Struct("<BIqqiqhqiiHqqIqI")
+"""One entry before it is laid out in columns: the fields of INDEX_DTYPE."""
+INDEX_DTYPE = np.dtype(
+    [
+        ("kind", "u1"),
+        ("partition", "<u4"),
+        ("base_offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("record_count", "<i4"),
+        ("producer_id", "<i8"),
+        ("producer_epoch", "<i2"),
+        ("ordinal", "<i8"),
+        ("first_sequence", "<i4"),
+        ("last_sequence", "<i4"),
+        ("flags", "<u2"),
+        ("first_timestamp", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("object", "<u4"),
+        ("position", "<i8"),
+        ("length", "<u4"),
+    ]
+)
+"""The index's columns in stored order. `partition` counts into the table of (topic id, partition,
+leader epoch); `object` into the strings, from 1."""
+assert INDEX_ROW.size == INDEX_DTYPE.itemsize
+
+
+class ObjectKind(Enum):
+    """What lies in a slot; the value is the magic."""
+
+    DATA = b"TIDEWALO"
+    SEAL = b"TIDESEAL"
+
+
+class ObjectHeader(NamedTuple):
+    """Whose object it is, and of which slot."""
+
+    kind: ObjectKind
+    incarnation: Incarnation
+    slot: Slot
+    created_ms: int
+    """When the slot was closed, by its writer's clock; nothing's safety rests on it."""
+    writer_id: bytes
+    """16 bytes, never used twice."""
+    previous_crc: int
+    """The footer's checksum of the slot before; 0 in slot 0 and in seals."""
+
+
+def wal_prefix(incarnation: Incarnation) -> str:
+    """The beginning of the keys of an incarnation's WAL."""
+    return f"wal/{incarnation}/"
+
+
+def wal_key(incarnation: Incarnation, slot: Slot) -> str:
+    """The key of one slot."""
+    return f"{wal_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}{WAL_SUFFIX}"
+
+
+def encode_header(header: ObjectHeader) -> bytes:
+    """The 64 bytes with which an object begins; a seal has no more."""
+    packed: bytes = _HEADER.pack(
+        header.kind.value,
+        WAL_FORMAT_VERSION,
+        header.incarnation.broker_id,
+        header.incarnation.epoch,
+        header.slot,
+        header.created_ms,
+        header.writer_id,
+        header.previous_crc,
+        0,
+    )
+    covered = packed[:_HEADER_CRC_POSITION]
+    crc: int = crc32c(covered)
+    return covered + crc.to_bytes(4, "little")
+
+
+def decode_header(key: str, data: Buffer) -> ObjectHeader:
+    """The header at the beginning of the data. Raises CorruptObject and UnsupportedFormat."""
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    fields = _HEADER.unpack_from(view)
+    magic, version, broker_id, epoch, slot, created_ms, writer_id, previous_crc, crc = fields
+    try:
+        kind = ObjectKind(magic)
+    except ValueError:
+        raise CorruptObject(key, f"it begins with {magic!r}: no WAL object, no seal") from None
+    _check_version(key, version)
+    if crc32c(view[:_HEADER_CRC_POSITION]) != crc:
+        raise CorruptObject(key, "the header's checksum does not match")
+    incarnation = Incarnation(BrokerId(broker_id), Epoch(epoch))
+    return ObjectHeader(kind, incarnation, Slot(slot), created_ms, writer_id, previous_crc)
+
+
+def identify(data: Buffer, key: str = "a WAL slot") -> bytes:
+    """The writer id of an object or a seal. Raises CorruptObject and UnsupportedFormat."""
+    return decode_header(key, data).writer_id
+
+
+def _check_version(key: str, version: int) -> None:
+    if version < 1:
+        raise CorruptObject(key, f"format version {version}")
+    if version > WAL_FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} is of WAL format {version}; this version of Tidelog reads format"
+            f" {WAL_FORMAT_VERSION}: use a newer one; nothing was changed"
+        )
+
+
+class Layout(NamedTuple):
+    """Where an object's sections begin, and its size."""
+
+    index_position: int
+    images_position: int
+    size: int
+
+
+def encode_index(
+    partitions: list[tuple[TopicPartition, LeaderEpoch]],
+    rows: NDArray[np.void],
+    objects: list[str],
+) -> bytes:
+    """The index's section: `rows` of INDEX_DTYPE, in the order in which they were appended."""
+    table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in partitions]
+    return b"".join(
+        (
+            _INDEX_COUNTS.pack(len(rows), len(partitions), len(objects)),
+            *column_bytes(table_of(_PARTITIONS, table)),
+            *column_bytes(rows),
+            *strings_bytes(objects),
+        )
+    )
+
+
+def finish_object(data: bytearray, header: ObjectHeader, layout: Layout) -> int:
+    """Write header and footer into an object whose sections are in place; the footer's checksum."""
+    view = memoryview(data)
+    packed = encode_header(header)
+    view[:HEADER_BYTES] = packed
+    footer = layout.size - FOOTER_BYTES
+    view[footer : footer + HEADER_BYTES] = packed
+    body_crc = crc32c(view[HEADER_BYTES : layout.index_position])
+    _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, 0)
+    crc: int = crc32c(view[layout.index_position : footer + _FOOTER_CRC_POSITION])
+    _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, crc)
+    _FOOTER_END.pack_into(data, layout.size - _FOOTER_END.size, WAL_FORMAT_VERSION, FOOTER_MAGIC)
+    return crc
+
+
+class SlotIndex:
+    """What is in a slot: its header, the index's columns and the opening images."""
+
+    def __init__(
+        self,
+        key: str,
+        header: ObjectHeader,
+        crc: int,
+        layout: Layout,
+        tenures: list[tuple[TopicPartition, LeaderEpoch]],
+        columns: dict[str, NDArray[Any]],
+        objects: list[str],
+        images: Images | None,
+    ) -> None:
+        self.key = key
+        self.header = header
+        self.crc = crc
+        """The footer's checksum, which stands for the whole object."""
+        self.layout = layout
+        self.tenures = tenures
+        """The partitions and leader epochs that are in the slot."""
+        self.columns = columns
+        """By the names of INDEX_DTYPE."""
+        self.images = images
+        """The opening images, or None if no tenure opens here."""
+        self._objects = objects
+
+    def __len__(self) -> int:
+        return len(self.columns["kind"])
+
+    def entries(
+        self, wanted: Container[tuple[TopicPartition, LeaderEpoch]] | None = None
+    ) -> Iterator[IndexEntry]:
+        """The entries in the order in which they were appended, those of some tenures if given."""
+        columns = self.columns
+        if wanted is not None:
+            chosen = [number for number, tenure in enumerate(self.tenures) if tenure in wanted]
+            if len(chosen) < len(self.tenures):
+                rows = np.flatnonzero(np.isin(columns["partition"], chosen))
+                columns = {name: column[rows] for name, column in columns.items()}
+        kinds = [_KINDS[kind] for kind in columns["kind"].tolist()]
+        tenures = [self.tenures[number] for number in columns["partition"].tolist()]
+        names = [self.key, *self._objects]
+        keys = [names[number] for number in columns["object"].tolist()]
+        middle = zip(*(columns[name].tolist() for name in _MIDDLE), strict=True)
+        places = zip(columns["position"].tolist(), columns["length"].tolist(), strict=True)
+        for kind, (partition, leader_epoch), fields, key, place in zip(
+            kinds, tenures, middle, keys, places, strict=True
+        ):
+            yield IndexEntry._make((kind, *partition, leader_epoch, *fields, key, *place))
+
+
+_KINDS = {int(kind): kind for kind in EntryKind}
+_MIDDLE = (
+    "base_offset",
+    "last_offset",
+    "record_count",
+    "producer_id",
+    "producer_epoch",
+    "ordinal",
+    "first_sequence",
+    "last_sequence",
+    "flags",
+    "first_timestamp",
+    "max_timestamp",
+)
+
+
+def tail_bytes(key: str, tail: Buffer, size: int) -> int:
+    """How many bytes of the end of an object of `size` bytes `decode_tail` needs.
+
+    `tail`: the last bytes, at least FOOTER_BYTES of them or the whole object. If the answer is more
+    than was read, read so many. Raises CorruptObject and UnsupportedFormat.
+    """
+    if size == HEADER_BYTES:
+        return HEADER_BYTES
+    return size - _layout(key, memoryview(tail), size).index_position
+
+
+def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
+    """What an object of `size` bytes holds, from its last bytes; a seal's header for a seal.
+
+    `tail`: at least `tail_bytes` bytes. The bodies are not looked at: `check_body` does that.
+    Raises CorruptObject and UnsupportedFormat.
+    """
+    view = memoryview(tail)
+    if size == HEADER_BYTES:
+        header = decode_header(key, view)
+        if header.kind is not ObjectKind.SEAL:
+            raise CorruptObject(key, "it ends behind its header")
+        return header
+    layout = _layout(key, view, size)
+    begin = size - len(view)
+    if layout.index_position < begin:
+        raise ValueError(f"{key}: the tail begins at {begin}, the index at {layout.index_position}")
+    footer = size - FOOTER_BYTES - begin
+    index, images = layout.index_position - begin, layout.images_position - begin
+    crc = _FOOTER.unpack_from(view, footer + HEADER_BYTES)[4]
+    if crc32c(view[index : footer + _FOOTER_CRC_POSITION]) != crc:
+        raise CorruptObject(key, "the checksum of index and footer does not match")
+    header = decode_header(key, view[footer:])
+    if header.kind is not ObjectKind.DATA:
+        raise CorruptObject(key, "a seal's header in the footer of an object with records")
+    opening = Images(key, view[images:footer]) if images < footer else None
+    return _decode_index(key, view, index, images, header, crc, layout, opening)
+
+
+def check_body(key: str, data: Buffer) -> SlotIndex:
+    """A whole object, checked to the last byte: header and bodies too. For fsck and repair.
+
+    Raises CorruptObject and UnsupportedFormat.
+    """
+    view = memoryview(data)
+    found = decode_tail(key, view, len(view))
+    if not isinstance(found, SlotIndex):
+        raise CorruptObject(key, "it is a seal")
+    if decode_header(key, view) != found.header:
+        raise CorruptObject(key, "header and footer are of different objects")
+    footer = len(view) - FOOTER_BYTES
+    body_crc = _FOOTER.unpack_from(view, footer + HEADER_BYTES)[3]
+    if crc32c(view[HEADER_BYTES : found.layout.index_position]) != body_crc:
+        raise CorruptObject(key, "the checksum of its record batches does not match")
+    return found
+
+
+def _layout(key: str, tail: memoryview, size: int) -> Layout:
+    if size < HEADER_BYTES + FOOTER_BYTES or len(tail) < FOOTER_BYTES:
+        raise CorruptObject(key, f"it has only {size} bytes")
+    version, magic = _FOOTER_END.unpack_from(tail, len(tail) - _FOOTER_END.size)
+    if magic != FOOTER_MAGIC:
+        raise CorruptObject(key, f"it ends with {magic!r}, not {FOOTER_MAGIC!r}")
+    _check_version(key, version)
+    layout = Layout._make(_FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES + HEADER_BYTES)[:3])
+    ordered = HEADER_BYTES <= layout.index_position <= layout.images_position
+    if layout.size != size or not ordered or layout.images_position > size - FOOTER_BYTES:
+        raise CorruptObject(key, f"its footer says {layout}, it has {size} bytes")
+    return layout
+
+
+def _decode_index(
+    key: str,
+    view: memoryview,
+    position: int,
+    end: int,
+    header: ObjectHeader,
+    crc: int,
+    layout: Layout,
+    images: Images | None,
+) -> SlotIndex:
+    if end - position < _INDEX_COUNTS.size:
+        raise CorruptObject(key, f"its index has only {end - position} bytes")
+    entries, partitions, strings = _INDEX_COUNTS.unpack_from(view, position)
+    reader = ColumnReader(key, view, position + _INDEX_COUNTS.size, end)
+    table = reader.table(_PARTITIONS, partitions)
+    columns = reader.table(INDEX_DTYPE, entries)
+    objects = reader.strings(strings)
+    reader.finish()
+    _check_entries(key, columns, partitions, strings, layout, len(images or ()))
+    topics = table["topic_id"].tobytes()
+    numbers = zip(table["partition"].tolist(), table["leader_epoch"].tolist(), strict=True)
+    tenures = [
+        (
+            TopicPartition(UUID(bytes=topics[16 * row : 16 * row + 16]), partition),
+            LeaderEpoch(epoch),
+        )
+        for row, (partition, epoch) in enumerate(numbers)
+    ]
+    return SlotIndex(key, header, crc, layout, tenures, columns, objects, images)
+
+
+def _check_entries(
+    key: str,
+    columns: dict[str, NDArray[Any]],
+    partitions: int,
+    strings: int,
+    layout: Layout,
+    images: int,
+) -> None:
+    """What the checksum cannot know: that a writer's mistake is not read beyond its bounds."""
+    kind, position = columns["kind"], columns["position"]
+    own, opens = kind == EntryKind.BATCH, kind == EntryKind.OPENING
+    placed = own | (kind == EntryKind.ADOPTED)
+    ends = position + columns["length"]
+    faults = {
+        "an entry of unknown kind": ~np.isin(kind, list(_KINDS)),
+        "an entry of no partition": columns["partition"] >= partitions,
+        "an entry of no object": columns["object"] > strings,
+        "a batch that lies elsewhere": own & (columns["object"] != OWN_OBJECT),
+        "a batch outside the bodies": own
+        & ((position < HEADER_BYTES) | (ends > layout.index_position)),
+        "a batch without bytes": placed & (columns["length"] == 0),
+        "a batch without offsets": placed & (columns["last_offset"] < columns["base_offset"]),
+        "an opening without image": opens & ((position < 0) | (position >= images)),
+    }
+    for what, rows in faults.items():
+        if rows.any():
+            raise CorruptObject(key, f"its index has {what} (entry {int(rows.argmax())})")
