@@ -1,0 +1,313 @@
+"""The records of produced batches examined: form, order, keys, timestamps.
+
+Few records are walked over in plain Python, many with numpy. Both ways give the same verdicts, down
+to the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from tidelog.records.batch import NO_TIMESTAMP, MalformedBatch, TimestampType
+from tidelog.records.buffers import Buffer
+from tidelog.records.parsing import (
+    Booleans,
+    Bytes,
+    Integers,
+    RecordColumns,
+    parse_headers,
+    parse_records,
+)
+from tidelog.records.rules import (
+    RECORD_ERRORS_MAX,
+    TIMESTAMP_MS_MAX,
+    ErrorCode,
+    InvalidBatch,
+    Limits,
+    RecordError,
+)
+from tidelog.records.sequential import RECORD_BYTES_MIN, read_layout, read_layouts
+
+_SINGLY_MAX = 64
+"""Up to so many records plain Python is faster: numpy's fixed cost is some 0.3 ms a call."""
+_JOIN_BYTES_MAX = 256 * 1024
+"""Larger sections are not copied together: they have records enough, or few to walk over."""
+_PIECE_ROWS = 1 << 16
+"""Rows of a large section in memory at a time: a row takes a hundred bytes."""
+_PIECE_HEADERS = 1 << 18
+
+
+class Section(NamedTuple):
+    """The decompressed records of a batch, and what its header says of them."""
+
+    buffer: Buffer
+    start: int
+    end: int
+    record_count: int
+    base_timestamp: int
+    limits: Limits
+
+
+class Survey(NamedTuple):
+    """What the records of a valid batch show."""
+
+    first_timestamp: int
+    max_timestamp: int
+    max_timestamp_index: int
+    """The first record that has the maximum."""
+
+
+def examine(sections: Sequence[Section], now_ms: int) -> list[Survey | InvalidBatch]:
+    """A survey or the refusal of each."""
+    inquiries = [_Inquiry(section, now_ms) for section in sections]
+    joined: list[_Inquiry] = []
+    for inquiry in inquiries:
+        section = inquiry.section
+        if section.end - section.start <= _JOIN_BYTES_MAX:
+            joined.append(inquiry)
+        elif section.record_count <= _SINGLY_MAX:
+            _examine_singly(inquiry)
+        else:
+            _examine_in_pieces(inquiry)
+    if sum(inquiry.section.record_count for inquiry in joined) <= _SINGLY_MAX:
+        for inquiry in joined:
+            _examine_singly(inquiry)
+    else:
+        _examine_together(joined)
+    return [inquiry.verdict() for inquiry in inquiries]
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """What is known so far of one section."""
+
+    section: Section
+    now_ms: int
+    malformed: str | None = None
+    errors: list[tuple[ErrorCode, RecordError]] = field(default_factory=list)
+    first_delta: int = 0
+    max_delta: int = -(2**63)
+    max_index: int = -1
+
+    def note(self, first_index: int, first_delta: int, max_delta: int, max_index: int) -> None:
+        """Timestamp deltas of some consecutive records; indexes count from the batch's start."""
+        if first_index == 0:
+            self.first_delta = first_delta
+        if max_delta > self.max_delta or self.max_index < 0:
+            self.max_delta, self.max_index = max_delta, max_index
+
+    def timestamp_bounds(self) -> tuple[int, int]:
+        """The least and the greatest timestamp that is accepted; -1 is in any case."""
+        limits = self.section.limits
+        return (
+            max(-TIMESTAMP_MS_MAX, self.now_ms - limits.timestamp_before_max_ms),
+            min(TIMESTAMP_MS_MAX, self.now_ms + limits.timestamp_after_max_ms),
+        )
+
+    def check_record(self, index: int, timestamp_delta: int, key_length: int) -> None:
+        """Note what is wrong with a well-formed record, if anything is."""
+        section = self.section
+        if section.limits.keys_required and key_length < 0:
+            message = "a compacted topic accepts no record without a key"
+            self.errors.append((ErrorCode.INVALID_RECORD, RecordError(index, message)))
+            return
+        timestamp = section.base_timestamp + timestamp_delta
+        if section.limits.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return
+        low, high = self.timestamp_bounds()
+        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
+            message = f"timestamp {timestamp} is out of range: it must lie within [{low}, {high}]"
+            self.errors.append((ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)))
+
+    def verdict(self) -> Survey | InvalidBatch:
+        if self.malformed is not None:
+            return InvalidBatch(ErrorCode.INVALID_RECORD, self.malformed)
+        if not self.errors:
+            base = self.section.base_timestamp
+            return Survey(base + self.first_delta, base + self.max_delta, self.max_index)
+        record_errors = tuple(error for _, error in self.errors[:RECORD_ERRORS_MAX])
+        if any(code is ErrorCode.INVALID_TIMESTAMP for code, _ in self.errors[:RECORD_ERRORS_MAX]):
+            message = "one or more records have been rejected due to an invalid timestamp"
+            return InvalidBatch(ErrorCode.INVALID_TIMESTAMP, message, record_errors)
+        message = f"records have been rejected, the first: {record_errors[0].message}"
+        return InvalidBatch(ErrorCode.INVALID_RECORD, message, record_errors)
+
+
+def _examine_singly(inquiry: _Inquiry) -> None:
+    section = inquiry.section
+    layouts = read_layouts(section.buffer, section.start, section.end, section.record_count)
+    try:
+        for index, layout in enumerate(layouts):
+            if layout.offset_delta != index:
+                inquiry.malformed = _disorder(index, layout.offset_delta)
+                return
+            delta = layout.timestamp_delta
+            inquiry.note(index, delta, delta, index)
+            inquiry.check_record(index, delta, layout.key_length)
+    except MalformedBatch as error:
+        inquiry.malformed = str(error)
+
+
+def _examine_together(inquiries: Sequence[_Inquiry]) -> None:
+    sections = [inquiry.section for inquiry in inquiries]
+    data = np.frombuffer(
+        b"".join([memoryview(s.buffer)[s.start : s.end] for s in sections]), np.uint8
+    )
+    ends = np.cumsum(np.array([s.end - s.start for s in sections], np.int64))
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
+    counts = np.array([s.record_count for s in sections], np.int64)
+    columns = parse_records(data, starts, ends, counts)
+    _judge(data, columns, inquiries, ends, 0)
+
+
+def _examine_in_pieces(inquiry: _Inquiry) -> None:
+    section = inquiry.section
+    data = np.frombuffer(section.buffer, np.uint8)
+    ends = np.array([section.end], np.int64)
+    position = section.start
+    if section.record_count * RECORD_BYTES_MIN > section.end - section.start:
+        inquiry.malformed = _overcrowded(section)
+    for index in range(0, section.record_count, _PIECE_ROWS):
+        if inquiry.malformed is not None:
+            return
+        rows = min(_PIECE_ROWS, section.record_count - index)
+        starts, counts = np.array([position], np.int64), np.array([rows], np.int64)
+        partial = index + rows < section.record_count
+        columns = parse_records(data, starts, ends, counts, partial=partial)
+        _judge(data, columns, [inquiry], ends, index)
+        position = int(columns.stops[0])
+
+
+def _judge(
+    data: Bytes,
+    columns: RecordColumns,
+    inquiries: Sequence[_Inquiry],
+    ends: Integers,
+    first_index: int,
+) -> None:
+    """Tell each inquiry what its rows show. Their indexes in their batch begin at first_index."""
+    if not len(columns.start):
+        for inquiry in inquiries:
+            inquiry.malformed = _overcrowded(inquiry.section)
+        return
+    indexes = np.arange(first_index, first_index + len(columns.start))
+    indexes -= np.repeat(columns.first_rows, columns.counts)
+    bad = columns.offset_delta != indexes
+    _check_headers(data, columns, bad)
+    if bad.any():
+        columns.mark(bad)
+    for batch in np.flatnonzero(columns.malformed).tolist():
+        inquiries[batch].malformed = _describe(
+            data, columns, batch, inquiries[batch].section, int(ends[batch]), first_index
+        )
+    _survey(columns, inquiries, first_index)
+
+
+def _check_headers(data: Bytes, columns: RecordColumns, bad: Booleans) -> None:
+    """Set `bad` for records with bad headers, some records at a time."""
+    rows = np.flatnonzero((columns.header_count > 0) & ~columns.bad)
+    if not len(rows):
+        return
+    totals = np.cumsum(columns.header_count[rows])
+    first = 0
+    while first < len(rows):
+        before = int(totals[first - 1]) if first else 0
+        last = int(np.searchsorted(totals, before + _PIECE_HEADERS, "right"))
+        piece = rows[first : max(last, first + 1)]
+        _, wrong = parse_headers(
+            data, columns.header_start[piece], columns.header_count[piece], columns.end[piece]
+        )
+        bad[piece] |= wrong
+        first += len(piece)
+
+
+def _survey(columns: RecordColumns, inquiries: Sequence[_Inquiry], first_index: int) -> None:
+    """Timestamps and keys of the well-formed batches."""
+    batches = np.flatnonzero(~columns.malformed)
+    if not len(batches):
+        return
+    # Malformed batches stay in while reducing: their rows are numbers like others, only unused.
+    occupied = np.flatnonzero(columns.counts)
+    firsts, counts = columns.first_rows[occupied], columns.counts[occupied]
+    deltas = columns.timestamp_delta
+    greatest = np.maximum.reduceat(deltas, firsts)
+    least = np.minimum.reduceat(deltas, firsts)
+    at_greatest = np.flatnonzero(deltas == np.repeat(greatest, counts))
+    first_greatest = at_greatest[np.searchsorted(at_greatest, firsts)] - firsts
+    shortest_key = np.minimum.reduceat(columns.key_length, firsts)
+    malformed = columns.malformed[occupied]
+    for batch, row, first_delta, max_delta, min_delta, max_row, key_length, skip in zip(
+        occupied.tolist(),
+        firsts.tolist(),
+        deltas[firsts].tolist(),
+        greatest.tolist(),
+        least.tolist(),
+        first_greatest.tolist(),
+        shortest_key.tolist(),
+        malformed.tolist(),
+        strict=True,
+    ):
+        if skip:
+            continue
+        inquiry = inquiries[batch]
+        inquiry.note(first_index, first_delta, max_delta, first_index + max_row)
+        section = inquiry.section
+        low, high = inquiry.timestamp_bounds()
+        in_range = low <= section.base_timestamp + min_delta
+        in_range &= section.base_timestamp + max_delta <= high
+        if not in_range or (key_length < 0 and section.limits.keys_required):
+            rows = slice(row, row + int(columns.counts[batch]))
+            _check_records(
+                inquiry, deltas[rows], columns.key_length[rows], range(first_index, 2**31)
+            )
+
+
+def _check_records(
+    inquiry: _Inquiry, deltas: Integers, key_lengths: Integers, indexes: range
+) -> None:
+    """Note the errors of single records, up to the limit, after finding them with numpy."""
+    limits = inquiry.section.limits
+    wrong = np.zeros(len(deltas), np.bool_)
+    if limits.keys_required:
+        wrong |= key_lengths < 0
+    if limits.timestamp_type is TimestampType.CREATE_TIME:
+        low, high = inquiry.timestamp_bounds()
+        base = np.int64(inquiry.section.base_timestamp)
+        timestamps = deltas + base
+        wrong |= (timestamps != NO_TIMESTAMP) & ((timestamps < low) | (timestamps > high))
+        # The sum of two numbers of one sign has overflowed if it has the other.
+        wrong |= ((timestamps ^ base) & (timestamps ^ deltas)) < 0
+    for row in np.flatnonzero(wrong)[: RECORD_ERRORS_MAX - len(inquiry.errors)].tolist():
+        inquiry.check_record(indexes[row], int(deltas[row]), int(key_lengths[row]))
+
+
+def _describe(
+    data: Bytes, columns: RecordColumns, batch: int, section: Section, end: int, first_index: int
+) -> str:
+    """What is wrong with a malformed batch, in the words of the plain walk."""
+    first, count = int(columns.first_rows[batch]), int(columns.counts[batch])
+    if not count:
+        return _overcrowded(section)
+    bad = np.flatnonzero(columns.bad[first : first + count])
+    if not len(bad):
+        rest = end - int(columns.stops[batch])
+        return f"{rest} bytes behind the last of {section.record_count} records"
+    index = first_index + int(bad[0])
+    try:
+        layout = read_layout(data.data, int(columns.start[first + int(bad[0])]), end)
+    except MalformedBatch as error:
+        return f"record {index}: {error}"
+    return _disorder(index, layout.offset_delta)
+
+
+def _disorder(index: int, offset_delta: int) -> str:
+    return f"record {index}: its offset delta is {offset_delta}"
+
+
+def _overcrowded(section: Section) -> str:
+    return f"{section.end - section.start} bytes cannot hold {section.record_count} records"
