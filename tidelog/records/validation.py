@@ -159,7 +159,7 @@ def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeade
         if following > end:
             return _invalid(f"a batch of {header.size_bytes} bytes is cut off")
         if header.size_bytes > limits.batch_bytes_max:
-            return _too_large(header.size_bytes, limits)
+            return too_large(header.size_bytes, limits)
         if checksum(request, position, following) != header.crc:
             message = f"the record batch does not match its checksum {header.crc}"
             return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, message)
@@ -223,7 +223,7 @@ def _invalid(message: str) -> InvalidBatch:
     return InvalidBatch(ErrorCode.INVALID_RECORD, message)
 
 
-def _too_large(size_bytes: int, limits: Limits) -> InvalidBatch:
+def too_large(size_bytes: int, limits: Limits) -> InvalidBatch:
     message = (
         f"a record batch of {size_bytes} bytes exceeds max.message.bytes,"
         f" which is {limits.batch_bytes_max}"
