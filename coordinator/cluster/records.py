@@ -268,6 +268,15 @@ def _decode_record(key: str, value: Json) -> Record:
     return from_json(RECORD_TYPES[name], {k: v for k, v in value.items() if k != "type"})
 
 
+def identify_entry(data: Buffer) -> bytes:
+    """The writer id in an entry's object. CorruptObject, UnsupportedFormat."""
+    members = decode_document("metadata entry", data, ENTRY_MAGIC, ENTRY_FORMAT)
+    try:
+        return decode_writer_id(from_json(str, members.get("writer")))
+    except Mismatch as error:
+        raise CorruptObject("metadata entry", str(error)) from error
+
+
 def decode_writer_id(text: str) -> bytes:
     """The 16 bytes of a writer id in hexadecimal. Mismatch if it is none."""
     if _WRITER_ID.fullmatch(text) is None:

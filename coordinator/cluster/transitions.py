@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
+from tidelog.coordinator.cluster.cluster_id import is_cluster_id
 from tidelog.coordinator.cluster.codec import INTEGER_MAX
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.records import (
@@ -176,11 +175,7 @@ def _check_without_author(state: ClusterState, records: Sequence[Record]) -> Non
 def _cluster_created(draft: _Draft, record: ClusterCreated) -> None:
     if draft.sequence != 0 or draft.cluster is not None:
         raise InvalidRecord(record, "only entry 0 creates a cluster")
-    try:
-        raw = base64.urlsafe_b64decode(record.cluster_id + "==")
-    except (ValueError, binascii.Error):
-        raw = b""
-    if len(raw) != 16 or len(record.cluster_id) != 22:
+    if not is_cluster_id(record.cluster_id):
         raise InvalidRecord(record, f"{record.cluster_id!r} is not a UUID in base64")
     versions = (record.format_version, record.minimum_reader_version, record.minimum_writer_version)
     if min(versions) < 1:

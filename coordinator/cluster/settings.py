@@ -1,0 +1,45 @@
+"""The cluster's timings and limits, by their Kafka-style setting names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.records import SESSION_TIMEOUT_MS
+from tidelog.errors import InvalidConfiguration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Defaults for production. InvalidConfiguration where they contradict each other."""
+
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    """broker.session.timeout.ms: a lease that did not change for so long is dead."""
+    heartbeat_interval_ms: int = 2000
+    """broker.heartbeat.interval.ms: how often a broker renews its lease."""
+    lease_margin_ms: int = 1000
+    """By how much earlier than the session's end a broker stops trusting its own lease. It covers
+    clocks that run at different rates."""
+    delete_grace_ms: int = 600_000
+    """log.delete.grace.ms: nothing is deleted sooner after it became obsolete (rules A2, F2)."""
+    snapshot_interval_entries: int = 200
+    """A snapshot of the metadata is due at each multiple of this entry number."""
+    append_timeout_ms: int = 30_000
+    """How long one append may try before its waiters are told that it was not applied."""
+    waiting_appends_max: int = 10_000
+    """Changes of the metadata that may wait in one broker."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidConfiguration(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.heartbeat_interval_ms > self.session_timeout_ms - self.lease_margin_ms:
+            raise InvalidConfiguration(
+                f"broker.heartbeat.interval.ms ({self.heartbeat_interval_ms}) leaves no time to"
+                f" renew a lease within broker.session.timeout.ms ({self.session_timeout_ms}) less"
+                f" a margin of {self.lease_margin_ms} ms; set it to a third of the session timeout"
+            )
+        if self.append_timeout_ms >= self.delete_grace_ms // 2:
+            raise InvalidConfiguration(
+                f"log.delete.grace.ms ({self.delete_grace_ms}) must be more than twice the time"
+                f" that an append may take ({self.append_timeout_ms} ms)"
+            )
