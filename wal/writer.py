@@ -1,0 +1,436 @@
+"""The WAL of one incarnation: group commit, uploads in flight, acknowledgement in slot order.
+
+What is added goes into the slot being filled. A slot is closed when it is full, when its linger
+has passed, or at once when nothing is in flight; it is laid out, and put if absent. Several slots
+may be in flight; slot k counts as durable only when 0 to k are all confirmed as ours, in whatever
+order the answers come. Then `on_durable` runs, and after it those who wait for slot k go on.
+
+What happens when something fails:
+
+- The process dies while a slot is being filled or laid out: nobody was told of it, nobody finds it.
+- It dies while slots are in flight: each of them is in the bucket or not. Whoever takes over keeps
+  those up to the first that is missing, puts a seal there (`fencing`), ignores what lies behind. A
+  record in a slot that was kept but never acknowledged is a record whose acknowledgement was lost:
+  an idempotent producer repeats it and is recognised.
+- It dies after a slot was confirmed: the slot is in the bucket, below every seal, and is recovered.
+- A reply is lost: `Sequence.append` reads the slot back. It is ours, or absent (then the same bytes
+  are put again), or someone's seal.
+- An old owner wakes up: its next put meets a seal, in the hole where its successor stopped or in
+  one of the barriers ahead, and `run` raises Fenced. What lies behind the successor's seal it can
+  never acknowledge, because it acknowledges in order; what lies before, the successor has. A put
+  that is still on its way can only land behind the seal, where nobody looks.
+- A slot's outcome stays unknown until the deadline, or the store refuses it: nothing behind it can
+  ever be acknowledged, so the incarnation ends. `run` raises WalLost; those who wait are told that
+  the outcome is unknown. Nothing is rolled back: a new incarnation starts from the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.errors import Fenced, TidelogError
+from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
+from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
+from tidelog.wal.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.entries import NO_ORDINAL, BatchFields
+from tidelog.wal.extents import Advance
+from tidelog.wal.image import PartitionImage
+from tidelog.wal.metrics import WalMetrics
+from tidelog.wal.object_format import (
+    WAL_SUFFIX,
+    ObjectHeader,
+    ObjectKind,
+    decode_header,
+    identify,
+    wal_prefix,
+)
+from tidelog.wal.settings import WalSettings
+
+_INLINE_BYTES_MAX = 64 * 1024
+"""Below this size laying a slot out takes less time than handing it to a thread."""
+
+
+class WalLost(TidelogError):
+    """This incarnation can acknowledge nothing more. What it did not acknowledge may or may not be
+    in the bucket; only a new incarnation can tell."""
+
+
+class WalClosed(TidelogError):
+    """The WAL was closed; nothing of what was to be added is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSlot:
+    """A slot that is durable, as are all before it."""
+
+    slot: Slot
+    key: str
+    data: memoryview
+    """The whole object, for the tail cache."""
+    advances: tuple[Advance, ...]
+    """For `PartitionLog.advance` of the partitions whose leader epoch it is."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    slot: Slot
+    assembled: AssembledSlot
+    writer_id: bytes
+    pending_bytes: int
+    batches: int
+
+
+class WalWriter:
+    """One incarnation's WAL. `run` must be running for anything to become durable."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        incarnation: Incarnation,
+        settings: WalSettings,
+        on_durable: Callable[[DurableSlot], None],
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._incarnation = incarnation
+        self._settings = settings
+        self._on_durable = on_durable
+        self._sequence = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
+        self._slot = Slot(0)
+        self._buffer = SlotBuffer()
+        self._closed_slots: deque[tuple[Slot, SlotBuffer]] = deque()
+        self._is_due = False
+        self._linger: asyncio.TimerHandle | None = None
+        self._previous_crc = 0
+        self._in_flight = 0
+        self._confirmed: dict[Slot, _InFlight] = {}
+        self._durable_end = Slot(0)
+        self._waiters: dict[Slot, list[asyncio.Future[None]]] = {}
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._pending_bytes = 0
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._failure: TidelogError | None = None
+        self.metrics = WalMetrics()
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._incarnation
+
+    @property
+    def slot(self) -> Slot:
+        """The slot being filled."""
+        return self._slot
+
+    @property
+    def newest_slot(self) -> Slot:
+        """The last slot that holds anything; -1 before the first. Once it is durable, all that was
+        added so far is."""
+        return Slot(self._slot - 1) if self._buffer.is_empty else self._slot
+
+    @property
+    def durable_end(self) -> Slot:
+        """The slots below are durable."""
+        return self._durable_end
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was added and is not durable yet."""
+        return self._pending_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more should be added. Adding is never refused for want of room."""
+        return self._pending_bytes < self._settings.buffer_bytes_max
+
+    async def wait_for_room(self) -> None:
+        """Return when there is room. Raises WalLost when the WAL has ended."""
+        while not self.has_room:
+            self._refuse_if_ended()
+            waiter = asyncio.get_running_loop().create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    # Adding: synchronous, in log order. Each returns the slot to wait for.
+
+    def add_batch(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        data: Buffer,
+        batch: BatchFields,
+        base_offset: int,
+        ordinal: int = NO_ORDINAL,
+    ) -> Slot:
+        """A batch that the partition log has just appended. `data` must not change any more."""
+        buffer = self._buffer_for(len(data))
+        buffer.add_batch(partition, leader_epoch, data, batch, base_offset, ordinal)
+        return self._added()
+
+    def add_marker(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        data: Buffer,
+        batch: BatchFields,
+        base_offset: int,
+        *,
+        ordinal: int,
+        commit: bool,
+        coordinator_epoch: int,
+    ) -> Slot:
+        """A control batch that the partition log has just appended."""
+        buffer = self._buffer_for(len(data))
+        buffer.add_marker(
+            partition,
+            leader_epoch,
+            data,
+            batch,
+            base_offset,
+            ordinal=ordinal,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+        )
+        return self._added()
+
+    def add_opening(self, image: PartitionImage) -> Slot:
+        """The image with which a tenure begins (C2); before anything else of it."""
+        self._buffer_for(0).add_opening(image)
+        return self._added()
+
+    def add_log_start(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
+    ) -> Slot:
+        """A later log start that the partition log has just taken up."""
+        self._buffer_for(0).add_log_start(partition, leader_epoch, log_start)
+        return self._added()
+
+    def begin_slot(self) -> Slot:
+        """Close the slot being filled, if it holds anything; the slot that is filled from now on.
+
+        All that was added so far lies below it, all that comes will not: images that are taken now
+        make up a checkpoint at this slot (D1).
+        """
+        self._refuse_if_ended()
+        if not self._buffer.is_empty:
+            self._close_slot()
+        return self._slot
+
+    # Waiting.
+
+    def durable(self, slot: Slot) -> asyncio.Future[None]:
+        """Done when the slot is durable, and `on_durable` has seen it. Fails with WalLost when that
+        can no longer be told. Each call gives a future of its own, which may be cancelled."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if slot < self._durable_end:
+            future.set_result(None)
+        elif self._failure is not None:
+            future.set_exception(_unknown(self._failure))
+        else:
+            assert slot <= self._slot
+            self._waiters.setdefault(slot, []).append(future)
+        return future
+
+    async def flush(self) -> None:
+        """Close the slot being filled and wait until all is durable. Raises WalLost."""
+        newest = self.newest_slot
+        if not self._buffer.is_empty:
+            self._close_slot()
+        await self.durable(newest)
+
+    async def close(self) -> None:
+        """Flush; nothing can be added any more, and `run` returns. Raises WalLost."""
+        self._closing = True
+        self._wake.set()
+        await self.flush()
+
+    async def run(self) -> None:
+        """Upload slots until closed. Raises Fenced or WalLost when the incarnation has ended."""
+        failure: TidelogError = WalLost(f"the WAL of {self._incarnation} was stopped")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while not self._is_drained():
+                    await self._wake.wait()
+                    self._wake.clear()
+                    while self._may_upload():
+                        await self._upload_next(tasks)
+            failure = WalClosed(f"the WAL of {self._incarnation} is closed")
+        except BaseExceptionGroup as group:
+            # The first failure made the others: the task group cancelled them.
+            first = group.exceptions[0]
+            if isinstance(first, TidelogError):
+                failure = first
+            raise first from None
+        finally:
+            self._end(failure)
+
+    # Closing slots.
+
+    def _buffer_for(self, size_bytes: int) -> SlotBuffer:
+        self._refuse_if_ended()
+        buffer = self._buffer
+        if not buffer.is_empty and buffer.size_bytes + size_bytes > self._settings.object_bytes_max:
+            self._close_slot()
+            buffer = self._buffer
+        if buffer.is_empty:
+            self._start_linger()
+        self._pending_bytes -= buffer.size_bytes
+        return buffer
+
+    def _added(self) -> Slot:
+        slot, buffer = self._slot, self._buffer
+        self._pending_bytes += buffer.size_bytes
+        if buffer.size_bytes >= self._settings.object_bytes_max:
+            self._close_slot()
+        return slot
+
+    def _start_linger(self) -> None:
+        if self._in_flight == 0:
+            # The task that closes it runs after all that is ready now, so one loop's adds share it.
+            self._wake.set()
+        if self._settings.linger_ms == 0:
+            self._linger_passed()
+        else:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self._settings.linger_ms / 1000, self._linger_passed)
+
+    def _linger_passed(self) -> None:
+        self._linger = None
+        self._is_due = True
+        self._wake.set()
+
+    def _close_slot(self) -> None:
+        self._closed_slots.append((self._slot, self._buffer))
+        self._slot = Slot(self._slot + 1)
+        self._buffer = SlotBuffer()
+        self._is_due = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._wake.set()
+
+    def _refuse_if_ended(self) -> None:
+        if self._failure is not None:
+            raise WalLost(f"{self._failure}; nothing was added") from self._failure
+        if self._closing:
+            raise WalClosed(f"the WAL of {self._incarnation} is closed; nothing was added")
+
+    # Uploading.
+
+    def _may_upload(self) -> bool:
+        if self._in_flight >= self._settings.uploads_in_flight_max:
+            return False
+        if self._closed_slots:
+            return True
+        return not self._buffer.is_empty and (self._is_due or self._in_flight == 0)
+
+    def _is_drained(self) -> bool:
+        return self._closing and self._durable_end == self._slot and self._buffer.is_empty
+
+    async def _upload_next(self, tasks: asyncio.TaskGroup) -> None:
+        if not self._closed_slots:
+            self._close_slot()
+        slot, buffer = self._closed_slots.popleft()
+        self._in_flight += 1
+        header = ObjectHeader(
+            ObjectKind.DATA,
+            self._incarnation,
+            slot,
+            self._clock.time_ms(),
+            self._entropy.uuid().bytes,
+            self._previous_crc,
+        )
+        if buffer.size_bytes <= _INLINE_BYTES_MAX:
+            assembled = buffer.assemble(header)
+        else:
+            assembled = await self._offload.run(buffer.assemble, header)
+        self._previous_crc = assembled.crc
+        upload = _InFlight(slot, assembled, header.writer_id, buffer.size_bytes, buffer.batches)
+        tasks.create_task(self._upload(upload))
+
+    async def _upload(self, upload: _InFlight) -> None:
+        started = self._clock.monotonic()
+        self.metrics.puts += 1
+        what = f"slot {upload.slot} of the WAL of {self._incarnation}"
+        try:
+            result = await self._sequence.append(
+                upload.slot,
+                upload.assembled.data,
+                upload.writer_id,
+                self._settings.upload_deadline_ms / 1000,
+            )
+        except SequenceGone as error:
+            raise Fenced(f"{what} is another's and has been deleted since: {error}") from error
+        except AppendUndecided as error:
+            raise WalLost(f"{what} may or may not be stored: {error}") from error
+        except StoreError as error:
+            raise WalLost(f"{what} could not be stored: {error}") from error
+        if isinstance(result, Taken):
+            found = decode_header(upload.assembled.key, result.data)
+            met = "a seal" if found.kind is ObjectKind.SEAL else "another writer's object"
+            raise Fenced(
+                f"{what} holds {met}: this broker has been superseded and must stop;"
+                " what it acknowledged is safe"
+            )
+        self.metrics.observe_put(self._clock.monotonic() - started)
+        self._in_flight -= 1
+        self._confirmed[upload.slot] = upload
+        self._acknowledge()
+        self._wake.set()
+
+    def _acknowledge(self) -> None:
+        while (upload := self._confirmed.pop(self._durable_end, None)) is not None:
+            assembled = upload.assembled
+            size_bytes = len(assembled.data)
+            self._on_durable(
+                DurableSlot(
+                    upload.slot, assembled.key, assembled.data, assembled.advances, size_bytes
+                )
+            )
+            self._durable_end = Slot(upload.slot + 1)
+            self._pending_bytes -= upload.pending_bytes
+            self.metrics.slots += 1
+            self.metrics.bytes += size_bytes
+            self.metrics.batches += upload.batches
+            for waiter in self._waiters.pop(upload.slot, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+            if self._room_waiters and self.has_room:
+                self._release_room_waiters()
+
+    def _release_room_waiters(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self, failure: TidelogError) -> None:
+        self._failure = failure
+        if self._linger is not None:
+            self._linger.cancel()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(_unknown(failure))
+                    # Who asked may have gone; that is no error of the event loop's.
+                    waiter.exception()
+        self._waiters.clear()
+        self._release_room_waiters()
+
+
+def _unknown(failure: TidelogError) -> WalLost:
+    lost = WalLost(f"whether it is durable is unknown: {failure}")
+    lost.__cause__ = failure
+    return lost
