@@ -17,6 +17,10 @@ class Listener(Protocol):
         """The host and the port that it really listens on."""
         ...
 
+    async def accept(self) -> None:
+        """Begin to accept connections; until then they are refused."""
+        ...
+
     async def close(self) -> None:
         """Stop accepting; established connections stay."""
         ...
@@ -25,8 +29,13 @@ class Listener(Protocol):
 class Network(Protocol):
     """What the shells need of a network. Protocols are asyncio protocols (BufferedProtocol)."""
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        """Accept connections; port 0 picks a free one. OSError if the address is taken."""
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
+    ) -> Listener:
+        """Take the address; port 0 picks a free one. OSError if it is taken.
+
+        Unless `accepting`, connections are refused until the listener's `accept`.
+        """
         ...
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
@@ -43,6 +52,9 @@ class _SocketListener:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
+    async def accept(self) -> None:
+        await self._server.start_serving()
+
     async def close(self) -> None:
         self._server.close()
 
@@ -50,8 +62,12 @@ class _SocketListener:
 class SocketNetwork:
     """TCP sockets of the running event loop."""
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        server = await asyncio.get_running_loop().create_server(factory, host, port, backlog=1024)
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
+    ) -> Listener:
+        server = await asyncio.get_running_loop().create_server(
+            factory, host, port, backlog=1024, start_serving=accepting
+        )
         return _SocketListener(server)
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
