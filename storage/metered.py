@@ -1,0 +1,165 @@
+"""Counts what is asked of a store and how it answers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidelog.clock import Clock
+from tidelog.storage.buffers import size_of
+from tidelog.storage.object_store import (
+    AccessDenied,
+    Buffer,
+    ByteRange,
+    Condition,
+    ObjectMeta,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoredObject,
+    StoreMisconfigured,
+    StoreNotApplied,
+    StoreOutcomeUnknown,
+    Suffix,
+)
+
+LATENCY_BOUNDS_SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+"""Upper bounds of the latency buckets; one more bucket has what is above."""
+
+Operation = Literal["get", "head", "put", "list", "delete"]
+Outcome = Literal[
+    "ok",
+    "not_found",
+    "precondition_failed",
+    "denied",
+    "not_applied",
+    "unknown",
+    "misconfigured",
+    "other",
+]
+_OUTCOMES: dict[type[BaseException], Outcome] = {
+    ObjectNotFound: "not_found",
+    PreconditionFailed: "precondition_failed",
+    AccessDenied: "denied",
+    StoreNotApplied: "not_applied",
+    StoreOutcomeUnknown: "unknown",
+    StoreMisconfigured: "misconfigured",
+}
+
+
+@dataclass(slots=True)
+class OperationStatistics:
+    """One kind of request. Latencies are of all outcomes; a listing counts until its end."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    bytes_total: int = 0
+    """Of the bodies that gets brought and puts stored."""
+    entries_total: int = 0
+    """That listings brought."""
+    seconds_total: float = 0.0
+    latency_buckets: list[int] = field(
+        default_factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+    )
+
+    @property
+    def requests(self) -> int:
+        """How many were answered, whatever the answer."""
+        return self.outcomes.total()
+
+    def observe(self, outcome: Outcome, seconds: float) -> None:
+        """Count one answer."""
+        self.outcomes[outcome] += 1
+        self.seconds_total += seconds
+        self.latency_buckets[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+
+
+@dataclass(slots=True)
+class StoreStatistics:
+    """Everything that one MeteredStore saw, since its start."""
+
+    get: OperationStatistics = field(default_factory=OperationStatistics)
+    head: OperationStatistics = field(default_factory=OperationStatistics)
+    put: OperationStatistics = field(default_factory=OperationStatistics)
+    list: OperationStatistics = field(default_factory=OperationStatistics)
+    delete: OperationStatistics = field(default_factory=OperationStatistics)
+    in_flight: int = 0
+
+    def operations(self) -> Iterator[tuple[Operation, OperationStatistics]]:
+        """Each kind of request by name."""
+        yield "get", self.get
+        yield "head", self.head
+        yield "put", self.put
+        yield "list", self.list
+        yield "delete", self.delete
+
+
+class MeteredStore:
+    """Another store, with statistics. Put it below RetryingStore to count each attempt."""
+
+    def __init__(
+        self, store: ObjectStore, clock: Clock, statistics: StoreStatistics | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self.statistics = statistics or StoreStatistics()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        with self._observed(self.statistics.get):
+            stored = await self._store.get(key, byte_range)
+        self.statistics.get.bytes_total += size_of(stored.data)
+        return stored
+
+    async def head(self, key: str) -> ObjectMeta:
+        with self._observed(self.statistics.head):
+            return await self._store.head(key)
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        with self._observed(self.statistics.put):
+            etag = await self._store.put(key, data, condition)
+        self.statistics.put.bytes_total += size_of(data)
+        return etag
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        with self._observed(self.statistics.list):
+            async for meta in self._store.list(prefix, start_after):
+                self.statistics.list.entries_total += 1
+                yield meta
+
+    async def delete(self, key: str) -> None:
+        with self._observed(self.statistics.delete):
+            await self._store.delete(key)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    @contextmanager
+    def _observed(self, statistics: OperationStatistics) -> Iterator[None]:
+        started = self._clock.monotonic()
+        outcome: Outcome = "other"
+        self.statistics.in_flight += 1
+        try:
+            yield
+            outcome = "ok"
+        except GeneratorExit:
+            # Whoever reads a listing may stop before its end.
+            outcome = "ok"
+            raise
+        except Exception as error:
+            outcome = _OUTCOMES.get(type(error), "other")
+            raise
+        finally:
+            self.statistics.in_flight -= 1
+            statistics.observe(outcome, self._clock.monotonic() - started)

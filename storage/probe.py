@@ -1,0 +1,130 @@
+"""Proves at start-up that a store honours what Tidelog's safety rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
+
+from tidelog.entropy import Entropy
+from tidelog.storage.object_store import (
+    AccessDenied,
+    ByteRange,
+    IfAbsent,
+    IfMatch,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreError,
+    StoreMisconfigured,
+    StoreOutcomeUnknown,
+    Suffix,
+)
+
+T = TypeVar("T")
+
+PROBE_PREFIX = "probe/"
+_ATTEMPTS_MAX = 3
+_FIRST = b"tidelog probe: first"
+_SECOND = b"tidelog probe: second, longer"
+_REMEDY = (
+    "Tidelog needs a store with If-None-Match and If-Match on PUT that reads and lists its own"
+    " writes, such as AWS S3, MinIO or SeaweedFS"
+)
+
+
+async def probe(store: ObjectStore, entropy: Entropy) -> None:
+    """Write, overwrite, read, list and delete an object below `probe/`, and leave nothing there.
+
+    StoreMisconfigured names the promise that the store breaks, or the bucket that is missing;
+    AccessDenied the permission that is missing; the last passing fault is raised as it is.
+    """
+    for attempt in range(_ATTEMPTS_MAX):
+        key = f"{PROBE_PREFIX}{entropy.uuid().hex}"
+        try:
+            await _Probe(store, key).run()
+        except StoreOutcomeUnknown:
+            # What this key holds is open now, so the question is put again with another key.
+            if attempt + 1 == _ATTEMPTS_MAX:
+                raise
+        else:
+            return
+
+
+class _Probe:
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    async def run(self) -> None:
+        try:
+            await self._conditions()
+            await self._reads()
+            await self._deletes()
+        except BaseException:
+            with suppress(StoreError):
+                await self._store.delete(self._key)
+            raise
+
+    async def _conditions(self) -> None:
+        store, key = self._store, self._key
+        first = await self._allowed("write", store.put(key, _FIRST, IfAbsent()))
+        if await self._applied(_SECOND, IfAbsent()):
+            raise self._broken("put-if-absent: a second create of the same key succeeded")
+        if await self._applied(_SECOND, IfMatch("0" * len(first))):
+            raise self._broken("put-if-match: an overwrite with another version's ETag succeeded")
+        stored = await self._allowed("read", store.get(key))
+        if stored.data != _FIRST:
+            raise self._broken("read-after-write: the object read is not the one just written")
+        if stored.etag != first:
+            raise self._broken("versions: PUT and GET give different ETags for the same object")
+        if not await self._applied(_SECOND, IfMatch(first)):
+            raise self._broken("put-if-match: an overwrite with the current ETag is refused")
+        if await self._applied(_FIRST, IfMatch(first)):
+            raise self._broken("put-if-match: an overwrite with a stale ETag succeeded")
+
+    async def _reads(self) -> None:
+        store, key = self._store, self._key
+        if (await store.get(key)).data != _SECOND:
+            raise self._broken("read-after-write: an overwritten object still reads as before")
+        if (await store.get(key, ByteRange(8, 5))).data != _SECOND[8:13]:
+            raise self._broken("range reads: other bytes than those asked for")
+        if (await store.get(key, Suffix(6))).data != _SECOND[-6:]:
+            raise self._broken("suffix reads: other bytes than the last ones")
+        if await self._listed() != [(key, len(_SECOND))]:
+            raise self._broken("list-after-write: the object just written is not listed")
+
+    async def _deletes(self) -> None:
+        await self._allowed("delete", self._store.delete(self._key))
+        with suppress(ObjectNotFound):
+            await self._store.get(self._key)
+            raise self._broken("read-after-delete: a deleted object can still be read")
+        if await self._listed():
+            raise self._broken("list-after-delete: a deleted object is still listed")
+
+    async def _listed(self) -> list[tuple[str, int]]:
+        try:
+            return [(meta.key, meta.size) async for meta in self._store.list(self._key)]
+        except AccessDenied as error:
+            raise self._denied("list", error) from error
+
+    async def _applied(self, data: bytes, condition: IfAbsent | IfMatch) -> bool:
+        try:
+            await self._store.put(self._key, data, condition)
+        except PreconditionFailed:
+            return False
+        return True
+
+    async def _allowed(self, what: str, request: Awaitable[T]) -> T:
+        try:
+            return await request
+        except AccessDenied as error:
+            raise self._denied(what, error) from error
+
+    def _denied(self, what: str, error: AccessDenied) -> AccessDenied:
+        return AccessDenied(
+            self._store.url, f"the store does not let Tidelog {what} objects: {error.why}"
+        )
+
+    def _broken(self, promise: str) -> StoreMisconfigured:
+        return StoreMisconfigured(self._store.url, f"the store breaks {promise}. {_REMEDY}")

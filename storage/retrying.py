@@ -1,0 +1,151 @@
+"""Repeats the requests that may be repeated, for as long as a deadline allows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    ObjectMeta,
+    ObjectStore,
+    StoredObject,
+    StoreError,
+    StoreNotApplied,
+    StoreOutcomeUnknown,
+    Suffix,
+)
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_PASSING: tuple[type[StoreError], ...] = (StoreNotApplied, StoreOutcomeUnknown)
+_NOT_APPLIED: tuple[type[StoreError], ...] = (StoreNotApplied,)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """How long and how often. The pause doubles from the first to the longest; a random part of up
+    to a half is taken off it, so that those who failed together do not come back together."""
+
+    deadline_ms: int = 60_000
+    """From the first attempt's start; no attempt begins after it."""
+    pause_ms_first: int = 50
+    pause_ms_max: int = 5_000
+
+
+class RetryingStore:
+    """Another store, asked again after passing faults.
+
+    Repeated: gets, heads, listings (from the last entry on) and deletes; every put that was
+    certainly not applied; and an unconditional put whose outcome is unknown, as putting the same
+    bytes again changes nothing. Not repeated: a conditional put whose outcome is unknown. Its
+    second attempt would be refused by the first one's success, and only the caller, who knows what
+    the object holds, can tell that from a defeat.
+
+    The last error is raised when the deadline has come.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        settings: RetrySettings | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings or RetrySettings()
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        return await self._repeat("get", lambda: self._store.get(key, byte_range), _PASSING)
+
+    async def head(self, key: str) -> ObjectMeta:
+        return await self._repeat("head", lambda: self._store.head(key), _PASSING)
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        repeatable = _PASSING if condition is None else _NOT_APPLIED
+        return await self._repeat("put", lambda: self._store.put(key, data, condition), repeatable)
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        attempts = self._attempts("list")
+        while True:
+            try:
+                async for meta in self._store.list(prefix, start_after):
+                    start_after = meta.key
+                    attempts = self._attempts("list")
+                    yield meta
+                return
+            except _PASSING as error:
+                await attempts.pause(error)
+
+    async def delete(self, key: str) -> None:
+        await self._repeat("delete", lambda: self._store.delete(key), _PASSING)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _repeat(
+        self,
+        operation: str,
+        attempt: Callable[[], Awaitable[T]],
+        repeatable: tuple[type[StoreError], ...],
+    ) -> T:
+        attempts = self._attempts(operation)
+        while True:
+            try:
+                return await attempt()
+            except repeatable as error:
+                await attempts.pause(error)
+
+    def _attempts(self, operation: str) -> _Attempts:
+        return _Attempts(operation, self._clock, self._entropy, self._settings)
+
+
+class _Attempts:
+    """The pauses between one request's attempts."""
+
+    def __init__(
+        self, operation: str, clock: Clock, entropy: Entropy, settings: RetrySettings
+    ) -> None:
+        self._operation = operation
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._failed = 0
+        self._deadline = clock.monotonic() + settings.deadline_ms / 1000
+
+    async def pause(self, error: StoreError) -> None:
+        """Wait before the next attempt, or raise `error` if that would begin too late."""
+        # The exponent is bounded, as doubling a float for hours would overflow it.
+        pause_ms = min(
+            self._settings.pause_ms_max, self._settings.pause_ms_first * 2 ** min(self._failed, 30)
+        )
+        seconds = self._entropy.uniform(pause_ms / 2, pause_ms) / 1000
+        if self._clock.monotonic() + seconds > self._deadline:
+            raise error
+        self._failed += 1
+        _log.warning(
+            "a store request failed and is repeated",
+            extra={
+                "operation": self._operation,
+                "key": error.key,
+                "error": error.why,
+                "attempt": self._failed,
+                "pause_ms": round(seconds * 1000),
+            },
+        )
+        await self._clock.sleep(seconds)
