@@ -155,6 +155,8 @@ def _compress_xerial(data: memoryview) -> bytes:
 def _decompress_snappy(data: memoryview, size_max: int) -> bytearray:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _join_snappy([data], size_max)
+    if bytes(data[: len(_XERIAL_HEADER)]) != _XERIAL_HEADER:
+        raise CorruptCompression("snappy: not version 1 of xerial's framing")
     blocks: list[memoryview] = []
     position = len(_XERIAL_HEADER)
     while position < len(data):
