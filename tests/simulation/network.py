@@ -132,6 +132,10 @@ class SimulatedNetwork:
         """The transport is closed."""
         self._transports.pop(transport.number, None)
 
+    def peers(self, host: str) -> list[str]:
+        """The hosts that have connections with this one."""
+        return list(dict.fromkeys(end.remote[0] for end in self._of_host(host)))
+
     def connected(self, one: str, other: str) -> bool:
         """Whether no partition lies between two hosts and neither has gone silent."""
         return frozenset((one, other)) not in self._partitions and not (
@@ -176,7 +180,7 @@ class SimulatedNetwork:
         if not self.connected(process.host, host):
             error: OSError = TimeoutError(errno.ETIMEDOUT, f"{host}:{port} does not answer")
             self.loop.call_system(CONNECT_SECONDS_MAX, _fail, answer, error)
-        elif listener is None:
+        elif listener is None or not listener.accepting:
             error = ConnectionRefusedError(errno.ECONNREFUSED, f"{host}:{port} refuses")
             self.loop.call_system(self.delay(), _fail, answer, error)
         elif process.alive:
@@ -239,12 +243,16 @@ class SimulatedListener:
     ) -> None:
         self.process = process
         self.factory = factory
+        self.accepting = False
         self._network = network
         self._address = address
 
     @property
     def address(self) -> tuple[str, int]:
         return self._address
+
+    async def accept(self) -> None:
+        self.accepting = True
 
     async def close(self) -> None:
         if self.process.alive:

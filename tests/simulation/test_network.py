@@ -101,7 +101,8 @@ class World:
         return peer
 
     async def serve(self, factory: Callable[[], asyncio.BaseProtocol] | None = None) -> None:
-        await self.network.of(self.server).listen(factory or self.accept, "0.0.0.0", 9092)
+        network = self.network.of(self.server)
+        await (await network.listen(factory or self.accept, "0.0.0.0", 9092)).accept()
         await asyncio.Event().wait()
 
     async def connect(self) -> Peer:
@@ -137,7 +138,8 @@ def test_the_stream_arrives_whole_and_in_order(seed: int) -> None:
 
     async def story(world: World) -> None:
         receiver = SmallBuffers(seed)
-        await world.network.of(world.server).listen(lambda: receiver, "", 9093)
+        listener = await world.network.of(world.server).listen(lambda: receiver, "", 9093)
+        await listener.accept()
         peer = Peer()
         transport = await world.network.of(world.client).connect(lambda: peer, "s", 9093)
         position = 0
@@ -312,7 +314,13 @@ def test_an_address_is_given_once() -> None:
         with pytest.raises(OSError, match="in use"):
             await network.listen(Peer, "0.0.0.0", 9092)
         listener = await network.listen(Peer, "0.0.0.0", 0)
-        assert listener.address[0] == "s"
+        host, port = listener.address
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Peer, host, port)
+        await listener.accept()
+        await network.connect(Peer, host, port)
         await listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(Peer, host, port)
 
     simulate(story)

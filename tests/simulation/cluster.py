@@ -1,0 +1,162 @@
+"""A simulated cluster: its hosts and processes, one bucket, one network, and who restarts whom."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.log_client import LogClient
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import ProcessNetwork, SimulatedNetwork
+from tests.simulation.process import Exit, SimulatedProcess
+from tests.simulation.store import ProcessStore, SimulatedStore
+from tidelog.errors import TidelogError
+
+_OFFSET_MS_MAX = 3000
+_RATE_ERROR_MAX = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one process's program is given."""
+
+    process: SimulatedProcess
+    store: ProcessStore
+    network: ProcessNetwork
+    cluster: SimulatedCluster
+    broker_id: int = -1
+
+
+BrokerProgram = Callable[[Environment], Coroutine[Any, Any, object]]
+"""The main coroutine of a broker's process."""
+ClientProgram = Callable[[Environment], LogClient]
+"""A client's library, in its own process."""
+
+
+class SimulatedCluster:
+    """Starts brokers and clients; restarts a broker that has ended, as an init system would."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int | str,
+        network: SimulatedNetwork,
+        store: SimulatedStore,
+        program: BrokerProgram,
+        client_program: ClientProgram,
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.store = store
+        self.counts: Counter[str] = Counter()
+        self.exits: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.supervising = True
+        self._program = program
+        self._client_program = client_program
+        self._random = random.Random(f"cluster {seed}")
+        self._brokers: dict[int, list[SimulatedProcess]] = {}
+        self._processes: dict[tuple[str, int], SimulatedProcess] = {}
+        self._pids = 100
+
+    # --- brokers ---
+
+    def start_broker(self, broker_id: int, host: str | None = None) -> SimulatedProcess:
+        """One more process with this broker id; usually there is none alive."""
+        name = host if host is not None else broker_host(broker_id)
+        process = self._new_process(f"broker-{broker_id}", name)
+        self._brokers.setdefault(broker_id, []).append(process)
+        process.at_death(lambda: self._broker_died(broker_id, process))
+        environment = self._environment(process, broker_id)
+        self.counts["broker starts"] += 1
+        process.start(lambda: self._program(environment))
+        return process
+
+    def brokers(self, broker_id: int | None = None) -> list[SimulatedProcess]:
+        """The living processes, paused ones included, in the order of their starts."""
+        ids = list(self._brokers) if broker_id is None else [broker_id]
+        return [process for one in ids for process in self._brokers.get(one, []) if process.alive]
+
+    def broker_ids(self) -> list[int]:
+        """The ids that were ever started."""
+        return list(self._brokers)
+
+    def hosts(self) -> list[str]:
+        """The hosts on which clients may find brokers."""
+        return [host for one in self._brokers for host in (broker_host(one), spare_host(one))]
+
+    def _broker_died(self, broker_id: int, process: SimulatedProcess) -> None:
+        assert process.exit is not None
+        self._judge(process.exit)
+        if self.supervising:
+            delay = self._random.uniform(0.0, 3.0)
+            self.loop.call_system(delay, self._restart, broker_id, process.host)
+
+    def _restart(self, broker_id: int, host: str) -> None:
+        if self.supervising and not any(one for one in self.brokers(broker_id) if not one.paused):
+            taken = any(one.host == host for one in self.brokers(broker_id))
+            self.start_broker(broker_id, spare_host(broker_id) if taken else host)
+
+    def _judge(self, ended: Exit) -> None:
+        """A process may end itself for a reason that it names; anything else is a defect."""
+        if ended.killed:
+            self.exits["killed"] += 1
+        elif ended.error is None:
+            self.exits["stopped"] += 1
+        else:
+            self.exits[type(ended.error).__name__] += 1
+            if not isinstance(ended.error, TidelogError | OSError):
+                self.violations.append(f"a broker crashed: {ended.error!r}")
+
+    # --- clients ---
+
+    def start_client(
+        self, name: str, program: Callable[[Environment], Coroutine[Any, Any, object]]
+    ) -> SimulatedProcess:
+        """A client's process on a host of its own."""
+        process = self._new_process(name, f"host-of-{name}")
+        environment = self._environment(process)
+        process.start(lambda: program(environment))
+        return process
+
+    def client_of(self, environment: Environment) -> LogClient:
+        """The client library for a process."""
+        return self._client_program(environment)
+
+    # --- processes ---
+
+    def is_running(self, host: str, pid: int) -> bool:
+        """What the host's table of processes says."""
+        process = self._processes.get((host, pid))
+        return process is not None and process.alive
+
+    def _new_process(self, name: str, host: str) -> SimulatedProcess:
+        self._pids += 1
+        process = SimulatedProcess(
+            self.loop,
+            f"{name}.{self._pids}",
+            host,
+            self._pids,
+            clock_offset_ms=self._random.randint(-_OFFSET_MS_MAX, _OFFSET_MS_MAX),
+            clock_rate=1.0 + self._random.uniform(-_RATE_ERROR_MAX, _RATE_ERROR_MAX),
+        )
+        self._processes[host, self._pids] = process
+        return process
+
+    def _environment(self, process: SimulatedProcess, broker_id: int = -1) -> Environment:
+        return Environment(
+            process, self.store.of(process), self.network.of(process), self, broker_id
+        )
+
+
+def broker_host(broker_id: int) -> str:
+    """Where a broker usually runs."""
+    return f"broker-{broker_id}"
+
+
+def spare_host(broker_id: int) -> str:
+    """Where another process with the same broker id is started by mistake, or to take over."""
+    return f"broker-{broker_id}b"

@@ -1,0 +1,186 @@
+"""Injects faults into a running cluster, by a seeded schedule, and heals them at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from tests.simulation.cluster import SimulatedCluster, spare_host
+from tests.simulation.process import SimulatedProcess
+
+_PUT_WAIT_SECONDS_MAX = 2.0
+
+
+class Nemesis:
+    """One fault after the other, sometimes several at once."""
+
+    def __init__(self, cluster: SimulatedCluster, seed: int | str) -> None:
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._random = random.Random(f"nemesis {seed}")
+        self.counts: Counter[str] = Counter()
+        self._usual = replace(cluster.store.settings)
+        self._background: dict[asyncio.Task[None], None] = {}
+        self._faults: list[tuple[int, str, Callable[[], Awaitable[None]]]] = [
+            (5, "kill", self._kill),
+            (5, "kill during put", self._kill_during_put),
+            (3, "kill twice", self._kill_twice),
+            (3, "pause", self._pause),
+            (3, "take over", self._take_over),
+            (2, "second process", self._second_process),
+            (3, "store burst", self._store_burst),
+            (5, "store faults", self._store_faults),
+            (3, "resets", self._resets),
+            (2, "silence", self._silence),
+            (2, "partition", self._partition),
+        ]
+
+    async def run(self, seconds: float, pause_seconds_mean: float) -> None:
+        """Inject faults for so long."""
+        end = self._loop.time() + seconds
+        while True:
+            await asyncio.sleep(self._random.expovariate(1.0 / pause_seconds_mean))
+            if self._loop.time() >= end:
+                break
+            name, fault = self._choose()
+            self.counts[name] += 1
+            task = asyncio.create_task(self._inject(fault), name=f"fault {name}")
+            self._background[task] = None
+            task.add_done_callback(self._background.pop)
+
+    async def heal(self) -> None:
+        """End every fault: all processes run, all connections can be made, the store serves."""
+        for task in list(self._background):
+            task.cancel()
+        if self._background:
+            await asyncio.wait(list(self._background))
+        self._cluster.store.heal()
+        self._cluster.network.heal()
+        for process in self._cluster.brokers():
+            process.dies_at_step = -1
+            process.resume()
+        for broker_id in self._cluster.broker_ids():
+            if not self._cluster.brokers(broker_id):
+                self._cluster.start_broker(broker_id)
+
+    def _choose(self) -> tuple[str, Callable[[], Awaitable[None]]]:
+        weights = [weight for weight, _, _ in self._faults]
+        _, name, fault = self._random.choices(self._faults, weights)[0]
+        return name, fault
+
+    async def _inject(self, fault: Callable[[], Awaitable[None]]) -> None:
+        await fault()
+
+    def _victim(self) -> SimulatedProcess | None:
+        running = [one for one in self._cluster.brokers() if not one.paused]
+        return self._random.choice(running) if running else None
+
+    # --- processes ---
+
+    async def _kill(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            victim.kill_after_steps(self._steps())
+
+    async def _kill_during_put(self) -> None:
+        victim = self._victim()
+        if victim is None:
+            return
+        give_up_at = self._loop.time() + _PUT_WAIT_SECONDS_MAX
+        while victim.alive and not self._cluster.store.in_flight(victim):
+            if self._loop.time() > give_up_at:
+                return
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(self._random.uniform(0.0, 0.03))
+        victim.kill()
+
+    async def _kill_twice(self) -> None:
+        """Kill it, and its successor while that one recovers."""
+        victim = self._victim()
+        if victim is None:
+            return
+        victim.kill()
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            successor = self._victim()
+            if successor is not None:
+                successor.kill_after_steps(self._steps())
+                return
+
+    def _steps(self) -> int:
+        """How much longer it runs: log-uniform, so that early and late steps are met alike."""
+        return round(10 ** self._random.uniform(0.0, 3.5))
+
+    async def _pause(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            victim.pause()
+            await asyncio.sleep(10 ** self._random.uniform(-1.5, 1.3))
+            victim.resume()
+
+    async def _take_over(self) -> None:
+        """Pause it, let another process take its place, and wake it up."""
+        victim = self._victim()
+        if victim is None:
+            return
+        victim.pause()
+        await asyncio.sleep(self._random.uniform(0.0, 2.0))
+        self._start_rival(victim)
+        await asyncio.sleep(self._random.uniform(8.0, 25.0))
+        victim.resume()
+
+    async def _second_process(self) -> None:
+        """A second process with the same id while the first is well."""
+        victim = self._victim()
+        if victim is not None:
+            self._start_rival(victim)
+
+    def _start_rival(self, process: SimulatedProcess) -> None:
+        for broker_id in self._cluster.broker_ids():
+            living = self._cluster.brokers(broker_id)
+            spare = spare_host(broker_id)
+            if process in living and all(one.host != spare for one in living):
+                self._cluster.start_broker(broker_id, spare)
+
+    # --- store and network ---
+
+    async def _store_burst(self) -> None:
+        seconds = 10 ** self._random.uniform(-1.0, 0.9)
+        self._cluster.store.fail_for(seconds, self._random.uniform(0.3, 1.0))
+
+    async def _store_faults(self) -> None:
+        """Raise the probability of one kind of fault for a while."""
+        settings = self._cluster.store.settings
+        kind = self._random.choice(
+            ["refused", "reply_lost", "request_lost", "delayed", "repeated", "slow"]
+        )
+        name = f"{kind}_probability"
+        setattr(settings, name, self._random.uniform(0.05, 0.5))
+        try:
+            await asyncio.sleep(self._random.uniform(0.5, 6.0))
+        finally:
+            setattr(settings, name, getattr(self._usual, name))
+
+    async def _resets(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            self._cluster.network.reset_connections(victim.host, self._random.uniform(0.3, 1.0))
+
+    async def _silence(self) -> None:
+        victim = self._victim()
+        if victim is not None:
+            self._cluster.network.sever_connections(victim.host, self._random.uniform(0.3, 1.0))
+
+    async def _partition(self) -> None:
+        victim = self._victim()
+        if victim is None:
+            return
+        peers = self._cluster.network.peers(victim.host)
+        for peer in peers:
+            if self._random.random() < 0.6:
+                self._cluster.network.partition(victim.host, peer)
+        await asyncio.sleep(self._random.uniform(0.5, 12.0))
+        self._cluster.network.heal()

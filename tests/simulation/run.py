@@ -1,0 +1,265 @@
+"""One run: a cluster, its clients, faults by the seed's schedule, healing, and the final check."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.checker import Report, check
+from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
+from tests.simulation.history import History, Isolation, Key
+from tests.simulation.log_client import LogClient
+from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import NetworkSettings, SimulatedNetwork
+from tests.simulation.process import SimulatedProcess
+from tests.simulation.store import SimulatedStore, StoreSettings
+from tests.simulation.trace import Trace
+from tests.simulation.workload import (
+    Actor,
+    Consumer,
+    IdempotentProducer,
+    PlainProducer,
+    WorkloadSettings,
+    read_everything,
+)
+
+ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
+
+_HEALED_SECONDS = 5.0
+"""How long clients go on when everything is healed."""
+_DRAIN_SECONDS_MAX = 180.0
+"""Within which clients must have their answers then."""
+_SETTLE_SECONDS = 30.0
+"""Within which a superseded process must have ended itself."""
+_KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is being tried: the program of a broker and the library of a client."""
+
+    broker: BrokerProgram
+    client: ClientProgram
+    exclusive: bool = True
+    """Only one process may serve as a broker id; another one ends itself."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run showed."""
+
+    seed: int
+    digest: str
+    steps: int
+    events: int
+    virtual_seconds: float
+    report: Report
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    tail: list[str] = field(default_factory=list)
+
+    @property
+    def valid(self) -> bool:
+        """Whether every promise was kept."""
+        return self.report.valid
+
+    def line(self) -> str:
+        """The run in one line."""
+        counts = self.counts
+        return (
+            f"seed {self.seed:<6} {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
+            f" steps={self.steps} acked={counts['values acknowledged']}"
+            f" read={counts['values read']} unknown={counts['send unknown']}"
+            f" retried={counts['retried']} kills={counts['exit killed']}"
+            f" fenced={counts['exit Fenced']} starts={counts['broker starts']}"
+            f" store-faults={counts['store faults']} resets={counts['connections broken']}"
+        )
+
+
+def run(
+    seed: int, seconds: float, system: System, sink: Callable[[str], object] | None = None
+) -> Result:
+    """Simulate one seed for so many virtual seconds of faults, then heal and check."""
+    trace = Trace(sink)
+    history = History()
+    with SimulatedLoop(seed, trace) as loop:
+        simulation = _Simulation(loop, seed, system, history)
+        try:
+            loop.run(simulation.main(seconds), seconds + 600.0)
+        except (Deadlock, DeadlineExceeded, Livelock) as error:
+            history.violate(f"{type(error).__name__}: {error}")
+        for text in loop.unhandled:
+            history.violate(f"nobody handled: {text}")
+        for text in simulation.store.violations + simulation.cluster.violations:
+            history.violate(text)
+        return Result(
+            seed,
+            trace.digest(),
+            loop.steps,
+            trace.events,
+            loop.time(),
+            check(history),
+            simulation.count(),
+            history.errors,
+            trace.tail(),
+        )
+
+
+class _Simulation:
+    def __init__(self, loop: SimulatedLoop, seed: int, system: System, history: History) -> None:
+        self.loop = loop
+        self.system = system
+        self.random = random.Random(f"run {seed}")
+        self.history = history
+        self.store = SimulatedStore(loop, seed, _store_settings(self.random))
+        self.network = SimulatedNetwork(loop, seed, _network_settings(self.random))
+        self.cluster = SimulatedCluster(
+            loop, seed, self.network, self.store, system.broker, system.client
+        )
+        self.nemesis = Nemesis(self.cluster, seed)
+        self.settings = WorkloadSettings(
+            keys=_KEYS, pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4))
+        )
+        self.stopping = asyncio.Event()
+
+    async def main(self, seconds: float) -> None:
+        """The whole run."""
+        self.cluster.start_broker(0)
+        await self._in_client("admin", self._create_topics)
+        clients = self._start_clients()
+        await self.nemesis.run(seconds, self.random.choice((1.5, 3.0, 6.0)))
+        await self.nemesis.heal()
+        await asyncio.sleep(_HEALED_SECONDS)
+        self.stopping.set()
+        await self._wait_for(clients, _DRAIN_SECONDS_MAX)
+        await self._in_client("reader", read_everything)
+        if self.system.exclusive:
+            await self._settle()
+
+    async def _create_topics(self, actor: Actor) -> None:
+        partitions = Counter(key.topic for key in self.settings.keys)
+        for topic, count in partitions.items():
+            await actor.persist(
+                lambda topic=topic, count=count: actor.client.create_topic(topic, count, {})  # type: ignore[misc]
+            )
+
+    def _start_clients(self) -> list[SimulatedProcess]:
+        settings = self.settings
+        isolations: list[Isolation] = ["read_committed", "read_uncommitted"]
+        programs: list[tuple[str, ActorProgram]] = [
+            (f"producer-{number}", lambda actor: IdempotentProducer(actor).run())
+            for number in range(settings.producers)
+        ]
+        programs += [
+            (f"plain-{number}", lambda actor: PlainProducer(actor).run())
+            for number in range(settings.plain_producers)
+        ]
+        programs += [
+            (f"consumer-{number}", _consumer(isolations[number % 2]))
+            for number in range(settings.consumers)
+        ]
+        return [self._client(name, program) for name, program in programs]
+
+    def _client(self, name: str, program: ActorProgram) -> SimulatedProcess:
+        async def main(environment: Environment) -> None:
+            client: LogClient = self.cluster.client_of(environment)
+            actor = Actor(
+                name,
+                client,
+                environment.process.clock,
+                random.Random(f"{name} {self.random.getrandbits(64)}"),
+                self.history,
+                self.settings,
+                self.stopping,
+            )
+            await program(actor)
+            await client.close()
+
+        return self.cluster.start_client(name, main)
+
+    async def _in_client(self, name: str, program: ActorProgram) -> None:
+        await self._wait_for([self._client(name, program)], _DRAIN_SECONDS_MAX)
+
+    async def _wait_for(self, clients: list[SimulatedProcess], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                for client in clients:
+                    ended = await client.exited()
+                    if ended.error is not None:
+                        self.history.violate(f"{client.name} failed: {ended.error!r}")
+        except TimeoutError:
+            waiting = ", ".join(one.name for one in clients if one.alive)
+            self.history.violate(
+                f"{waiting} got no answer within {seconds} s after all faults were healed:\n"
+                f"{self.loop.describe_tasks()}"
+            )
+
+    async def _settle(self) -> None:
+        """A superseded process ends itself; one process a broker id is left."""
+        give_up_at = self.loop.time() + _SETTLE_SECONDS
+        for broker_id in self.cluster.broker_ids():
+            while len(self.cluster.brokers(broker_id)) != 1:
+                if self.loop.time() > give_up_at:
+                    names = [one.name for one in self.cluster.brokers(broker_id)]
+                    self.history.violate(f"after healing these live as broker {broker_id}: {names}")
+                    return
+                await asyncio.sleep(0.5)
+
+    def count(self) -> Counter[str]:
+        """How much of everything there was: a run without faults proves nothing."""
+        counts = self.history.counts() + self.cluster.counts
+        for prefix, counter in (
+            ("fault", self.nemesis.counts),
+            ("exit", self.cluster.exits),
+            ("store", self.store.counts),
+            ("network", self.network.counts),
+        ):
+            counts.update({f"{prefix} {name}": count for name, count in counter.items()})
+        faults = ("refused", "reply lost", "request lost", "delayed", "repeated")
+        counts["store faults"] = sum(self.store.counts[name] for name in faults)
+        counts["connections broken"] = (
+            self.network.counts["resets"] + self.network.counts["severed"]
+        )
+        counts["retried"] = sum(
+            count for name, count in self.history.errors.items() if name.startswith("retried")
+        )
+        counts["values acknowledged"] = sum(
+            len(one.sends) for one in self.history.operations if one.outcome == "ok"
+        )
+        counts["values read"] = sum(
+            len(poll.records) for one in self.history.operations for poll in one.polls
+        )
+        return counts
+
+
+def _consumer(isolation: Isolation) -> ActorProgram:
+    return lambda actor: Consumer(actor, isolation).run()
+
+
+def _store_settings(chance: random.Random) -> StoreSettings:
+    """Usual faults of a store, a little different in each run."""
+    scale = chance.choice((0.5, 1.0, 3.0))
+    return StoreSettings(
+        put_seconds_min=0.004 * scale,
+        put_seconds_max=0.030 * scale,
+        get_seconds_min=0.002 * scale,
+        get_seconds_max=0.015 * scale,
+        slow_probability=chance.choice((0.0, 0.01, 0.05)),
+        refused_probability=chance.choice((0.0, 0.01)),
+        reply_lost_probability=chance.choice((0.0, 0.01)),
+        request_lost_probability=chance.choice((0.0, 0.01)),
+        delayed_probability=chance.choice((0.0, 0.01)),
+        repeated_probability=chance.choice((0.0, 0.05)),
+    )
+
+
+def _network_settings(chance: random.Random) -> NetworkSettings:
+    return NetworkSettings(
+        slow_probability=chance.choice((0.0, 0.01, 0.05)),
+        cut_probability=chance.choice((0.05, 0.2)),
+    )
