@@ -16,9 +16,9 @@ class ClusterSettings:
     """broker.session.timeout.ms: a lease that did not change for so long is dead."""
     heartbeat_interval_ms: int = 2000
     """broker.heartbeat.interval.ms: how often a broker renews its lease."""
-    lease_margin_ms: int = 1000
+    lease_margin_ms: int = 2000
     """By how much earlier than the session's end a broker stops trusting its own lease. It covers
-    clocks that run at different rates."""
+    clocks that run at different rates, and a renewal that the network repeats after a later one."""
     delete_grace_ms: int = 600_000
     """log.delete.grace.ms: nothing is deleted sooner after it became obsolete (rules A2, F2)."""
     snapshot_interval_entries: int = 200

@@ -1,0 +1,90 @@
+"""Opened tenures, told to the metadata log lazily and in groups (rule C2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NoReturn
+
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records import OpenedTenures, TenuresOpened
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, TopicId, TopicPartition
+from tidelog.storage.object_store import StoreError
+
+logger = logging.getLogger(__name__)
+
+
+def opened_record(
+    state: ClusterState, epoch: Epoch, opened: Mapping[TopicPartition, LeaderEpoch]
+) -> TenuresOpened | None:
+    """What the log should hear of these openings by incarnation `epoch`: those that are still its
+    current tenures and still name something that is no longer needed; None if there are none."""
+    groups: dict[tuple[TopicId, LeaderEpoch], list[int]] = {}
+    for partition, leader_epoch in opened.items():
+        tenures = state.tenures(partition)
+        if not tenures:
+            continue
+        current = tenures[-1]
+        is_ours = (current.incarnation.epoch, current.leader_epoch) == (epoch, leader_epoch)
+        if is_ours and (len(tenures) > 1 or current.handover is not None):
+            groups.setdefault((partition.topic_id, leader_epoch), []).append(partition.partition)
+    if not groups:
+        return None
+    return TenuresOpened(
+        tuple(
+            [
+                OpenedTenures(topic_id, leader_epoch, tuple(sorted(partitions)))
+                for (topic_id, leader_epoch), partitions in groups.items()
+            ]
+        )
+    )
+
+
+class Openings:
+    """Collects the partitions whose opening image is durable, and tells the log of them together.
+
+    Late is never wrong: until the log knows, it keeps the earlier tenures and their objects.
+    """
+
+    def __init__(
+        self, log: MetadataLog, clock: Clock, incarnation: Incarnation, interval_ms: int = 1000
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._epoch = incarnation.epoch
+        self._interval_seconds = interval_ms / 1000
+        self._opened: dict[TopicPartition, LeaderEpoch] = {}
+
+    def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
+        """The image that opens this tenure is durable in the incarnation's WAL."""
+        self._opened[partition] = leader_epoch
+
+    async def flush(self) -> None:
+        """Tell the log of all that were added. If it fails they are kept for the next time."""
+        told = dict(self._opened)
+        if not told:
+            return
+
+        def build(state: ClusterState) -> tuple[TenuresOpened, ...]:
+            record = opened_record(state, self._epoch, told)
+            return () if record is None else (record,)
+
+        if build(self._log.state):
+            await self._log.append(self._epoch, build)
+        for partition, leader_epoch in told.items():
+            if self._opened.get(partition) == leader_epoch:
+                del self._opened[partition]
+
+    async def run(self) -> NoReturn:
+        """Flush at intervals, for ever. Faults of the store are logged, the rest is raised."""
+        while True:
+            await self._clock.sleep(self._interval_seconds)
+            try:
+                await self.flush()
+            except StoreError as error:
+                logger.warning(
+                    "opened tenures could not be told to the metadata log",
+                    extra={"partitions": len(self._opened), "why": str(error)},
+                )
