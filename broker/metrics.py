@@ -148,11 +148,8 @@ class BrokerMetrics(Collector):
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests: dict[str, RequestMetrics] = {}
-        self.requests_in_flight = 0
-        self.request_bytes_in_flight = 0
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.connections = 0
         self.connections_accepted = 0
         self.connections_refused = Counts()
         self.connections_closed = Counts()
@@ -219,17 +216,10 @@ class BrokerMetrics(Collector):
             for error, count in list(metrics.errors.by_label.items()):
                 errors.add_metric([api, error], count.value)
         yield from (requests, errors, seconds)
-        yield _gauge(REQUESTS_IN_FLIGHT, "Requests being served.", self.requests_in_flight)
-        yield _gauge(
-            REQUEST_BYTES_IN_FLIGHT,
-            "Bytes of requests being served.",
-            self.request_bytes_in_flight,
-        )
 
     def _connection_families(self) -> Iterator[Metric]:
         yield _counter(RECEIVED_BYTES, "Bytes received from clients.", self.received_bytes)
         yield _counter(SENT_BYTES, "Bytes sent to clients.", self.sent_bytes)
-        yield _gauge(CONNECTIONS, "Connections that are open.", self.connections)
         yield _counter(CONNECTIONS_ACCEPTED, "Connections accepted.", self.connections_accepted)
         yield _labelled(
             CONNECTIONS_REFUSED,

@@ -1,0 +1,215 @@
+"""One client's socket: carries the bytes of a pure Connection and starts its requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from tidelog.broker.connection import Connection, TakenRequest
+from tidelog.broker.dispatch import CloseConnection
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.clock import Clock
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.wire import Buffer
+
+
+class SocketOwner(Protocol):
+    """The server, as its sockets see it."""
+
+    def admit(self, socket: ClientSocket, host: str) -> Connection | None:
+        """A new connection's state, or None where a limit forbids it."""
+        ...
+
+    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Task[None]:
+        """Start a request's task, which calls `socket.answered` in the end."""
+        ...
+
+    def relieve(self) -> None:
+        """Memory was given back: let connections that wait for it read again."""
+        ...
+
+    def refused(self, connection: Connection, error: CloseConnection) -> None:
+        """The broker closes this connection."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        ...
+
+
+class ClientSocket(asyncio.BufferedProtocol):
+    """The transport's callbacks, a request's end and the server's sweep are the entry points."""
+
+    def __init__(
+        self, owner: SocketOwner, frames: FrameReader, metrics: BrokerMetrics, clock: Clock
+    ) -> None:
+        self._owner = owner
+        self._frames = frames
+        self._metrics = metrics
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._long_poll: asyncio.Task[None] | None = None
+        self._reading = True
+        self._draining = False
+        self._active = 0.0
+        """When bytes last came or went."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Refuse the connection if a limit says so."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._active = self._clock.monotonic()
+        self._connection = self._owner.admit(self, str(peer[0]) if peer else "")
+        if self._connection is None:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next read goes."""
+        return self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        connection = self._connection
+        if connection is None or self._draining:
+            return
+        self._active = self._clock.monotonic()
+        self._metrics.received_bytes += nbytes
+        try:
+            frames = self._frames.buffer_updated(nbytes)
+        except MalformedMessage as error:
+            self._refuse(CloseConnection("malformed", str(error)))
+            return
+        connection.received(nbytes, frames)
+        if frames:
+            self._advance(connection)
+        self.update_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it has asked for is still answered."""
+        self.drain()
+        return self._transport is not None and not self._transport.is_closing()
+
+    def pause_writing(self) -> None:
+        """The client is slower than its answers."""
+        if self._connection is not None:
+            self._connection.pause_writing()
+            self.update_reading()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._active = self._clock.monotonic()
+        connection.resume_writing()
+        self._advance(connection)
+        self.update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there to be answered. A read that waits for data ends; writes go on."""
+        self._transport = None
+        if self._long_poll is not None:
+            self._long_poll.cancel()
+        if self._connection is not None:
+            self._connection.lost()
+            self._owner.forget(self._connection)
+
+    def answered(
+        self, taken: TakenRequest, buffers: list[Buffer] | None, error: CloseConnection | None
+    ) -> None:
+        """A request's task has ended: with an answer, with none to give, or with a reason to close
+        the connection."""
+        connection = self._connection
+        assert connection is not None
+        if taken.long_poll:
+            self._long_poll = None
+        self._active = self._clock.monotonic()
+        self._send(connection.answer(taken, buffers))
+        if error is not None:
+            self._refuse(error)
+        elif self._draining:
+            self._close_when_finished(connection)
+        else:
+            self._advance(connection)
+            self.update_reading()
+        self._owner.relieve()
+
+    def update_reading(self) -> None:
+        """Read from the socket, or stop, as the connection wants it."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None:
+            return
+        wanted = connection.wants_reading()
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def drain(self) -> None:
+        """Take no further requests, finish those that are being served, then close."""
+        connection = self._connection
+        if connection is None or self._draining:
+            return
+        self._draining = True
+        connection.stop()
+        self.update_reading()
+        self._close_when_finished(connection)
+
+    def abort(self) -> None:
+        """Close at once; what is not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_if_idle(self, now: float, idle_seconds: float) -> None:
+        """Close a connection on which nothing has moved for so long and nothing is being served."""
+        connection = self._connection
+        if connection is None or connection.serving or now - self._active < idle_seconds:
+            return
+        self._refuse(CloseConnection("idle", f"nothing was asked for {idle_seconds:g} s"))
+        self.abort()
+
+    def close_if_stalled(self, now: float, stalled_seconds: float) -> None:
+        """Close a connection that has begun a request and not gone on for so long."""
+        if now - self._active >= stalled_seconds:
+            self._refuse(CloseConnection("stalled", "a request was begun and not completed"))
+            self.abort()
+
+    def _advance(self, connection: Connection) -> None:
+        """Serve what can be served."""
+        try:
+            while (taken := connection.next_request()) is not None:
+                if taken.ready is not None:
+                    self._send(connection.answer(taken, taken.ready))
+                    continue
+                task = self._owner.serve(self, taken)
+                if taken.long_poll:
+                    self._long_poll = task
+        except CloseConnection as error:
+            self._refuse(error)
+
+    def _send(self, buffers: list[Buffer]) -> None:
+        transport = self._transport
+        if transport is None or not buffers:
+            return
+        self._metrics.sent_bytes += sum(map(len, buffers))
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    def _refuse(self, error: CloseConnection) -> None:
+        """Close the connection; answers that are ready are still sent, others are not given."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or transport.is_closing():
+            return
+        self._owner.refused(connection, error)
+        connection.lost()
+        transport.close()
+
+    def _close_when_finished(self, connection: Connection) -> None:
+        if self._transport is not None and not connection.unfinished:
+            self._transport.close()

@@ -1,0 +1,214 @@
+"""The Kafka listener: limits, tasks and shutdown around its clients' connections.
+
+Each request is a task that the server owns. A connection that cannot be understood is closed, and
+others do not notice. Reading stops while a client does not read its answers, has too many requests
+in flight, or the memory for requests is used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.broker.client_socket import ClientSocket
+from tidelog.broker.connection import Connection, TakenRequest
+from tidelog.broker.dispatch import CloseConnection, Dispatcher
+from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
+from tidelog.broker.request_memory import RequestMemory
+from tidelog.broker.services import Services
+from tidelog.network import Listener
+from tidelog.protocol.frames import FrameReader, new_scratch
+from tidelog.protocol.wire import Buffer
+
+logger = logging.getLogger(__name__)
+
+STALLED_SECONDS: Final = 30.0
+"""A client that has begun a request, while others wait for memory, has this long to go on."""
+_SWEEP_SECONDS_MAX: Final = 5.0
+
+
+class KafkaServer:
+    """Serves one listener until it is closed."""
+
+    def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
+        """Everything else (settings, network, clock, metrics) is the broker's."""
+        settings = services.settings
+        self._services = services
+        self._dispatcher = dispatcher
+        self._metrics = services.metrics
+        self._clock = services.clock
+        self._request_bytes_max = settings.integer("socket.request.max.bytes")
+        self._requests_max = settings.integer("connection.requests.in.flight.max")
+        self._shutdown_seconds = settings.integer("shutdown.timeout.ms") / 1000
+        self._memory: RequestMemory[Connection] = RequestMemory(
+            settings.integer("queued.max.request.bytes")
+        )
+        self._scratch = new_scratch()
+        self._sockets: dict[Connection, ClientSocket] = {}
+        self._per_host: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: Listener | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._next_connection_id = 0
+        self._emptied = asyncio.Event()
+        self._closing = False
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address that is really listened on. OSError if it cannot be had."""
+        self._listener = await self._services.network.listen(self._new_socket, host, port)
+        self._sweeper = asyncio.create_task(self._sweep())
+        metrics = self._metrics
+        metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
+        metrics.gauge(REQUESTS_IN_FLIGHT, "Requests being served.", lambda: self._memory.requests)
+        metrics.gauge(
+            REQUEST_BYTES_IN_FLIGHT,
+            "Bytes of requests being received or served.",
+            lambda: self._memory.bytes_held,
+        )
+        return self._listener.address
+
+    async def close(self) -> None:
+        """Stop listening and reading, finish the requests that are being served, disconnect. What
+        is not finished after shutdown.timeout.ms is ended."""
+        self._closing = True
+        if self._listener is not None:
+            await self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for socket in list(self._sockets.values()):
+            socket.drain()
+        if self._sockets or self._tasks:
+            deadline = asyncio.create_task(self._end_after(self._shutdown_seconds))
+            await self._emptied.wait()
+            deadline.cancel()
+            await asyncio.gather(deadline, return_exceptions=True)
+
+    async def _end_after(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        logger.warning(
+            "clients are disconnected before their requests have finished",
+            extra={"requests": len(self._tasks), "connections": len(self._sockets)},
+        )
+        for task in list(self._tasks):
+            task.cancel()
+        for socket in list(self._sockets.values()):
+            socket.abort()
+
+    def _new_socket(self) -> ClientSocket:
+        frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
+        return ClientSocket(self, frames, self._metrics, self._clock)
+
+    def admit(self, socket: ClientSocket, host: str) -> Connection | None:
+        """A new connection's state, or None where a limit forbids it."""
+        limit = self._violated_limit(host)
+        if limit is not None:
+            self._metrics.connections_refused.of(limit).value += 1
+            logger.info("connection refused", extra={"client_host": host, "limit": limit})
+            return None
+        self._next_connection_id += 1
+        connection = Connection(
+            self._dispatcher,
+            self._memory,
+            connection_id=self._next_connection_id,
+            client_host=host,
+            requests_max=self._requests_max,
+        )
+        self._sockets[connection] = socket
+        self._per_host[host] = self._per_host.get(host, 0) + 1
+        self._metrics.connections_accepted += 1
+        return connection
+
+    def _violated_limit(self, host: str) -> str | None:
+        settings = self._services.settings
+        if self._closing:
+            return "closing"
+        if len(self._sockets) >= settings.integer("max.connections"):
+            return "max.connections"
+        overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
+        host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
+        if self._per_host.get(host, 0) >= host_max:
+            return "max.connections.per.ip"
+        return None
+
+    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Task[None]:
+        """Start a request's task."""
+        task = asyncio.create_task(self._serve(socket, taken))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def _serve(self, socket: ClientSocket, taken: TakenRequest) -> None:
+        opened = taken.opened
+        assert opened is not None
+        begun = self._clock.monotonic()
+        buffers: list[Buffer] | None = None
+        refusal: CloseConnection | None = None
+        try:
+            buffers = await self._dispatcher.respond(self._services, opened)
+            opened.route.metrics.observe(self._clock.monotonic() - begun)
+        except CloseConnection as error:
+            refusal = error
+        finally:
+            socket.answered(taken, buffers, refusal)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the connection of a request failed", exc_info=error)
+        self._note_emptied()
+
+    def relieve(self) -> None:
+        """Let connections that wait for memory read again, as far as there is some."""
+        while (connection := self._memory.next_reader()) is not None:
+            self._sockets[connection].update_reading()
+
+    def refused(self, connection: Connection, error: CloseConnection) -> None:
+        """Say why the broker closes a connection."""
+        self._metrics.connections_closed.of(error.reason).value += 1
+        logger.info(
+            "connection closed",
+            extra={
+                "client_host": connection.client_host,
+                "reason": error.reason,
+                "detail": str(error),
+            },
+        )
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        del self._sockets[connection]
+        host = connection.client_host
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+        self.relieve()
+        self._note_emptied()
+
+    def _note_emptied(self) -> None:
+        if self._closing and not self._sockets and not self._tasks:
+            self._emptied.set()
+
+    async def _sweep(self) -> None:
+        """Close connections that are idle, and such as stall a request while others wait."""
+        while True:
+            idle_ms = self._services.settings.integer("connections.max.idle.ms")
+            idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
+            await self._clock.sleep(min(_SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
+            now = self._clock.monotonic()
+            for socket in list(self._sockets.values()):
+                socket.close_if_idle(now, idle_seconds)
+            self.relieve()
+            privileged = self._memory.privileged
+            if privileged is not None:
+                self._sockets[privileged].close_if_stalled(now, STALLED_SECONDS)
+
+
+def host_limits(overrides: str) -> Mapping[str, int]:
+    """max.connections.per.ip.overrides by address."""
+    limits = {}
+    for item in filter(None, overrides.split(",")):
+        host, _, limit = item.rpartition(":")
+        limits[host] = int(limit)
+    return limits
