@@ -1,9 +1,9 @@
 """The produce path: batches are checked off the event loop, get their offsets, go into the WAL.
 
 Submissions are served strictly in the order in which they were made, so a connection's pipelined
-requests keep their order. All that wait are checked together in one call; while it runs, more gather.
-What is appended counts for later decisions at once, and for readers and producers when its slot is
-durable (H4): `Appended.slot` says which one to wait for.
+requests keep their order. All that wait are checked together in one call; while it runs, more
+gather. What is appended counts for later decisions at once, and for readers and producers when its
+slot is durable (H4): `Appended.slot` says which one to wait for.
 
 If the process dies before a slot is durable, nobody was told of its batches, and the successor does
 not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.clock import Clock
@@ -24,11 +24,10 @@ from tidelog.identifiers import Offset, Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import BatchHeader, Buffer, TimestampType
-from tidelog.records.rewriting import rewrite
+from tidelog.records.rewriting import admit
 from tidelog.records.rules import InvalidBatch, Limits, RecordError
-from tidelog.records.validation import validate
 from tidelog.wal.partition_log import AppendRefused
-from tidelog.wal.writer import WalWriter
+from tidelog.wal.writer import WalLost, WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are checked together in one call."""
@@ -75,6 +74,13 @@ class Submission:
     def __post_init__(self) -> None:
         self.size_bytes = sum(len(item.records) for item in self.items)
 
+    def fail(self) -> None:
+        """The broker has ended: whatever was appended of it may or may not become durable."""
+        if not self.done.done():
+            self.done.set_exception(WalLost("the broker has ended; the outcome is unknown"))
+            # Whoever submitted it may have gone; that is no error of the event loop's.
+            self.done.exception()
+
 
 class Prepared(NamedTuple):
     """A batch as it will be stored, but for its offset; with its append time (-1: none)."""
@@ -87,20 +93,21 @@ class Prepared(NamedTuple):
 def prepare(
     requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int
 ) -> list[Prepared | InvalidBatch]:
-    """Check many requests, one batch each, and rewrite those whose topic asks for it. Pure; runs in
-    a worker thread."""
+    """Check many requests, one batch each, and bring them into the form that their topics want.
+    Pure; runs in a worker thread."""
     prepared: list[Prepared | InvalidBatch] = []
-    for request, rules, found in zip(
-        requests, limits, validate(requests, limits, now_ms), strict=True
-    ):
-        if isinstance(found, InvalidBatch):
-            prepared.append(found)
+    for admitted in admit(requests, limits, now_ms):
+        if isinstance(admitted, InvalidBatch):
+            prepared.append(admitted)
             continue
-        info = found[0]
-        data = rewrite(request, info, rules) if info.needs_rewrite else request
+        info = admitted.batches[0]
         log_append_time = info.timestamp_type is TimestampType.LOG_APPEND_TIME
         prepared.append(
-            Prepared(data, BatchHeader.parse(data), info.max_timestamp if log_append_time else -1)
+            Prepared(
+                admitted.buffer,
+                BatchHeader.parse(admitted.buffer),
+                info.max_timestamp if log_append_time else -1,
+            )
         )
     return prepared
 
@@ -116,31 +123,46 @@ class Appender:
         self._offload = offload
         self._clock = clock
         self._waiting: deque[Submission] = deque()
+        self._group: list[Submission] = []
         self._submitted = asyncio.Event()
+        self._has_ended = False
 
     def submit(self, items: list[AppendItem]) -> Submission:
         """Queue a request's batches. Synchronous, so that the caller's order is the log's."""
         submission = Submission(items, asyncio.get_running_loop().create_future())
-        self._waiting.append(submission)
-        self._submitted.set()
+        if self._has_ended:
+            submission.fail()
+        else:
+            self._waiting.append(submission)
+            self._submitted.set()
         return submission
 
-    async def run(self) -> None:
-        """Serve submissions until cancelled."""
-        while True:
-            await self._submitted.wait()
-            await self._writer.wait_for_room()
-            group = self._take_group()
-            now_ms = self._clock.time_ms()
-            items = [item for submission in group for item in submission.items]
-            requests = [item.records for item in items]
-            limits = [item.limits for item in items]
-            prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
-            for submission in group:
-                for item in submission.items:
-                    item.result = self._append(item.partition, next(prepared), now_ms)
-                if not submission.done.done():
-                    submission.done.set_result(None)
+    async def run(self) -> NoReturn:
+        """Serve submissions until cancelled, or until the WAL has ended. Those that are left then
+        are told that nothing of theirs was acknowledged."""
+        try:
+            while True:
+                await self._submitted.wait()
+                await self._writer.wait_for_room()
+                await self._serve_group()
+        finally:
+            self._has_ended = True
+            for submission in (*self._group, *self._waiting):
+                submission.fail()
+
+    async def _serve_group(self) -> None:
+        self._group = group = self._take_group()
+        now_ms = self._clock.time_ms()
+        items = [item for submission in group for item in submission.items]
+        requests = [item.records for item in items]
+        limits = [item.limits for item in items]
+        prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
+        for submission in group:
+            for item in submission.items:
+                item.result = self._append(item.partition, next(prepared), now_ms)
+            if not submission.done.done():
+                submission.done.set_result(None)
+        self._group = []
 
     def _take_group(self) -> list[Submission]:
         group: list[Submission] = []
@@ -179,19 +201,18 @@ class Appender:
             writer.add_opening(opening)
             partition.opened = True
         slot = writer.add_batch(
-            log.topic_partition, log.leader_epoch, batch.data, batch.info, appended.base_offset
+            log.partition, log.leader_epoch, batch.data, batch.info, appended.base_offset
         )
         return Appended(appended.base_offset, batch.log_append_time_ms, log.log_start, slot)
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
         """Move the log start up to `offset`; the new log start, durable."""
         log, writer = partition.log, self._writer
-        if offset > log.log_start:
-            opening = None if partition.opened else log.image()
-            log.move_log_start(offset)
+        opening = None if partition.opened else log.image()
+        if log.set_log_start(offset):
             if opening is not None:
                 writer.add_opening(opening)
                 partition.opened = True
-            writer.add_log_start(log.topic_partition, log.leader_epoch, offset)
+            writer.add_log_start(log.partition, log.leader_epoch, offset)
         await writer.durable(writer.newest_slot)
         return Offset(log.log_start)

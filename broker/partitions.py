@@ -35,15 +35,28 @@ class PartitionError(TidelogError):
 
 
 class Partition:
-    """A partition that this broker leads. `opened`: its image is in this incarnation's WAL (C2)."""
+    """A partition that this broker leads.
 
-    __slots__ = ("fault", "limits", "log", "opened", "readers", "topic_name")
+    `opened`: its image was added to this incarnation's WAL, before anything else of it (C2).
+    `told_opened`: that is durable, and the metadata log is to hear of it.
+    """
+
+    __slots__ = (
+        "fault",
+        "limits",
+        "log",
+        "opened",
+        "readers",
+        "told_opened",
+        "topic_name",
+    )
 
     def __init__(self, topic_name: str, log: PartitionLog, limits: Limits) -> None:
         self.topic_name = topic_name
         self.log = log
         self.limits = limits
         self.opened = False
+        self.told_opened = False
         self.fault: CorruptObject | None = None
         self.readers = WaitQueue()
 
@@ -70,6 +83,10 @@ class PartitionRegistry:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
+
+    def images(self) -> list[PartitionImage]:
+        """The images of all that were opened here, as of now: what a checkpoint holds (D1)."""
+        return [p.log.image() for p in self._partitions.values() if p.opened]
 
     def adopt(
         self,

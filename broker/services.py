@@ -13,7 +13,14 @@ from tidelog.identifiers import Incarnation, TopicId, TopicPartition
 from tidelog.network import Network
 
 if TYPE_CHECKING:
+    from tidelog.broker.appender import Appender
+    from tidelog.broker.fetch_session import FetchSessions
+    from tidelog.broker.fetcher import Fetcher
+    from tidelog.broker.offset_lookup import OffsetLookup
+    from tidelog.broker.partitions import PartitionRegistry
     from tidelog.coordinator.cluster.metadata_log import MetadataLog
+    from tidelog.coordinator.cluster.producer_ids import ProducerIds
+    from tidelog.wal.writer import WalWriter
 
 
 class PartitionSizes(Protocol):
@@ -72,3 +79,38 @@ class Services(Protocol):
 
     @property
     def metrics(self) -> BrokerMetrics: ...
+
+
+class DataServices(Services, Protocol):
+    """A running broker, as the handlers of records see it."""
+
+    @property
+    def partitions(self) -> PartitionRegistry:
+        """The partitions that this broker leads."""
+        ...
+
+    @property
+    def appender(self) -> Appender:
+        """The way into the log."""
+        ...
+
+    @property
+    def wal(self) -> WalWriter:
+        """Tells when a slot is durable."""
+        ...
+
+    @property
+    def fetcher(self) -> Fetcher: ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def offset_lookup(self) -> OffsetLookup: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    def may_serve_reads(self) -> bool:
+        """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+        ...

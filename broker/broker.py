@@ -1,0 +1,392 @@
+"""One broker incarnation: everything between the sockets and the bucket, put together.
+
+The start, step by step, and what a death in between leaves behind:
+
+1. Probe the store, open the metadata log (an empty prefix becomes a cluster). Nothing of ours.
+2. Listen, so that the address is known. Clients that connect early are served once we are ready.
+3. Register (B1), in the entry that fences the incarnation before us. Dying here leaves a registered
+   incarnation without a WAL; the next start fences it like any other.
+4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be repeated
+   by anybody.
+5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
+6. Serve. The first thing written of a partition is its image (C2).
+
+The end: every failure that makes the outcome of an append unknown, and every sign of having been
+superseded, ends `run` with the reason; a new incarnation starts from the bucket. A polite stop
+finishes requests, flushes the WAL, writes a checkpoint and fences itself, so that a successor
+anywhere need not wait for the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from tidelog.broker.append_limits import append_limits
+from tidelog.broker.appender import Appender
+from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.fetch_session import FetchSessions
+from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.handlers import HANDLERS
+from tidelog.broker.log_reader import LogReader
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.offset_lookup import OffsetLookup
+from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.server import KafkaServer
+from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.leases import LeaseKeeper
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.openings import Openings
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.records import BrokerFenced, ConfigScope, ConfigsChanged, Record
+from tidelog.coordinator.cluster.registration import register
+from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.takeover import take_over_fenced
+from tidelog.entropy import Entropy
+from tidelog.identifiers import BrokerId, Incarnation, TopicId
+from tidelog.network import Network
+from tidelog.offload import Offload
+from tidelog.records.rules import Limits
+from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.probe import probe
+from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.recovery import recover
+from tidelog.wal.settings import WalSettings
+from tidelog.wal.tail_cache import TailCache
+from tidelog.wal.writer import DurableSlot, WalWriter
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_EXPIRY_SECONDS = 60.0
+FETCH_SESSION_ID_MAX = 2**31 - 1
+
+
+class Broker:
+    """Construct it, `run` it once, `stop` it. What handlers see of it is `services.DataServices`."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        broker_id: BrokerId,
+        listen: tuple[str, int],
+        advertise: tuple[str, int] | None,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        network: Network,
+        metrics: BrokerMetrics,
+        process: ProcessIdentity,
+        is_running: Callable[[ProcessIdentity], bool | None],
+    ) -> None:
+        self._static_settings = settings
+        self._settings = settings
+        self._broker_id = broker_id
+        self._listen = listen
+        self._advertise = advertise
+        self._store = store
+        self._offload = offload
+        self._process = process
+        self._is_running = is_running
+        self.clock = clock
+        self.entropy = entropy
+        self.network = network
+        self.metrics = metrics
+        self.ready = asyncio.Event()
+        """Set when the broker serves, and when it has ended without ever doing so."""
+        self._stopping = asyncio.Event()
+        self._topic_configs: dict[TopicId, TopicConfig] = {}
+        self._cluster_settings = cluster_settings(settings)
+        self.fetch_sessions = FetchSessions(
+            settings.integer("max.incremental.fetch.session.cache.slots"),
+            lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
+        )
+        self._cache = TailCache(settings.integer("tail.cache.bytes"))
+        self._reader = LogReader(store, self._cache)
+        self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
+        self.offset_lookup = OffsetLookup(self._reader, offload)
+        self._is_serving = False
+        # Known after the start's steps, in this order.
+        self.metadata: MetadataLog
+        self.advertised: tuple[str, int]
+        self.incarnation: Incarnation
+        self._lease: LeaseKeeper
+        self.partitions: PartitionRegistry
+        self.wal: WalWriter
+        self.appender: Appender
+        self.producer_ids: ProducerIds
+        self._checkpointer: Checkpointer
+        self._openings: Openings
+
+    # What handlers ask for.
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings that hold now, altered ones included."""
+        return self._settings
+
+    @property
+    def store_url(self) -> str:
+        """The bucket's address, without credentials."""
+        return self._store.url
+
+    @property
+    def cluster_id(self) -> str:
+        """The bucket's cluster id."""
+        return self.metadata.state.cluster_id
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are served."""
+        return self._is_serving
+
+    def topic_config(self, topic_id: TopicId) -> TopicConfig:
+        """The settings that hold now for an existing topic. KeyError if there is none."""
+        config = self._topic_configs.get(topic_id)
+        if config is None:
+            topic = self.metadata.state.topics[topic_id]
+            config = effective_topic_config(topic.configs, self._settings)
+            self._topic_configs[topic_id] = config
+        return config
+
+    def may_serve_reads(self) -> bool:
+        """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+        return self._lease.fresh(self.clock.monotonic())
+
+    def faults(self) -> Sequence[str]:
+        """What is wrong, in words, for the health endpoint. May be called from any thread."""
+        if not self._is_serving:
+            return ["the broker is starting or has ended"]
+        found = []
+        if not self.may_serve_reads():
+            found.append("the lease could not be renewed in time; reads are not answered")
+        found += [str(p.fault) for p in list(self.partitions) if p.fault is not None]
+        return found
+
+    # Life.
+
+    def stop(self) -> None:
+        """End politely: `run` returns when everything accepted is durable."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Start, serve until stopped, end. Raises what ended the incarnation otherwise."""
+        try:
+            await probe(self._store, self.entropy)
+            self.metadata = await MetadataLog.open(
+                self._store,
+                self.clock,
+                self.entropy,
+                create=True,
+                settings=self._cluster_settings,
+                offload=self._offload,
+            )
+            try:
+                await self._run_registered()
+            finally:
+                self._is_serving = False
+                await self.metadata.close()
+        except ExceptionGroup as errors:
+            raise _first(errors) from None
+        finally:
+            self.ready.set()
+
+    async def _run_registered(self) -> None:
+        self._renew_settings()
+        server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics))
+        address = await server.bind(*self._listen)
+        self.advertised = self._advertise or address
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._serve(server, address))
+                tasks.create_task(self._cancel_start_on_stop(serving))
+        finally:
+            await server.close()
+
+    async def _cancel_start_on_stop(self, serving: asyncio.Task[None]) -> None:
+        """A stop before anything was acknowledged needs no farewell."""
+        await self._stopping.wait()
+        if not self._is_serving:
+            serving.cancel()
+
+    async def _serve(self, server: KafkaServer, address: tuple[str, int]) -> None:
+        registered = await register(
+            self.metadata,
+            self._store,
+            self.clock,
+            self._broker_id,
+            self.advertised,
+            self._process,
+            self._is_running,
+        )
+        self.incarnation = registered.incarnation
+        self._lease = LeaseKeeper(
+            self._store,
+            self.clock,
+            self.entropy,
+            self.metadata,
+            self.incarnation,
+            self._process,
+            registered.started_at,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._lease.run()),
+                tasks.create_task(
+                    self.metadata.follow(self._cluster_settings.heartbeat_interval_ms)
+                ),
+            ]
+            await self._open()
+            wal = tasks.create_task(self.wal.run())
+            background += [
+                tasks.create_task(self.appender.run()),
+                tasks.create_task(self._checkpointer.run()),
+                tasks.create_task(self._openings.run()),
+                tasks.create_task(self._expire_producers()),
+            ]
+            await server.accept()
+            self._is_serving = True
+            self.ready.set()
+            logger.info(
+                "ready",
+                extra={
+                    "incarnation": str(self.incarnation),
+                    "partitions": len(self.partitions),
+                    "address": f"{address[0]}:{address[1]}",
+                },
+            )
+            await self._stopping.wait()
+            await server.close()
+            await self._checkpointer.checkpoint()
+            await self.wal.close()
+            await wal
+            await self._farewell()
+            for task in background:
+                task.cancel()
+
+    async def _open(self) -> None:
+        """Take over what was fenced, recover the partitions, put the data path together."""
+        await take_over_fenced(
+            self.metadata,
+            self._store,
+            self.clock,
+            self.entropy,
+            self.incarnation,
+            self._settings.integer("wal.uploads.in.flight.max"),
+        )
+        state = self.metadata.state
+        epoch = self.incarnation.epoch
+        self.partitions = PartitionRegistry(epoch, lambda: self.metadata.state, self._append_limits)
+        # From here on what others create for us is heard of; what is there already is recovered.
+        self.metadata.subscribe(self._follow)
+        recovered = await recover(
+            self._store,
+            self.clock,
+            self._offload,
+            {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
+            {wal.incarnation: wal.end_slot for wal in state.retired.values()},
+        )
+        self.partitions.adopt(recovered.images, recovered.failures)
+        for partition, fault in recovered.failures.items():
+            logger.error(
+                "a partition cannot be opened",
+                extra={"partition": str(partition), "key": fault.key, "why": fault.why},
+            )
+        wal_settings = wal_settings_of(self._settings)
+        self.wal = WalWriter(
+            self._store,
+            self.clock,
+            self.entropy,
+            self._offload,
+            self.incarnation,
+            wal_settings,
+            self._durable,
+        )
+        self.appender = Appender(self.wal, self.partitions, self._offload, self.clock)
+        self.producer_ids = ProducerIds(self.metadata, self.incarnation)
+        self._openings = Openings(self.metadata, self.clock, self.incarnation)
+        self._checkpointer = Checkpointer(
+            self._store, self._offload, self.wal, self.partitions.images, wal_settings
+        )
+
+    def _durable(self, slot: DurableSlot) -> None:
+        """A slot is durable: show what is in it, then let those go on who wait for it."""
+        self._cache.put(slot.key, slot.data)
+        for advance in slot.advances:
+            hosted = self.partitions.get(advance.partition)
+            if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
+                continue
+            hosted.log.advance(advance)
+            hosted.readers.wake_all()
+            if not hosted.told_opened:
+                hosted.told_opened = True
+                self._openings.add(advance.partition, advance.leader_epoch)
+        self._checkpointer.observe(slot)
+
+    async def _farewell(self) -> None:
+        """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
+        epoch = self.incarnation.epoch
+        try:
+            await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
+        except StoreError as error:
+            logger.warning("the broker could not say farewell", extra={"why": str(error)})
+
+    async def _expire_producers(self) -> NoReturn:
+        while True:
+            await self.clock.sleep(PRODUCER_EXPIRY_SECONDS)
+            expiration_ms = self._settings.integer("producer.id.expiration.ms")
+            now_ms = self.clock.time_ms()
+            for partition in list(self.partitions):
+                partition.log.expire_producers(now_ms, expiration_ms)
+
+    # Settings that may be altered while we run.
+
+    def _follow(self, _: int, records: Sequence[Record]) -> None:
+        """Keep in step with the metadata log."""
+        if any(isinstance(record, ConfigsChanged) for record in records):
+            self._renew_settings()
+        self.partitions.follow(records)
+
+    def _renew_settings(self) -> None:
+        state = self.metadata.state
+        self._settings = self._static_settings.overlaid(
+            state.configs(ConfigScope.CLUSTER, ""),
+            state.configs(ConfigScope.BROKER, str(self._broker_id)),
+        )
+        self._topic_configs.clear()
+
+    def _append_limits(self, topic_id: TopicId) -> Limits:
+        return append_limits(self.topic_config(topic_id), self._settings)
+
+
+def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
+    """The cluster's timings as a broker is configured."""
+    return ClusterSettings(
+        session_timeout_ms=settings.integer("broker.session.timeout.ms"),
+        heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
+        delete_grace_ms=settings.integer("log.delete.grace.ms"),
+    )
+
+
+def wal_settings_of(settings: BrokerSettings) -> WalSettings:
+    """The WAL's settings as a broker is configured."""
+    return WalSettings(
+        linger_ms=settings.integer("wal.linger.ms"),
+        object_bytes_max=settings.integer("wal.object.max.bytes"),
+        uploads_in_flight_max=settings.integer("wal.uploads.in.flight.max"),
+        buffer_bytes_max=settings.integer("wal.buffer.max.bytes"),
+        checkpoint_interval_bytes=settings.integer("wal.checkpoint.interval.bytes"),
+    )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended the broker; the others are its consequences."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

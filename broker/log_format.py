@@ -1,0 +1,49 @@
+"""Structured logs: one line a message, its fields behind it as name=value."""
+
+from __future__ import annotations
+
+import json
+import logging
+from time import gmtime
+from typing import TextIO
+
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class FieldFormatter(logging.Formatter):
+    """`time level logger message name=value ...`; values that hold spaces are quoted as JSON."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a traceback behind it where there is one."""
+        fields = " ".join(
+            f"{name}={_shown(value)}"
+            for name, value in record.__dict__.items()
+            if name not in _STANDARD
+        )
+        line = (
+            f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}"
+            f"{' ' if fields else ''}{fields}"
+        )
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def configure_logging(stream: TextIO, level: int = logging.INFO) -> None:
+    """Log to a stream in UTC. Libraries log from WARNING on."""
+    handler = logging.StreamHandler(stream)
+    formatter = FieldFormatter()
+    formatter.converter = gmtime
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("tidelog").setLevel(level)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or any(c.isspace() or c in '"=' for c in text) else text

@@ -1,0 +1,5 @@
+"""`python -m tidelog.cli`."""
+
+from tidelog.cli import main
+
+main()

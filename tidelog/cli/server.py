@@ -1,0 +1,135 @@
+"""`tidelog server`: run a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+import uvloop
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.health import HealthServer
+from tidelog.broker.log_format import configure_logging
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.setting_loading import load_settings
+from tidelog.broker.settings import BrokerSettings
+from tidelog.cli.address import Address, shown
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster import processes
+from tidelog.entropy import SystemEntropy
+from tidelog.identifiers import BrokerId
+from tidelog.network import SocketNetwork
+from tidelog.offload import ThreadOffload
+from tidelog.storage.location import open_store
+
+logger = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option(
+    "--store", envvar="TIDELOG_STORE", required=True, help="file:///dir, s3://bucket/prefix."
+)
+@click.option("--listen", type=Address(), default="127.0.0.1:9092", show_default=True)
+@click.option("--advertise", type=Address(), default=None, help="What clients are told.")
+@click.option("--broker-id", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A TOML file.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
+@click.option("--http", type=Address(), default=None, help="Where /healthz and /metrics are.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+def server(
+    store: str,
+    listen: tuple[str, int],
+    advertise: tuple[str, int] | None,
+    broker_id: int,
+    config: Path | None,
+    assignments: tuple[str, ...],
+    http: tuple[str, int] | None,
+    as_json: bool,
+) -> None:
+    """Run a broker on a store until SIGTERM or SIGINT.
+
+    The first line on stdout is "ready kafka=HOST:PORT http=HOST:PORT|- cluster=ID broker=N"; logs
+    go to stderr.
+    """
+    settings = load_settings(file=config, flags=assignments)
+    configure_logging(sys.stderr)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(store, listen, advertise, BrokerId(broker_id), settings, http, as_json))
+
+
+async def _serve(
+    store_url: str,
+    listen: tuple[str, int],
+    advertise: tuple[str, int] | None,
+    broker_id: BrokerId,
+    settings: BrokerSettings,
+    http: tuple[str, int] | None,
+    as_json: bool,
+) -> None:
+    clock, entropy = SystemClock(), SystemEntropy()
+    metrics = BrokerMetrics()
+    store = open_store(store_url, clock, entropy)
+    offload = ThreadOffload()
+    broker = Broker(
+        settings,
+        broker_id=broker_id,
+        listen=listen,
+        advertise=advertise,
+        store=store,
+        clock=clock,
+        entropy=entropy,
+        offload=offload,
+        network=SocketNetwork(),
+        metrics=metrics,
+        process=processes.current(),
+        is_running=processes.is_running,
+    )
+    health = None
+    if http is not None:
+        health = HealthServer(
+            *http,
+            health=broker.faults,
+            exposition=metrics.exposition,
+            connections_max=settings.integer("http.connections.max"),
+        )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, broker.stop)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(broker.run())
+            tasks.create_task(_announce(broker, health, as_json))
+    except ExceptionGroup as errors:
+        raise _first(errors) from None
+    finally:
+        if health is not None:
+            health.close()
+        offload.close()
+        await store.close()
+
+
+async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) -> None:
+    await broker.ready.wait()
+    if not broker.is_ready:
+        return
+    kafka = shown(broker.advertised)
+    http = "-" if health is None else shown(health.address)
+    cluster, number = broker.cluster_id, broker.incarnation.broker_id
+    if as_json:
+        line = json.dumps({"kafka": kafka, "http": http, "cluster": cluster, "broker": number})
+    else:
+        line = f"ready kafka={kafka} http={http} cluster={cluster} broker={number}"
+    print(line, flush=True)
+
+
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
+    """The error that ended the broker; the others are its consequences."""
+    error: Exception = errors
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
