@@ -1,0 +1,102 @@
+"""Random messages of any type and version.
+
+Hypothesis chooses a seed and how rich the message may be; the values come from a plain random
+generator, since to draw each of a thousand values from Hypothesis takes fifty times as long.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+from tidelog.protocol.api import registered, request_type, response_type
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.fields import Field, Kind, WireType
+from tidelog.protocol.message import Message, Struct
+from tidelog.protocol.wire import NULL_UUID
+
+ALL: list[tuple[type[Message], int]] = [
+    (message_type, version)
+    for key in registered()
+    for message_type in (request_type(key), response_type(key))
+    for version in message_type.VERSIONS
+]
+"""Every version of every message."""
+
+RICHNESS_MAX = 3
+"""Elements of an array, at most; lengths of other values grow with it too."""
+
+_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
+_ERROR_CODES = [int(code) for code in ErrorCode]
+_YEAR_3000_S = 32_503_680_000
+"""kio turns times into datetimes of whole seconds."""
+
+
+def case_name(case: tuple[type[Message], int]) -> str:
+    """How pytest shows a case."""
+    return f"{case[0].__name__}-{case[1]}"
+
+
+def random_message(message_type: type[Message], version: int, seed: int, richness: int) -> Any:
+    """A message with any values in the fields of `version` and the defaults in the others."""
+    return _Generator(random.Random(seed), version, richness).struct(message_type)
+
+
+class _Generator:
+    def __init__(self, chance: random.Random, version: int, richness: int) -> None:
+        self._chance = chance
+        self._version = version
+        self._richness = richness
+
+    def struct(self, type_: type[Struct]) -> Any:
+        present = (field for field in type_.FIELDS if self._version in field.versions)
+        return type_(**{field.name: self._value(field) for field in present})
+
+    def _value(self, field: Field) -> Any:
+        if self._version in field.nullable and self._chance.random() < 0.2:
+            return None
+        value = self._of_type(field.type, field.name)
+        if field.tag is not None:
+            if self._chance.random() < 0.4:
+                return [] if field.default == () else field.default
+            if field.type.struct is not None and value == field.type.struct():
+                # Kafka knows no difference between a tagged structure with its defaults and none.
+                return None
+        return value
+
+    def _of_type(self, type_: WireType, name: str) -> Any:
+        match type_.kind:
+            case Kind.FIXED:
+                return self._number(type_.code, name)
+            case Kind.UUID:
+                return self._chance.choice((NULL_UUID, UUID(int=self._chance.getrandbits(128))))
+            case Kind.STRING:
+                alphabet = "a-Zü€\U0001f30a\0"
+                return "".join(self._chance.choices(alphabet, k=self._length()))
+            case Kind.BINARY | Kind.RECORDS:
+                return self._chance.randbytes(self._length() ** 2)
+            case Kind.STRUCT:
+                assert type_.struct is not None
+                return self.struct(type_.struct)
+            case Kind.ARRAY:
+                assert type_.element is not None
+                struct = type_.element.kind is Kind.STRUCT
+                length = self._chance.randint(0, self._richness) if struct else self._length()
+                return [self._of_type(type_.element, "") for _ in range(length)]
+
+    def _length(self) -> int:
+        """Usually small; now and then around the length whose prefix takes two bytes."""
+        if self._chance.random() < 0.05 * self._richness:
+            return self._chance.randint(124, 131)
+        return self._chance.randint(0, 2 * self._richness)
+
+    def _number(self, code: str, name: str) -> int:
+        if code == "?":
+            return self._chance.random() < 0.5
+        if name.endswith("error_code"):
+            return self._chance.choice(_ERROR_CODES)
+        if code == "q" and name.endswith("_ms"):
+            return self._chance.randint(0, _YEAR_3000_S) * 1000
+        bits = self._chance.choice((3, _BITS[code]))
+        return self._chance.randrange(-(1 << bits - 1), 1 << bits - 1)
