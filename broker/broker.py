@@ -6,8 +6,8 @@ The start, step by step, and what a death in between leaves behind:
 2. Listen, so that the address is known. Clients that connect early are served once we are ready.
 3. Register (B1), in the entry that fences the incarnation before us. Dying here leaves a registered
    incarnation without a WAL; the next start fences it like any other.
-4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be repeated
-   by anybody.
+4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be
+   repeated by anybody.
 5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
 6. Serve. The first thing written of a partition is its image (C2).
 
@@ -29,11 +29,11 @@ from tidelog.broker.appender import Appender
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.handlers import HANDLERS
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.routes import HANDLERS
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.clock import Clock
@@ -42,7 +42,7 @@ from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.records import BrokerFenced, ConfigScope, ConfigsChanged, Record
+from tidelog.coordinator.cluster.records import BrokerFenced, ConfigsChanged, ConfigScope, Record
 from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.takeover import take_over_fenced
@@ -66,7 +66,7 @@ FETCH_SESSION_ID_MAX = 2**31 - 1
 
 
 class Broker:
-    """Construct it, `run` it once, `stop` it. What handlers see of it is `services.DataServices`."""
+    """Construct it, `run` it once, `stop` it. Handlers see it as `services.DataServices`."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Broker:
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self._expire_producers()),
             ]
-            await server.accept()
+            await server.start()
             self._is_serving = True
             self.ready.set()
             logger.info(
@@ -311,7 +311,12 @@ class Broker:
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self._openings = Openings(self.metadata, self.clock, self.incarnation)
         self._checkpointer = Checkpointer(
-            self._store, self._offload, self.wal, self.partitions.images, wal_settings
+            self._store,
+            self.clock,
+            self._offload,
+            self.wal,
+            self.partitions.opened_logs,
+            wal_settings.checkpoint_interval_bytes,
         )
 
     def _durable(self, slot: DurableSlot) -> None:
@@ -326,7 +331,7 @@ class Broker:
             if not hosted.told_opened:
                 hosted.told_opened = True
                 self._openings.add(advance.partition, advance.leader_epoch)
-        self._checkpointer.observe(slot)
+        self._checkpointer.note(slot)
 
     async def _farewell(self) -> None:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""

@@ -7,6 +7,7 @@ read. The exception is ApiVersions, by which clients find out what is served (KI
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -148,8 +149,21 @@ class Dispatcher:
         context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
         return OpenedRequest(route, message, context)
 
-    async def respond(self, services: Services, opened: OpenedRequest) -> list[Buffer] | None:
-        """Serve a request; the frame that answers it, or None where there is to be no answer.
+    def begin(self, services: Services, opened: OpenedRequest) -> Awaitable[Response | None]:
+        """Call the handler. One that is a plain function does its first steps here and now, in the
+        order in which a connection's requests came; the rest is done when the result is awaited.
+        """
+        try:
+            return opened.route.handler(services, opened.message, opened.context)
+        except Exception as error:  # noqa: BLE001 - `respond` handles it like any later one
+            failed: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    async def respond(
+        self, opened: OpenedRequest, answer: Awaitable[Response | None]
+    ) -> list[Buffer] | None:
+        """The frame that answers a request which has begun, or None where there is to be none.
 
         A handler that fails is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
         request's answers: the fault is ours, and other requests must not suffer from it.
@@ -157,9 +171,9 @@ class Dispatcher:
         Raises:
             CloseConnection: the handler wants it, or no answer has room for the error.
         """
-        route, message, context = opened
+        route, _, context = opened
         try:
-            response = await route.handler(services, message, context)
+            response = await answer
             if response is None:
                 return None
             if route.api_key not in ERRORS_COUNTED_BY_HANDLER:

@@ -84,9 +84,10 @@ class PartitionRegistry:
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
-    def images(self) -> list[PartitionImage]:
-        """The images of all that were opened here, as of now: what a checkpoint holds (D1)."""
-        return [p.log.image() for p in self._partitions.values() if p.opened]
+    def opened_logs(self) -> list[PartitionLog]:
+        """Of all that were opened here: what a checkpoint holds (D1). The others have written
+        nothing in this incarnation, so their base lies with the tenure before."""
+        return [p.log for p in self._partitions.values() if p.opened]
 
     def adopt(
         self,

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Final
 
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection, Dispatcher
+from tidelog.broker.dispatch import CloseConnection, Dispatcher, OpenedRequest
 from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
 from tidelog.network import Listener
 from tidelog.protocol.frames import FrameReader, new_scratch
+from tidelog.protocol.message import Response
 from tidelog.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
@@ -55,9 +56,18 @@ class KafkaServer:
         self._emptied = asyncio.Event()
         self._closing = False
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; the address that is really listened on. OSError if it cannot be had."""
-        self._listener = await self._services.network.listen(self._new_socket, host, port)
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address, so that it is known before anybody can connect; the one that was really
+        taken. OSError if it cannot be had."""
+        self._listener = await self._services.network.listen(
+            self._new_socket, host, port, accepting=False
+        )
+        return self._listener.address
+
+    async def start(self) -> None:
+        """Accept connections from now on. OSError if another process listens there by now."""
+        assert self._listener is not None
+        await self._listener.accept()
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
@@ -67,7 +77,6 @@ class KafkaServer:
             "Bytes of requests being received or served.",
             lambda: self._memory.bytes_held,
         )
-        return self._listener.address
 
     async def close(self) -> None:
         """Stop listening and reading, finish the requests that are being served, disconnect. What
@@ -133,20 +142,32 @@ class KafkaServer:
         return None
 
     def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Task[None]:
-        """Start a request's task."""
-        task = asyncio.create_task(self._serve(socket, taken))
+        """Start a request and its task. What the handler does at once it has done when this
+        returns, so that pipelined writes take effect in the order in which they came."""
+        opened = taken.opened
+        assert opened is not None
+        begun = self._clock.monotonic()
+        answer = self._dispatcher.begin(self._services, opened)
+        task = asyncio.create_task(self._serve(socket, taken, opened, answer, begun))
+        if isinstance(answer, Coroutine):
+            # A task that is cancelled before its first step would leave it unawaited.
+            task.add_done_callback(lambda _: answer.close())
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    async def _serve(self, socket: ClientSocket, taken: TakenRequest) -> None:
-        opened = taken.opened
-        assert opened is not None
-        begun = self._clock.monotonic()
+    async def _serve(
+        self,
+        socket: ClientSocket,
+        taken: TakenRequest,
+        opened: OpenedRequest,
+        answer: Awaitable[Response | None],
+        begun: float,
+    ) -> None:
         buffers: list[Buffer] | None = None
         refusal: CloseConnection | None = None
         try:
-            buffers = await self._dispatcher.respond(self._services, opened)
+            buffers = await self._dispatcher.respond(opened, answer)
             opened.route.metrics.observe(self._clock.monotonic() - begun)
         except CloseConnection as error:
             refusal = error
