@@ -39,7 +39,7 @@ _TAIL_LINES = 25
 
 def simulate(seed: int, seconds: float, variant: str, toy: bool, trace: Path | None) -> Result:
     """One seed, with the named breakage if any."""
-    system: System = toy_system() if toy else tidelog_system()
+    system: System = toy_system() if toy else tidelog_system(seed)
     with ExitStack() as stack:
         if variant:
             stack.enter_context(broken(variant))
@@ -77,13 +77,17 @@ def replay_command(arguments: argparse.Namespace, seed: int) -> str:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.campaign", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.campaign", description=__doc__
+    )
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds (20)")
     parser.add_argument("--first", type=int, default=1, help="the first seed (1)")
     parser.add_argument(
         "--duration", type=float, default=60.0, help="virtual seconds of faults in each run (60)"
     )
-    parser.add_argument("--variant", default="", choices=["", *VARIANTS], help="break it on purpose")
+    parser.add_argument(
+        "--variant", default="", choices=["", *VARIANTS], help="break it on purpose"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--toy", action="store_true", help="try the harness on its toy log")
     parser.add_argument("--trace", type=Path, default=None, help="write the events to this file")

@@ -13,6 +13,7 @@ from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
 from tests.simulation.history import History, Isolation, Key
 from tests.simulation.log_client import LogClient
+from tests.simulation.logs import traced
 from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
@@ -87,7 +88,7 @@ def run(
     """Simulate one seed for so many virtual seconds of faults, then heal and check."""
     trace = Trace(sink)
     history = History()
-    with SimulatedLoop(seed, trace) as loop:
+    with SimulatedLoop(seed, trace) as loop, traced(loop):
         simulation = _Simulation(loop, seed, system, history)
         try:
             loop.run(simulation.main(seconds), seconds + 600.0)

@@ -1,0 +1,77 @@
+"""Tidelog as the system under test: the production broker and the production client."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.cluster import Environment, SimulatedCluster
+from tests.simulation.kafka_client import KafkaLogClient
+from tests.simulation.log_client import LogClient
+from tests.simulation.run import System
+from tidelog.broker.broker import Broker
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.settings import BrokerSettings
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.identifiers import BrokerId
+from tidelog.offload import InlineOffload
+from tidelog.storage.retrying import RetryingStore
+
+PORT = 9092
+KIB = 1024
+
+
+def tidelog_system(seed: int) -> System:
+    """A cluster whose settings differ a little from seed to seed."""
+    settings = _settings(random.Random(f"settings {seed}"))
+
+    async def broker(environment: Environment) -> None:
+        process, cluster = environment.process, environment.cluster
+        await Broker(
+            settings,
+            broker_id=BrokerId(environment.broker_id),
+            listen=("0.0.0.0", PORT),
+            advertise=None,
+            store=RetryingStore(environment.store, process.clock, process.entropy),
+            clock=process.clock,
+            entropy=process.entropy,
+            offload=InlineOffload(),
+            network=environment.network,
+            metrics=BrokerMetrics(),
+            process=_identity(environment),
+            is_running=lambda other: _is_running(cluster, environment, other),
+        ).run()
+
+    def client(environment: Environment) -> LogClient:
+        return KafkaLogClient(environment, [(host, PORT) for host in environment.cluster.hosts()])
+
+    return System(broker, client)
+
+
+def _settings(chance: random.Random) -> BrokerSettings:
+    """Small objects, caches and intervals, so that a short run meets every border."""
+    return BrokerSettings(
+        {
+            "wal.linger.ms": chance.choice((0, 5, 20)),
+            "wal.object.max.bytes": 64 * KIB,
+            "wal.uploads.in.flight.max": chance.choice((1, 2, 4)),
+            "wal.buffer.max.bytes": chance.choice((64 * KIB, 1024 * KIB)),
+            "wal.checkpoint.interval.bytes": chance.choice((8 * KIB, 64 * KIB, 1024 * KIB)),
+            "tail.cache.bytes": chance.choice((0, 16 * KIB, 1024 * KIB)),
+        }
+    )
+
+
+def _identity(environment: Environment) -> ProcessIdentity:
+    process = environment.process
+    return ProcessIdentity(
+        process.host, f"boot-of-{process.host}", "pid:[1]", process.pid, int(process.started_at)
+    )
+
+
+def _is_running(
+    cluster: SimulatedCluster, environment: Environment, other: ProcessIdentity
+) -> bool | None:
+    """What the machine knows of its own processes; nothing of those of others."""
+    if other.host != environment.process.host:
+        return None
+    return cluster.is_running(other.host, other.pid)

@@ -1,0 +1,150 @@
+"""Tidelog broken on purpose, each in one place: the simulation must notice every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tidelog.coordinator.cluster import takeover
+from tidelog.coordinator.cluster.leases import LeaseKeeper
+from tidelog.identifiers import Slot
+from tidelog.storage import sequence
+from tidelog.wal import partition_log
+from tidelog.wal.extents import Advance
+from tidelog.wal.fencing import _Sealer
+from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.producer_state import ProducerState
+from tidelog.wal.writer import WalWriter
+
+_Patch = tuple[Any, str, Any]
+
+
+def _no_dedupe() -> list[_Patch]:
+    """Every batch of an idempotent producer is appended, whatever its sequence."""
+    return [
+        (ProducerState, "find_duplicate", lambda *_: None),
+        (partition_log, "refuse_if_invalid", lambda _: None),
+    ]
+
+
+def _no_sequence_check() -> list[_Patch]:
+    """Repeated batches are recognised, but gaps and disorder are let in."""
+    return [(partition_log, "refuse_if_invalid", lambda _: None)]
+
+
+def _acknowledge_early() -> list[_Patch]:
+    """Nobody waits for the slot to be durable."""
+    import asyncio
+
+    def durable(self: WalWriter, slot: Slot) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    return [(WalWriter, "durable", durable)]
+
+
+def _acknowledge_out_of_order() -> list[_Patch]:
+    """A slot counts as soon as its own put is confirmed."""
+    in_order = WalWriter._acknowledge
+
+    def acknowledge(self: WalWriter) -> None:
+        for slot in sorted(self._confirmed):
+            for waiter in self._waiters.pop(slot, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        in_order(self)
+
+    return [(WalWriter, "_acknowledge", acknowledge)]
+
+
+def _no_seal() -> list[_Patch]:
+    """A take-over believes the first gap that it sees, and puts nothing there."""
+
+    async def seal(store: Any, clock: Any, entropy: Any, dead: Any, start: Slot, _: int) -> Slot:
+        return await _Sealer(store, clock, entropy, dead).guess_tail(start)
+
+    return [(takeover, "seal", seal)]
+
+
+def _taken_is_mine() -> list[_Patch]:
+    """A refused put counts as the writer's own earlier attempt."""
+
+    async def read_back_taken(self: Any) -> sequence.AppendResult:
+        return sequence.Mine("")
+
+    return [(sequence._Append, "_read_back_taken", read_back_taken)]
+
+
+def _unknown_is_lost() -> list[_Patch]:
+    """An attempt with an unknown outcome counts as not applied, whatever lies there."""
+
+    async def read_back(self: Any) -> sequence.AppendResult | None:
+        return None
+
+    return [(sequence._Append, "_read_back", read_back)]
+
+
+def _watermark_behind() -> list[_Patch]:
+    """The high watermark is one below the durable end."""
+    right = PartitionLog.advance
+
+    def advance(self: PartitionLog, slot: Advance) -> None:
+        right(self, slot)
+        if slot.extents:
+            self.high_watermark -= 1
+
+    return [(PartitionLog, "advance", advance)]
+
+
+def _watermark_ahead() -> list[_Patch]:
+    """What is appended is shown before it is durable."""
+    right = PartitionLog._apply_batch
+
+    def apply_batch(self: PartitionLog, *arguments: Any) -> None:
+        right(self, *arguments)
+        self.high_watermark = self._next_offset
+
+    return [(PartitionLog, "_apply_batch", apply_batch)]
+
+
+def _forget_producers() -> list[_Patch]:
+    """A new owner knows nothing of producers."""
+    right = PartitionLog.begin_tenure
+
+    def begin_tenure(self: PartitionLog, leader_epoch: Any) -> None:
+        right(self, leader_epoch)
+        self._producers.clear()
+
+    return [(PartitionLog, "begin_tenure", begin_tenure)]
+
+
+def _no_lease() -> list[_Patch]:
+    """A broker answers reads without asking whether it may have been superseded."""
+    return [(LeaseKeeper, "fresh", lambda *_: True)]
+
+
+VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
+    "no-dedupe": _no_dedupe,
+    "no-sequence-check": _no_sequence_check,
+    "acknowledge-early": _acknowledge_early,
+    "acknowledge-out-of-order": _acknowledge_out_of_order,
+    "no-seal": _no_seal,
+    "taken-is-mine": _taken_is_mine,
+    "unknown-is-lost": _unknown_is_lost,
+    "watermark-behind": _watermark_behind,
+    "watermark-ahead": _watermark_ahead,
+    "forget-producers": _forget_producers,
+    "no-lease": _no_lease,
+}
+
+
+@contextmanager
+def broken(variant: str) -> Iterator[None]:
+    """Break it in the named way while the context lasts."""
+    with ExitStack() as stack:
+        for owner, name, replacement in VARIANTS[variant]():
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, replacement)
+        yield
