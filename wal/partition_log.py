@@ -356,8 +356,15 @@ class PartitionLog:
             case EntryKind.LOG_START:
                 self._log_start_appended = max(self._log_start_appended, entry.base_offset)
                 self._show_log_start(self._log_start_appended)
+            case EntryKind.OPENING if entry.base_offset != self._next_offset:
+                raise CorruptObject(
+                    entry.key,
+                    f"{self.partition}: a tenure opens at offset {entry.base_offset}, not at"
+                    f" {self._next_offset}",
+                )
             case EntryKind.OPENING:
-                raise CorruptObject(entry.key, f"{self.partition}: a tenure opens twice")
+                # The base itself, or the first entry after a checkpoint that has the same state.
+                return
         self._image = None
 
     def _replay_batch(self, entry: IndexEntry, time_ms: int) -> None:

@@ -1,0 +1,224 @@
+"""Checkpoints: what a broker's partitions were as of a slot of its WAL (rule D1).
+
+A checkpoint at slot c holds all of the slots below c and nothing of c and later, for every
+partition that the incarnation leads. The images are taken when slot c begins to be filled, and
+completed and written when all slots below are durable; so what a checkpoint says is never more than
+what the WAL holds, and recovery begins at its slot.
+
+What happens when something fails:
+
+- The process dies before the put: the checkpoint before, and more of the WAL, serve as well.
+- The put's answer is lost: either way the bucket is right. It is repeated; bytes of the same slot
+  may differ in what has moved to the table meanwhile, and either version is true.
+- An old owner wakes up and puts one late: it counts only slots that were durable, so it lies at or
+  below the seal and is true. It may be newer than the one that a successor has begun with; both
+  lead to the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from awscrt.checksums import crc32c
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.image import PartitionImage
+from tidelog.wal.image_codec import Images, encode_images
+from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.writer import DurableSlot, WalWriter
+
+CHECKPOINT_MAGIC = b"TIDECKPT"
+CHECKPOINT_FORMAT_VERSION = 1
+RETRY_SECONDS = 1.0
+
+_HEADER = Struct("<8sIiqqq")
+_CRC = Struct("<I")
+_HEADER_BYTES = _HEADER.size + _CRC.size
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read."""
+
+    key: str
+    incarnation: Incarnation
+    slot: Slot
+    images: Images
+
+
+def checkpoint_prefix(incarnation: Incarnation) -> str:
+    """The beginning of the keys of an incarnation's checkpoints."""
+    return f"checkpoint/{incarnation}/"
+
+
+def checkpoint_key(incarnation: Incarnation, slot: Slot) -> str:
+    """The key of one checkpoint."""
+    return f"{checkpoint_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}"
+
+
+def encode_checkpoint(
+    incarnation: Incarnation, slot: Slot, created_ms: int, images: Sequence[PartitionImage]
+) -> bytes:
+    """A checkpoint's bytes."""
+    header = _HEADER.pack(
+        CHECKPOINT_MAGIC,
+        CHECKPOINT_FORMAT_VERSION,
+        incarnation.broker_id,
+        incarnation.epoch,
+        slot,
+        created_ms,
+    )
+    return b"".join((header, _CRC.pack(crc32c(header)), encode_images(images)))
+
+
+def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
+    """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
+    view = memoryview(data)
+    if len(view) < _HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    magic, version, broker_id, epoch, slot, _ = _HEADER.unpack_from(view)
+    if magic != CHECKPOINT_MAGIC:
+        raise CorruptObject(key, f"it begins with {magic!r}, not {CHECKPOINT_MAGIC!r}")
+    if version > CHECKPOINT_FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} is of checkpoint format {version}; this version of Tidelog reads format"
+            f" {CHECKPOINT_FORMAT_VERSION}: use a newer one; nothing was changed"
+        )
+    if crc32c(view[: _HEADER.size]) != _CRC.unpack_from(view, _HEADER.size)[0] or version < 1:
+        raise CorruptObject(key, "the header's checksum does not match")
+    incarnation = Incarnation(BrokerId(broker_id), Epoch(epoch))
+    if checkpoint_key(incarnation, Slot(slot)) != key:
+        raise CorruptObject(key, f"it is the checkpoint of {incarnation} at slot {slot}")
+    return Checkpoint(key, incarnation, Slot(slot), Images(key, view[_HEADER_BYTES:]))
+
+
+async def list_checkpoints(store: ObjectStore, incarnation: Incarnation) -> list[Slot]:
+    """The slots of an incarnation's checkpoints, ascending."""
+    prefix = checkpoint_prefix(incarnation)
+    slots = []
+    async for found in store.list(prefix):
+        digits = found.key.removeprefix(prefix)
+        if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit():
+            slots.append(Slot(int(digits)))
+    return slots
+
+
+async def newest_checkpoint(store: ObjectStore, incarnation: Incarnation) -> Slot | None:
+    """The slot of an incarnation's newest checkpoint: its floor. None if it has none."""
+    slots = await list_checkpoints(store, incarnation)
+    return slots[-1] if slots else None
+
+
+class CheckpointSchedule:
+    """When a checkpoint is due: pure."""
+
+    def __init__(self, interval_bytes: int) -> None:
+        self._interval_bytes = interval_bytes
+        self._bytes = 0
+        self._newest: Slot | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much has become durable since the last that another is worth its price."""
+        return self._bytes >= self._interval_bytes
+
+    def note(self, size_bytes: int) -> None:
+        """A slot became durable."""
+        self._bytes += size_bytes
+
+    def is_new(self, slot: Slot) -> bool:
+        """Whether a checkpoint at this slot would say more than the newest."""
+        return self._newest is None or slot > self._newest
+
+    def written(self, slot: Slot, bytes_counted: int) -> None:
+        """A checkpoint is in the bucket; `bytes_counted` were durable when it was taken."""
+        self._newest = slot
+        self._bytes -= bytes_counted
+
+    @property
+    def bytes_counted(self) -> int:
+        """What has become durable since the newest checkpoint was taken."""
+        return self._bytes
+
+
+class Checkpointer:
+    """Writes an incarnation's checkpoints. `run` is its task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        offload: Offload,
+        writer: WalWriter,
+        partitions: Callable[[], Iterable[PartitionLog]],
+        interval_bytes: int,
+    ) -> None:
+        """`partitions`: the logs of every partition that the incarnation leads, opened or not,
+        those that it is giving away included, without those that are faulty."""
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._writer = writer
+        self._partitions = partitions
+        self._schedule = CheckpointSchedule(interval_bytes)
+        self._due = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self.written = 0
+        """Checkpoints put."""
+        self.failures = 0
+        """Puts that failed; each is tried again."""
+
+    def note(self, slot: DurableSlot) -> None:
+        """A slot became durable; to be called by the writer's `on_durable`."""
+        self._schedule.note(slot.size_bytes)
+        if self._schedule.is_due:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Write a checkpoint whenever one is due, until cancelled."""
+        while True:
+            await self._due.wait()
+            try:
+                await self.checkpoint()
+            except StoreError as error:
+                # Nothing depends on it but the time that a recovery takes.
+                self.failures += 1
+                _log.warning("checkpoint failed, will be tried again", extra={"why": str(error)})
+                await self._clock.sleep(RETRY_SECONDS)
+            if not self._schedule.is_due:
+                self._due.clear()
+
+    async def checkpoint(self) -> Slot | None:
+        """Write a checkpoint of all that was added so far; its slot, or None if nothing is new.
+
+        Also for a clean stop, before the writer is closed. Raises StoreError (call again) and
+        WalLost.
+        """
+        async with self._writing:
+            slot = self._writer.begin_slot()
+            if not self._schedule.is_new(slot):
+                return None
+            counted = self._schedule.bytes_counted
+            taken = [(log, log.image()) for log in self._partitions()]
+            await self._writer.durable(Slot(slot - 1))
+            # A partition that is gone since (deleted, given away) is not kept up to date any more.
+            present = {id(log) for log in self._partitions()}
+            images = [log.complete(image) for log, image in taken if id(log) in present]
+            incarnation = self._writer.incarnation
+            data = await self._offload.run(
+                encode_checkpoint, incarnation, slot, self._clock.time_ms(), images
+            )
+            await self._store.put(checkpoint_key(incarnation, slot), data)
+            self._schedule.written(slot, counted)
+            self.written += 1
+            return slot

@@ -1,0 +1,214 @@
+"""Reading one incarnation's WAL from the bucket: newest checkpoint, then footers and indexes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore, Suffix
+from tidelog.wal.checkpoint import (
+    Checkpoint,
+    checkpoint_key,
+    decode_checkpoint,
+    newest_checkpoint,
+)
+from tidelog.wal.object_format import (
+    TAIL_READ_BYTES,
+    ObjectHeader,
+    SlotIndex,
+    decode_tail,
+    tail_bytes,
+    wal_key,
+)
+from tidelog.wal.reading import read_all
+
+READS_AT_ONCE_MAX = 64
+READ_AHEAD_SLOTS_MAX = 32
+
+
+class MissingObject(CorruptObject):
+    """An object that must be there and is not."""
+
+
+TenureKey: TypeAlias = tuple[TopicPartition, LeaderEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class WalContent:
+    """What one WAL says from its floor on. Pure; found once, asked for many tenures."""
+
+    incarnation: Incarnation
+    checkpoint: Checkpoint | CorruptObject | None
+    start: Slot
+    """The checkpoint's slot, else 0."""
+    slots: Sequence[SlotIndex | CorruptObject]
+    """From `start` to the end, without a gap; a slot that is missing or broken is its error."""
+    in_checkpoint: Mapping[TenureKey, int]
+    """The tenures that the checkpoint lists, and the rows of their images."""
+    openings: Mapping[TenureKey, tuple[Slot, int]]
+    """The tenures whose opening image lies in these slots, and its row in the slot's images."""
+
+    @property
+    def end(self) -> Slot:
+        return Slot(self.start + len(self.slots))
+
+    @property
+    def misses_objects(self) -> bool:
+        """Whether anything of it is not there."""
+        parts = (self.checkpoint, *self.slots)
+        return any(isinstance(part, MissingObject) for part in parts)
+
+    @property
+    def first_damage(self) -> CorruptObject | None:
+        """Why it cannot be proved that a tenure is not in here; None if it can."""
+        if isinstance(self.checkpoint, CorruptObject):
+            return self.checkpoint
+        return next((found for found in self.slots if isinstance(found, CorruptObject)), None)
+
+
+def content_of(
+    incarnation: Incarnation,
+    checkpoint: Checkpoint | CorruptObject | None,
+    start: Slot,
+    slots: Sequence[SlotIndex | CorruptObject],
+) -> WalContent:
+    """What was read, checked slot against slot. Pure."""
+    checked = _check_chain(slots)
+    openings: dict[TenureKey, tuple[Slot, int]] = {}
+    for found in checked:
+        if isinstance(found, SlotIndex) and found.images is not None:
+            for row, tenure in enumerate(found.images.tenures):
+                openings.setdefault(tenure, (found.header.slot, row))
+    listed = {}
+    if isinstance(checkpoint, Checkpoint):
+        listed = {tenure: row for row, tenure in enumerate(checkpoint.images.tenures)}
+    return WalContent(incarnation, checkpoint, start, checked, listed, openings)
+
+
+def _check_chain(slots: Sequence[SlotIndex | CorruptObject]) -> list[SlotIndex | CorruptObject]:
+    """Each slot must name the checksum of the one before it."""
+    checked: list[SlotIndex | CorruptObject] = []
+    previous: SlotIndex | CorruptObject | None = None
+    for found in slots:
+        if (
+            isinstance(found, SlotIndex)
+            and isinstance(previous, SlotIndex)
+            and found.header.previous_crc != previous.crc
+        ):
+            found = CorruptObject(found.key, "it does not continue the slot before it")
+        checked.append(found)
+        previous = found
+    return checked
+
+
+class WalReader:
+    """Reads WALs; the limit on reads at once is shared by all."""
+
+    def __init__(self, store: ObjectStore, offload: Offload) -> None:
+        self._store = store
+        self._offload = offload
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+
+    async def read(self, incarnation: Incarnation, end: Slot | None) -> WalContent:
+        """A WAL from its newest checkpoint to its end.
+
+        With `end` (of a sealed WAL) every slot below it must be there. Without, the end is the
+        first slot that is missing or holds a seal (G2). An object that is missing because a newer
+        checkpoint has made it superfluous makes the reading begin again (C7). Raises StoreError
+        and UnsupportedFormat.
+        """
+        floor = await newest_checkpoint(self._store, incarnation)
+        while True:
+            content = await self._read_from(incarnation, floor, end)
+            if end is not None and not content.misses_objects:
+                return content
+            newest = await newest_checkpoint(self._store, incarnation)
+            if newest == floor:
+                return content
+            if not content.misses_objects and newest is not None and newest <= content.end:
+                return content
+            floor = newest
+
+    async def read_object(self, key: str) -> Buffer | MissingObject:
+        """A whole object that must be there."""
+        async with self._at_once:
+            try:
+                return (await self._store.get(key)).data
+            except ObjectNotFound:
+                return MissingObject(key, "it is missing")
+
+    async def _read_from(
+        self, incarnation: Incarnation, floor: Slot | None, end: Slot | None
+    ) -> WalContent:
+        checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
+        start = Slot(0) if floor is None else floor
+        if end is None:
+            slots = await self._read_ahead(incarnation, start)
+        else:
+            slots = [
+                CorruptObject(wal_key(incarnation, found.slot), f"a seal below the end, {end}")
+                if isinstance(found, ObjectHeader)
+                else found
+                for found in await self._read_slots(incarnation, range(start, end))
+            ]
+        return await self._offload.run(content_of, incarnation, checkpoint, start, slots)
+
+    async def _read_checkpoint(
+        self, incarnation: Incarnation, slot: Slot
+    ) -> Checkpoint | CorruptObject:
+        key = checkpoint_key(incarnation, slot)
+        data = await self.read_object(key)
+        if isinstance(data, CorruptObject):
+            return data
+        try:
+            return await self._offload.run(decode_checkpoint, key, data)
+        except CorruptObject as error:
+            return error
+
+    async def _read_ahead(
+        self, incarnation: Incarnation, start: Slot
+    ) -> list[SlotIndex | CorruptObject]:
+        found: list[SlotIndex | CorruptObject] = []
+        width = 1
+        while True:
+            first = start + len(found)
+            for slot in await self._read_slots(incarnation, range(first, first + width)):
+                if isinstance(slot, MissingObject | ObjectHeader):
+                    return found
+                found.append(slot)
+            width = min(2 * width, READ_AHEAD_SLOTS_MAX)
+
+    async def _read_slots(self, incarnation: Incarnation, slots: range) -> list[_Found]:
+        async def read(number: int) -> _Found:
+            return await self._read_slot(incarnation, Slot(number))
+
+        return await read_all(read, slots, self._at_once)
+
+    async def _read_slot(self, incarnation: Incarnation, slot: Slot) -> _Found:
+        key = wal_key(incarnation, slot)
+        try:
+            stored = await self._store.get(key, Suffix(TAIL_READ_BYTES))
+            tail, size = stored.data, stored.size
+            needed = tail_bytes(key, tail, size)
+            if needed > len(tail):
+                rest = ByteRange(size - needed, needed - len(tail))
+                tail = b"".join(((await self._store.get(key, rest)).data, tail))
+                found = await self._offload.run(decode_tail, key, tail, size)
+            else:
+                found = decode_tail(key, tail, size)
+        except ObjectNotFound:
+            return MissingObject(key, "it is missing")
+        except CorruptObject as error:
+            return error
+        header = found.header if isinstance(found, SlotIndex) else found
+        if (header.incarnation, header.slot) != (incarnation, slot):
+            return CorruptObject(key, f"it is slot {header.slot} of {header.incarnation}")
+        return found
+
+
+_Found: TypeAlias = "SlotIndex | ObjectHeader | CorruptObject"
