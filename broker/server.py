@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Mapping
+from functools import partial
 from typing import Final
 
 from tidelog.broker.client_socket import ClientSocket
@@ -80,12 +81,8 @@ class KafkaServer:
 
     async def close(self) -> None:
         """Stop listening and reading, finish the requests that are being served, disconnect. What
-        is not finished after shutdown.timeout.ms is ended."""
-        self._closing = True
-        if self._listener is not None:
-            await self._listener.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        is not finished after shutdown.timeout.ms is ended. May be called again."""
+        await self._stop()
         for socket in list(self._sockets.values()):
             socket.drain()
         if self._sockets or self._tasks:
@@ -94,12 +91,32 @@ class KafkaServer:
             deadline.cancel()
             await asyncio.gather(deadline, return_exceptions=True)
 
+    async def abort(self) -> None:
+        """Stop at once: requests are ended, connections cut. For a broker that cannot go on."""
+        await self._stop()
+        self._end()
+        if self._sockets or self._tasks:
+            await self._emptied.wait()
+
+    async def _stop(self) -> None:
+        self._closing = True
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
+
     async def _end_after(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
         logger.warning(
             "clients are disconnected before their requests have finished",
             extra={"requests": len(self._tasks), "connections": len(self._sockets)},
         )
+        self._end()
+
+    def _end(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         for socket in list(self._sockets.values()):
@@ -149,11 +166,8 @@ class KafkaServer:
         begun = self._clock.monotonic()
         answer = self._dispatcher.begin(self._services, opened)
         task = asyncio.create_task(self._serve(socket, taken, opened, answer, begun))
-        if isinstance(answer, Coroutine):
-            # A task that is cancelled before its first step would leave it unawaited.
-            task.add_done_callback(lambda _: answer.close())
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(partial(self._done, socket, taken, answer))
         return task
 
     async def _serve(
@@ -174,8 +188,19 @@ class KafkaServer:
         finally:
             socket.answered(taken, buffers, refusal)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(
+        self,
+        socket: ClientSocket,
+        taken: TakenRequest,
+        answer: Awaitable[Response | None],
+        task: asyncio.Task[None],
+    ) -> None:
         self._tasks.discard(task)
+        if not taken.done:
+            # It was cancelled before its first step: nothing has awaited the answer.
+            if isinstance(answer, Coroutine):
+                answer.close()
+            socket.answered(taken, None, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the connection of a request failed", exc_info=error)
         self._note_emptied()
