@@ -145,7 +145,7 @@ class SimulatedNetwork:
     # --- connections ---
 
     def bind(
-        self, process: SimulatedProcess, factory: ProtocolFactory, port: int
+        self, process: SimulatedProcess, factory: ProtocolFactory, port: int, accepting: bool
     ) -> SimulatedListener:
         """Listen on a host's port; 0 picks a free one."""
         if port == 0:
@@ -153,7 +153,9 @@ class SimulatedNetwork:
         address = (process.host, port)
         if address in self._listeners:
             raise OSError(errno.EADDRINUSE, f"address {address} is in use")
-        listener = self._listeners[address] = SimulatedListener(self, process, factory, address)
+        listener = self._listeners[address] = SimulatedListener(
+            self, process, factory, address, accepting
+        )
         return listener
 
     def unbind(self, listener: SimulatedListener) -> None:
@@ -240,10 +242,11 @@ class SimulatedListener:
         process: SimulatedProcess,
         factory: ProtocolFactory,
         address: tuple[str, int],
+        accepting: bool,
     ) -> None:
         self.process = process
         self.factory = factory
-        self.accepting = False
+        self.accepting = accepting
         self._network = network
         self._address = address
 
@@ -266,8 +269,10 @@ class ProcessNetwork:
         self._network = network
         self._process = process
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
-        return self._network.bind(self._process, factory, port)
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
+    ) -> Listener:
+        return self._network.bind(self._process, factory, port, accepting)
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         answer = self._network.dial(self._process, host, port)

@@ -101,8 +101,7 @@ class World:
         return peer
 
     async def serve(self, factory: Callable[[], asyncio.BaseProtocol] | None = None) -> None:
-        network = self.network.of(self.server)
-        await (await network.listen(factory or self.accept, "0.0.0.0", 9092)).accept()
+        await self.network.of(self.server).listen(factory or self.accept, "0.0.0.0", 9092)
         await asyncio.Event().wait()
 
     async def connect(self) -> Peer:
@@ -138,8 +137,7 @@ def test_the_stream_arrives_whole_and_in_order(seed: int) -> None:
 
     async def story(world: World) -> None:
         receiver = SmallBuffers(seed)
-        listener = await world.network.of(world.server).listen(lambda: receiver, "", 9093)
-        await listener.accept()
+        await world.network.of(world.server).listen(lambda: receiver, "", 9093)
         peer = Peer()
         transport = await world.network.of(world.client).connect(lambda: peer, "s", 9093)
         position = 0
@@ -313,7 +311,7 @@ def test_an_address_is_given_once() -> None:
         network = world.network.of(world.server)
         with pytest.raises(OSError, match="in use"):
             await network.listen(Peer, "0.0.0.0", 9092)
-        listener = await network.listen(Peer, "0.0.0.0", 0)
+        listener = await network.listen(Peer, "0.0.0.0", 0, accepting=False)
         host, port = listener.address
         with pytest.raises(ConnectionRefusedError):
             await network.connect(Peer, host, port)

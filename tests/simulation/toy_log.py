@@ -88,8 +88,7 @@ class ToyBroker:
                 break
             except StoreError:
                 await asyncio.sleep(0.1)
-        listener = await self._network.listen(lambda: _Lines(self._answer), "0.0.0.0", PORT)
-        await listener.accept()
+        await self._network.listen(lambda: _Lines(self._answer), "0.0.0.0", PORT)
         await self._broken
 
     def _answer(self, request: dict[str, Any], transport: asyncio.Transport) -> None:
