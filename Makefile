@@ -14,6 +14,9 @@ PYTEST ?=
 LONG := integration or compat or spark or slow
 CODE := tidelog storage wal coordinator broker localstack tests benchmarks scripts scripts/typing-links
 
+# The same order of sets in every process: a simulation's seed replays, test processes agree on names.
+export PYTHONHASHSEED ?= 0
+
 SEEDS ?= 200
 FIRST ?= 1
 DURATION ?= 120
