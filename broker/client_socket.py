@@ -88,8 +88,12 @@ class ClientSocket(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; what it has asked for is still answered."""
-        self.drain()
-        return self._transport is not None and not self._transport.is_closing()
+        connection = self._connection
+        if connection is None or self._transport is None:
+            return False
+        self._draining = True
+        self._close_when_finished(connection)
+        return not self._transport.is_closing()
 
     def pause_writing(self) -> None:
         """The client is slower than its answers."""
@@ -129,17 +133,17 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._send(connection.answer(taken, buffers))
         if error is not None:
             self._refuse(error)
-        elif self._draining:
-            self._close_when_finished(connection)
         else:
             self._advance(connection)
             self.update_reading()
+        if self._draining:
+            self._close_when_finished(connection)
         self._owner.relieve()
 
     def update_reading(self) -> None:
         """Read from the socket, or stop, as the connection wants it."""
         transport, connection = self._transport, self._connection
-        if transport is None or connection is None:
+        if transport is None or connection is None or transport.is_closing():
             return
         wanted = connection.wants_reading()
         if wanted != self._reading:
@@ -152,7 +156,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Take no further requests, finish those that are being served, then close."""
         connection = self._connection
-        if connection is None or self._draining:
+        if connection is None:
             return
         self._draining = True
         connection.stop()

@@ -142,9 +142,6 @@ class Connection:
     def wants_reading(self) -> bool:
         """Whether the server shall read from the socket. Where memory is what is lacking, the
         connection is remembered by RequestMemory."""
-        return self._open and not self._frames and self._accepting() and self._memory.may_read(self)
-
-    def _accepting(self) -> bool:
         if self._open and not self._frames and self._accepting():
             return self._memory.may_read(self)
         self._memory.withdraw(self)
