@@ -23,10 +23,11 @@ from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.batch import BatchHeader, Buffer, TimestampType
+from tidelog.records.batch import BatchHeader, TimestampType
+from tidelog.records.buffers import Buffer
 from tidelog.records.rewriting import admit
 from tidelog.records.rules import InvalidBatch, Limits, RecordError
-from tidelog.wal.partition_log import AppendRefused
+from tidelog.wal.producer_state import AppendRefused
 from tidelog.wal.writer import WalLost, WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
@@ -40,6 +41,8 @@ class Appended(NamedTuple):
     log_append_time_ms: int
     log_start: int
     slot: Slot
+    records: int
+    """0 for a duplicate, which was counted before."""
 
 
 class AppendFailed(NamedTuple):
@@ -196,14 +199,21 @@ class Appender:
                 batch.log_append_time_ms,
                 log.log_start,
                 writer.newest_slot,
+                records=0,
             )
         if opening is not None:
             writer.add_opening(opening)
             partition.opened = True
         slot = writer.add_batch(
-            log.partition, log.leader_epoch, batch.data, batch.info, appended.base_offset
+            log.partition, log.leader_epoch, batch.data, batch.header, appended.base_offset
         )
-        return Appended(appended.base_offset, batch.log_append_time_ms, log.log_start, slot)
+        return Appended(
+            appended.base_offset,
+            batch.log_append_time_ms,
+            log.log_start,
+            slot,
+            batch.header.record_count,
+        )
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
         """Move the log start up to `offset`; the new log start, durable."""

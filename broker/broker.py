@@ -22,13 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.layer_metrics import WalCollector
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
@@ -235,7 +236,7 @@ class Broker:
             registered.started_at,
         )
         async with asyncio.TaskGroup() as tasks:
-            background = [
+            background: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._lease.run()),
                 tasks.create_task(
                     self.metadata.follow(self._cluster_settings.heartbeat_interval_ms)
@@ -290,8 +291,10 @@ class Broker:
             self._offload,
             {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
             {wal.incarnation: wal.end_slot for wal in state.retired.values()},
+            unopened={self.incarnation},
         )
         self.partitions.adopt(recovered.images, recovered.failures)
+        self.metrics.partitions = len(self.partitions)
         for partition, fault in recovered.failures.items():
             logger.error(
                 "a partition cannot be opened",
@@ -307,6 +310,7 @@ class Broker:
             wal_settings,
             self._durable,
         )
+        self.metrics.registry.register(WalCollector(self.wal.metrics))
         self.appender = Appender(self.wal, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self._openings = Openings(self.metadata, self.clock, self.incarnation)
@@ -356,6 +360,7 @@ class Broker:
         if any(isinstance(record, ConfigsChanged) for record in records):
             self._renew_settings()
         self.partitions.follow(records)
+        self.metrics.partitions = len(self.partitions)
 
     def _renew_settings(self) -> None:
         state = self.metadata.state

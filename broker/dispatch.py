@@ -63,7 +63,7 @@ class RequestContext:
     connection_id: int
 
 
-Handler: TypeAlias = "Callable[[Services, Any, RequestContext], Awaitable[Response | None]]"
+Handler: TypeAlias = "Callable[[Any, Any, RequestContext], Awaitable[Response | None]]"
 """(broker, request, context) -> the answer, or None where there is to be none (acks=0)."""
 
 

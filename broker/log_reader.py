@@ -19,9 +19,9 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     LENGTH_PREFIX_SIZE,
     MAGIC,
-    Buffer,
     checksum,
 )
+from tidelog.records.buffers import Buffer
 from tidelog.storage.object_store import ByteRange, ObjectNotFound, ObjectStore, StoreError
 from tidelog.wal.extents import Extent, Extents
 from tidelog.wal.tail_cache import TailCache

@@ -34,14 +34,8 @@ CONNECTIONS_CLOSED: Final = "tidelog_connections_closed"
 PRODUCED_RECORDS: Final = "tidelog_produced_records"
 PRODUCED_BYTES: Final = "tidelog_produced_bytes"
 FETCHED_BYTES: Final = "tidelog_fetched_bytes"
-WAL_PUTS: Final = "tidelog_wal_puts"
-WAL_BYTES: Final = "tidelog_wal_bytes"
-WAL_PUT_SECONDS: Final = "tidelog_wal_put_seconds"
-STORE_OPERATIONS: Final = "tidelog_store_operations"
-STORE_ERRORS: Final = "tidelog_store_errors"
-STORE_BYTES: Final = "tidelog_store_bytes"
-STORE_SECONDS: Final = "tidelog_store_seconds"
 PARTITIONS: Final = "tidelog_partitions"
+STORAGE_FAULTS: Final = "tidelog_storage_faults"
 
 SECONDS_BOUNDS: Final = (
     0.0005,
@@ -128,20 +122,6 @@ class RequestMetrics:
         self.durations.observe(seconds)
 
 
-class StoreMetrics:
-    """What happened to one kind of store operation."""
-
-    __slots__ = ("durations", "errors", "moved", "operations")
-
-    def __init__(self) -> None:
-        self.operations = 0
-        self.moved = 0
-        """Bytes read or written."""
-        self.durations = Durations()
-        self.errors = Counts()
-        """By the name of the error."""
-
-
 class BrokerMetrics(Collector):
     """All metrics of one broker. Written in the event loop's thread, read in any."""
 
@@ -156,11 +136,8 @@ class BrokerMetrics(Collector):
         self.produced_records = 0
         self.produced_bytes = 0
         self.fetched_bytes = 0
-        self.wal_puts = 0
-        self.wal_bytes = 0
-        self.wal_put_durations = Durations()
-        self.store: dict[str, StoreMetrics] = {}
         self.partitions = 0
+        self.storage_faults = 0
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self.registry.register(self)
 
@@ -169,13 +146,6 @@ class BrokerMetrics(Collector):
         metrics = self.requests.get(name)
         if metrics is None:
             metrics = self.requests[name] = RequestMetrics()
-        return metrics
-
-    def store_operation(self, kind: str) -> StoreMetrics:
-        """Operations on the object store of a kind ("get", "put", ...)."""
-        metrics = self.store.get(kind)
-        if metrics is None:
-            metrics = self.store[kind] = StoreMetrics()
         return metrics
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
@@ -194,7 +164,6 @@ class BrokerMetrics(Collector):
         yield from self._request_families()
         yield from self._connection_families()
         yield from self._data_families()
-        yield from self._store_families()
         for name, (doc, read) in list(self._gauges.items()):
             yield GaugeMetricFamily(name, doc, value=read())
 
@@ -238,39 +207,10 @@ class BrokerMetrics(Collector):
         yield _counter(PRODUCED_RECORDS, "Records acknowledged.", self.produced_records)
         yield _counter(PRODUCED_BYTES, "Bytes of batches acknowledged.", self.produced_bytes)
         yield _counter(FETCHED_BYTES, "Bytes of batches given to consumers.", self.fetched_bytes)
-        yield _counter(WAL_PUTS, "WAL objects written.", self.wal_puts)
-        yield _counter(WAL_BYTES, "Bytes of WAL objects written.", self.wal_bytes)
-        durations = self.wal_put_durations
-        yield HistogramMetricFamily(
-            WAL_PUT_SECONDS,
-            "Time of a WAL object's PUT.",
-            buckets=durations.buckets(),
-            sum_value=durations.seconds,
-        )
         yield _gauge(PARTITIONS, "Partitions that this broker leads.", self.partitions)
-
-    def _store_families(self) -> Iterator[Metric]:
-        operations = CounterMetricFamily(
-            STORE_OPERATIONS, "Operations on the object store.", labels=["operation"]
+        yield _counter(
+            STORAGE_FAULTS, "Reads that met a missing or corrupt object.", self.storage_faults
         )
-        moved = CounterMetricFamily(
-            STORE_BYTES, "Bytes read from or written to the object store.", labels=["operation"]
-        )
-        seconds = HistogramMetricFamily(
-            STORE_SECONDS, "Time of operations on the object store.", labels=["operation"]
-        )
-        errors = CounterMetricFamily(
-            STORE_ERRORS,
-            "Operations on the object store that failed.",
-            labels=["operation", "error"],
-        )
-        for kind, metrics in list(self.store.items()):
-            operations.add_metric([kind], metrics.operations)
-            moved.add_metric([kind], metrics.moved)
-            seconds.add_metric([kind], metrics.durations.buckets(), metrics.durations.seconds)
-            for error, count in list(metrics.errors.by_label.items()):
-                errors.add_metric([kind, error], count.value)
-        yield from (operations, moved, seconds, errors)
 
 
 def _counter(name: str, doc: str, value: float) -> Metric:

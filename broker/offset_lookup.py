@@ -7,7 +7,8 @@ from typing import NamedTuple
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.partitions import Partition
 from tidelog.offload import Offload
-from tidelog.records.batch import Buffer, iterate_batches
+from tidelog.records.batch import iterate_batches
+from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
 
 

@@ -46,6 +46,14 @@ class LeaderEpochs:
         if self._starts and self._starts[0].start_offset < log_start:
             self._starts[0] = EpochStart(self._starts[0].leader_epoch, log_start)
 
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """The epoch that wrote this offset, or for the log's end the last that wrote any; undefined
+        (-1) where nothing was written."""
+        for start in reversed(self._starts):
+            if start.start_offset <= offset:
+                return start.leader_epoch
+        return UNDEFINED_EPOCH
+
     def end_offset_for(
         self, leader_epoch: LeaderEpoch, high_watermark: int
     ) -> tuple[LeaderEpoch, int]:

@@ -154,6 +154,11 @@ class PartitionLog:
         if the log knows only older ones (KIP-101, KIP-320)."""
         return self._epochs.end_offset_for(leader_epoch, self.high_watermark)
 
+    def leader_epoch_of(self, offset: int) -> LeaderEpoch:
+        """The leader epoch that wrote an offset; for the log's end the last that wrote any, -1
+        where none did."""
+        return self._epochs.epoch_at(offset)
+
     # What changes the log.
 
     def begin_tenure(self, leader_epoch: LeaderEpoch) -> None:

@@ -15,6 +15,7 @@ from tidelog.broker.fetch_session import (
     TopicKey,
 )
 from tidelog.broker.fetcher import FetchLimits, Isolation, PartitionRead
+from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import Partition
 from tidelog.broker.services import DataServices
 from tidelog.protocol.error_codes import ErrorCode
@@ -26,6 +27,7 @@ from tidelog.protocol.schemas.fetch import (
     FetchResponse,
 )
 
+API_NAME = "Fetch"
 TOPIC_IDS_FROM = 13
 
 
@@ -59,7 +61,16 @@ async def fetch(
     )
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
+    _count(broker.metrics, reads)
     return FetchResponse(session_id=plan.session_id, responses=_responses(plan, reads))
+
+
+def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
+    for read in reads:
+        metrics.fetched_bytes += read.found.size_bytes
+        if read.code is not ErrorCode.NONE:
+            metrics.api(API_NAME).errors.of(read.code.name).value += 1
+            metrics.storage_faults += read.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def _targets(request: FetchRequest, by_id: bool) -> list[FetchTarget]:

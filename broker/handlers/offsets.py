@@ -10,7 +10,7 @@ from tidelog.broker.fetcher import Isolation, epoch_error
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.services import DataServices
 from tidelog.errors import CorruptObject, TidelogError
-from tidelog.identifiers import Offset
+from tidelog.identifiers import LeaderEpoch, Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.offsets import (
     EpochEndOffset,
@@ -75,6 +75,7 @@ async def _list_offset(
             "offsets cannot be looked up",
             extra={"topic": topic, "partition": asked.partition_index, "key": error.key},
         )
+        broker.metrics.storage_faults += 1
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return answer
 
@@ -136,7 +137,9 @@ def _epoch_end(broker: DataServices, topic: str, asked: OffsetForLeaderPartition
         return answer
     answer.error_code = epoch_error(asked.current_leader_epoch, log.leader_epoch)
     if answer.error_code == ErrorCode.NONE:
-        answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(asked.leader_epoch)
+        answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(
+            LeaderEpoch(asked.leader_epoch)
+        )
     return answer
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
 from tidelog.broker.dispatch import CloseConnection, RequestContext
+from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
 from tidelog.errors import TidelogError
@@ -22,6 +23,7 @@ from tidelog.protocol.schemas.produce import (
     TopicProduceResponse,
 )
 
+API_NAME = "Produce"
 TOPIC_IDS_FROM = 13
 ZSTD_FROM = 7
 _ACKS = (-1, 0, 1)
@@ -102,10 +104,11 @@ async def _answer(
         return None
     responses = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
-        answered = [
-            _partition_response(data.index, _result(outcome, failure))
-            for data, outcome in zip(topic.partition_data, of_topic, strict=True)
-        ]
+        answered = []
+        for data, outcome in zip(topic.partition_data, of_topic, strict=True):
+            result = _result(outcome, failure)
+            _count(broker.metrics, data, result)
+            answered.append(_partition_response(data.index, result))
         responses.append(
             TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=answered
@@ -140,6 +143,16 @@ def _result(
     if failure is not None or outcome.result is None:
         return failure or AppendFailed(ErrorCode.UNKNOWN_SERVER_ERROR, "the append has no result")
     return outcome.result
+
+
+def _count(
+    metrics: BrokerMetrics, data: PartitionProduceData, result: Appended | AppendFailed
+) -> None:
+    if isinstance(result, Appended):
+        metrics.produced_records += result.records
+        metrics.produced_bytes += len(data.records or b"")
+    else:
+        metrics.api(API_NAME).errors.of(result.code.name).value += 1
 
 
 def _partition_response(index: int, result: Appended | AppendFailed) -> PartitionProduceResponse:

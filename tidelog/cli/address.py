@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-class Address(click.ParamType):
+class Address(click.ParamType[tuple[str, int]]):
     """`HOST:PORT`; an IPv6 host stands in brackets."""
 
     name = "HOST:PORT"

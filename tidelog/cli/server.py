@@ -14,6 +14,7 @@ import uvloop
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.health import HealthServer
+from tidelog.broker.layer_metrics import StoreCollector
 from tidelog.broker.log_format import configure_logging
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.setting_loading import load_settings
@@ -26,6 +27,7 @@ from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
 from tidelog.storage.location import open_store
+from tidelog.storage.metered import StoreStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,9 @@ async def _serve(
 ) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     metrics = BrokerMetrics()
-    store = open_store(store_url, clock, entropy)
+    statistics = StoreStatistics()
+    metrics.registry.register(StoreCollector(statistics))
+    store = open_store(store_url, clock, entropy, statistics=statistics)
     offload = ThreadOffload()
     broker = Broker(
         settings,

@@ -1,0 +1,88 @@
+"""What the layers below the broker count, as Prometheus families: the store and the WAL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
+from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
+
+
+class StoreCollector(Collector):
+    """Requests to the object store, each attempt counted."""
+
+    def __init__(self, statistics: StoreStatistics) -> None:
+        self._statistics = statistics
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, by operation."""
+        label = ["operation"]
+        requests = CounterMetricFamily(
+            "tidelog_store_operations", "Requests to the object store.", labels=label
+        )
+        moved = CounterMetricFamily(
+            "tidelog_store_bytes", "Bytes read from or written to the object store.", labels=label
+        )
+        seconds = HistogramMetricFamily(
+            "tidelog_store_seconds", "Time of requests to the object store.", labels=label
+        )
+        outcomes = CounterMetricFamily(
+            "tidelog_store_errors",
+            "Requests to the object store that were not answered with success.",
+            labels=["operation", "outcome"],
+        )
+        for name, seen in self._statistics.operations():
+            requests.add_metric([name], seen.requests)
+            moved.add_metric([name], seen.bytes_total)
+            buckets = cumulative(LATENCY_BOUNDS_SECONDS, seen.latency_buckets)
+            seconds.add_metric([name], buckets, seen.seconds_total)
+            for outcome, count in list(seen.outcomes.items()):
+                if outcome != "ok":
+                    outcomes.add_metric([name, outcome], count)
+        yield from (requests, moved, seconds, outcomes)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class WalCollector(Collector):
+    """The incarnation's write-ahead log."""
+
+    def __init__(self, metrics: WalMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        metrics = self._metrics
+        yield _counter("tidelog_wal_puts", "WAL objects whose upload was begun.", metrics.puts)
+        yield _counter("tidelog_wal_slots", "WAL objects that are durable.", metrics.slots)
+        yield _counter("tidelog_wal_bytes", "Bytes of durable WAL objects.", metrics.bytes)
+        yield _counter("tidelog_wal_batches", "Record batches in them.", metrics.batches)
+        yield HistogramMetricFamily(
+            "tidelog_wal_put_seconds",
+            "Time from a WAL object's upload to its confirmation.",
+            buckets=cumulative(PUT_SECONDS_BOUNDS, metrics.put_seconds_buckets),
+            sum_value=metrics.put_seconds_sum,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Prometheus' buckets: how many were at most each bound."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets
+
+
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(name, doc, value=value)
