@@ -42,7 +42,8 @@ def tidelog_system(seed: int) -> System:
         ).run()
 
     def client(environment: Environment) -> LogClient:
-        return KafkaLogClient(environment, [(host, PORT) for host in environment.cluster.hosts()])
+        hosts = environment.cluster.hosts
+        return KafkaLogClient(environment, lambda: [(host, PORT) for host in hosts()])
 
     return System(broker, client)
 

@@ -1,0 +1,350 @@
+"""A workload's client of Tidelog: single requests over tidelog.client's connections."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from tests.simulation.cluster import Environment
+from tests.simulation.history import Isolation, Key, StoredBatch
+from tests.simulation.log_client import Fetched, NoAnswer, OutgoingBatch, RequestRefused
+from tidelog.client import errors
+from tidelog.client.settings import ClientSettings
+from tidelog.client.transport import Address, Connection, R
+from tidelog.protocol.error_codes import ErrorCode, error_name
+from tidelog.protocol.frames import new_scratch
+from tidelog.protocol.message import Request
+from tidelog.protocol.schemas.fetch import (
+    FetchablePartitionResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from tidelog.protocol.schemas.metadata import MetadataRequest
+from tidelog.protocol.schemas.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.schemas.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.schemas.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tidelog.protocol.schemas.transactions import InitProducerIdRequest
+from tidelog.records.batch import iterate_batches
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, Record, decode_batch, encode_batch
+
+_LATEST = -1
+_REQUEST_TIMEOUT_MS = 8000
+_SETTINGS = ClientSettings(
+    client_id="simulation", connect_timeout_ms=5000, request_timeout_ms=_REQUEST_TIMEOUT_MS
+)
+_STALE = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+     ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
+     ErrorCode.LEADER_NOT_AVAILABLE}
+)  # fmt: skip
+"""Errors after which a client asks again who leads what."""
+_ISOLATIONS: dict[Isolation, int] = {"read_uncommitted": 0, "read_committed": 1}
+_FETCH_VERSIONS = (11, 12, 13, 17)
+
+
+class DamagedRecord(AssertionError):
+    """A record came back different from how it was sent."""
+
+
+class KafkaLogClient:
+    """See LogClient. Fetches have connections of their own, as they wait."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        bootstrap: Callable[[], list[Address]],
+        inspect: Callable[[Buffer, list[Record]], None] | None = None,
+    ) -> None:
+        """`inspect` looks at the bytes and the records of each partition that a fetch returns."""
+        self._network = environment.network
+        self._clock = environment.process.clock
+        self._random = random.Random(f"client {environment.process.entropy.uuid()}")
+        self._bootstrap = bootstrap
+        self._inspect = inspect
+        self._scratch = new_scratch()
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connecting: dict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._leaders: dict[Key, Address] = {}
+        self._topic_ids: dict[str, UUID] = {}
+        self._asking = asyncio.Lock()
+
+    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        answer = await self._ask_anyone(
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=topic,
+                        num_partitions=partitions,
+                        replication_factor=1,
+                        configs=[
+                            CreatableTopicConfig(name=name, value=value)
+                            for name, value in configs.items()
+                        ],
+                    )
+                ],
+                timeout_ms=_REQUEST_TIMEOUT_MS,
+            )
+        )
+        code = answer.topics[0].error_code
+        if code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            _refuse(code)
+
+    async def init_producer_id(self) -> tuple[int, int]:
+        answer = await self._ask_anyone(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        )
+        _refuse(answer.error_code)
+        return answer.producer_id, answer.producer_epoch
+
+    async def produce(self, batch: OutgoingBatch, acks: int = -1) -> int:
+        key = batch.key
+        leader = await self._leader(key)
+        answer = await self._ask(
+            leader,
+            "produce",
+            ProduceRequest(
+                acks=acks,
+                timeout_ms=_REQUEST_TIMEOUT_MS,
+                topic_data=[
+                    TopicProduceData(
+                        name=key.topic,
+                        partition_data=[
+                            PartitionProduceData(index=key.partition, records=self._encode(batch))
+                        ],
+                    )
+                ],
+            ),
+        )
+        partition = answer.responses[0].partition_responses[0]
+        self._refuse(key, partition.error_code)
+        return partition.base_offset
+
+    async def fetch(
+        self, positions: Mapping[Key, int], isolation: Isolation, wait_seconds: float
+    ) -> list[Fetched]:
+        by_leader: dict[Address, dict[Key, int]] = defaultdict(dict)
+        for key, position in positions.items():
+            by_leader[await self._leader(key)][key] = position
+        answers: list[Fetched] = []
+        refused: RequestRefused | None = None
+        for leader, wanted in by_leader.items():
+            request = self._fetch_request(wanted, isolation, wait_seconds)
+            version = self._random.choice(_FETCH_VERSIONS)
+            answer = await self._ask(leader, "fetch", request, version)
+            _refuse(answer.error_code)
+            names = {topic_id: name for name, topic_id in self._topic_ids.items()}
+            for topic in answer.responses:
+                name = topic.topic or names[topic.topic_id]
+                for partition in topic.partitions:
+                    key = Key(name, partition.partition_index)
+                    try:
+                        self._refuse(key, partition.error_code)
+                    except RequestRefused as error:
+                        refused = refused or error
+                        continue
+                    answers.append(self._decode(key, wanted[key], partition))
+        if not answers and refused is not None:
+            raise refused
+        return answers
+
+    async def end_offset(self, key: Key) -> int:
+        leader = await self._leader(key)
+        answer = await self._ask(
+            leader,
+            "produce",
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=1,
+                topics=[
+                    ListOffsetsTopic(
+                        name=key.topic,
+                        partitions=[
+                            ListOffsetsPartition(partition_index=key.partition, timestamp=_LATEST)
+                        ],
+                    )
+                ],
+            ),
+        )
+        partition = answer.topics[0].partitions[0]
+        self._refuse(key, partition.error_code)
+        return partition.offset
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            if connection.is_open:
+                await connection.close()
+
+    # --- records ---
+
+    def _encode(self, batch: OutgoingBatch) -> bytearray:
+        now_ms = self._clock.time_ms()
+        return encode_batch(
+            [
+                NewRecord(_body(value, batch.padding_bytes), _digest(value), timestamp=now_ms)
+                for value in batch.values
+            ],
+            compression=Compression[batch.codec.upper()],
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+        )
+
+    def _decode(self, key: Key, position: int, partition: FetchablePartitionResponse) -> Fetched:
+        data = partition.records
+        assert not isinstance(data, list), "a decoded answer has its records in one view"
+        fetched = Fetched(key, [], position, partition.high_watermark)
+        records: list[Record] = []
+        for place, header in iterate_batches(data or b""):
+            fetched.batches.append(
+                StoredBatch(
+                    key,
+                    header.base_offset,
+                    header.last_offset,
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.record_count,
+                    header.is_control,
+                )
+            )
+            fetched.next_offset = max(fetched.next_offset, header.last_offset + 1)
+            if not header.is_control:
+                records += decode_batch(data or b"", place, header)
+        if self._inspect is not None and data:
+            self._inspect(data, records)
+        fetched.records = [
+            (record.offset, _value(record)) for record in records if record.offset >= position
+        ]
+        return fetched
+
+    # --- requests ---
+
+    def _fetch_request(
+        self, wanted: Mapping[Key, int], isolation: Isolation, wait_seconds: float
+    ) -> FetchRequest:
+        topics: dict[str, FetchTopic] = {}
+        for key, position in wanted.items():
+            topic = topics.setdefault(
+                key.topic, FetchTopic(topic=key.topic, topic_id=self._topic_ids[key.topic])
+            )
+            topic.partitions.append(
+                FetchPartition(
+                    partition=key.partition,
+                    fetch_offset=position,
+                    partition_max_bytes=self._random.choice((1, 4096, 65536)),
+                )
+            )
+        return FetchRequest(
+            max_wait_ms=int(wait_seconds * 1000),
+            min_bytes=1,
+            max_bytes=self._random.choice((8192, 1 << 20)),
+            isolation_level=_ISOLATIONS[isolation],
+            topics=list(topics.values()),
+        )
+
+    def _refuse(self, key: Key, code: int) -> None:
+        if code in _STALE:
+            self._leaders.pop(key, None)
+        _refuse(code)
+
+    async def _leader(self, key: Key) -> Address:
+        if key not in self._leaders:
+            async with self._asking:
+                if key not in self._leaders:
+                    await self._learn_leaders()
+        if key not in self._leaders:
+            raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {key}")
+        return self._leaders[key]
+
+    async def _learn_leaders(self) -> None:
+        answer = await self._ask_anyone(
+            MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        )
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._leaders.clear()
+        for topic in answer.topics:
+            if topic.name is None or topic.error_code != ErrorCode.NONE:
+                continue
+            self._topic_ids[topic.name] = topic.topic_id
+            for partition in topic.partitions:
+                if partition.leader_id in addresses and partition.error_code == ErrorCode.NONE:
+                    key = Key(topic.name, partition.partition_index)
+                    self._leaders[key] = addresses[partition.leader_id]
+
+    async def _ask_anyone(self, request: Request[R]) -> R:
+        """Ask the brokers one after the other until one answers."""
+        addresses = self._bootstrap()
+        self._random.shuffle(addresses)
+        failure: NoAnswer | None = None
+        for address in addresses:
+            try:
+                return await self._ask(address, "produce", request)
+            except NoAnswer as error:
+                failure = error
+        raise failure or NoAnswer("no broker is known")
+
+    async def _ask(
+        self, address: Address, purpose: str, request: Request[R], version: int | None = None
+    ) -> R:
+        try:
+            connection = await self._connection(address, purpose)
+            return await connection.request(request, version)
+        except errors.RequestFailed as error:
+            # Whoever led there may lead no more, or somewhere else.
+            for key in [key for key, leader in self._leaders.items() if leader == address]:
+                del self._leaders[key]
+            raise NoAnswer(error.why) from error
+        except errors.RequestRefused as error:
+            raise RequestRefused(error.code, error_name(error.code)) from error
+
+    async def _connection(self, address: Address, purpose: str) -> Connection:
+        place = (address, purpose)
+        async with self._connecting[place]:
+            connection = self._connections.get(place)
+            if connection is None or not connection.is_open:
+                connection = self._connections[place] = await Connection.open(
+                    self._network, address, _SETTINGS, self._scratch
+                )
+            return connection
+
+
+def _refuse(code: int) -> None:
+    if code != ErrorCode.NONE:
+        raise RequestRefused(code, error_name(code))
+
+
+def _digest(value: str) -> bytes:
+    return hashlib.blake2b(value.encode(), digest_size=8).digest()
+
+
+def _body(value: str, padding_bytes: int) -> bytes:
+    """The value, then padding that depends on it, so that damage anywhere shows."""
+    padding = (_digest(value) * (padding_bytes // 8 + 1))[:padding_bytes]
+    return value.encode() + b"\0" + padding
+
+
+def _value(record: Record) -> str:
+    text, _, padding = (record.value or b"").partition(b"\0")
+    value = text.decode()
+    if record.key != _digest(value) or record.value != _body(value, len(padding)):
+        raise DamagedRecord(f"offset {record.offset} holds {record.key!r}: {record.value!r}")
+    return value
