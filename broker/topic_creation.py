@@ -1,0 +1,153 @@
+"""Whether a topic can be created, and the record that creates it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.broker.placement import Placement
+from tidelog.broker.settings import BrokerSettings, check_topic_configs
+from tidelog.coordinator.cluster.records import TopicCreated
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import topic_name_fault
+from tidelog.coordinator.cluster.transitions import PARTITIONS_PER_TOPIC_MAX
+from tidelog.errors import InvalidConfiguration, TidelogError
+from tidelog.identifiers import BrokerId, Epoch, TopicId
+from tidelog.protocol.error_codes import ErrorCode
+
+INTERNAL_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""Names that brokers alone may give."""
+DEFAULT = -1
+
+
+class TopicRefused(TidelogError):
+    """The topic is not created, or its partitions are not; `code` is Kafka's error."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic to create. -1 partitions or replicas mean the default. `assignments[p]` names the
+    brokers of partition p, the first of which leads it; None leaves that to Tidelog."""
+
+    name: str
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Mapping[int, Sequence[int]] | None = None
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def plan_topic(
+    state: ClusterState,
+    placement: Placement,
+    wanted: WantedTopic,
+    topic_id: TopicId,
+    settings: BrokerSettings,
+) -> TopicCreated:
+    """The record that creates the topic. TopicRefused in the order in which Kafka checks."""
+    check_topic_name(state, wanted.name)
+    configs = _checked_configs(wanted.configs, settings)
+    if wanted.assignments is not None:
+        owners = _assigned_owners(state, wanted)
+    else:
+        owners = placement.assign(_partition_count(wanted, settings))
+    return TopicCreated(topic_id, wanted.name, owners, configs)
+
+
+def check_topic_name(state: ClusterState, name: str) -> None:
+    """TopicRefused unless a topic of this name may be created."""
+    if fault := topic_name_fault(name):
+        raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if name in INTERNAL_TOPICS:
+        raise TopicRefused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic; brokers create it"
+        )
+    other = state.topic_colliding_with(name)
+    if other is not None and other.name == name:
+        raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
+    if other is not None:
+        raise TopicRefused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} collides with {other.name}: '.' and '_' are the same in metric names",
+        )
+
+
+def named_owner(
+    state: ClusterState, partition: int, broker_ids: Sequence[int], replicas: int | None
+) -> Epoch:
+    """The incarnation that leads a partition with this assignment; TopicRefused."""
+    if not broker_ids:
+        raise _bad_assignment(f"partition {partition} has no brokers")
+    if len(set(broker_ids)) != len(broker_ids):
+        raise _bad_assignment(f"partition {partition} names a broker twice")
+    if replicas is not None and len(broker_ids) != replicas:
+        raise _bad_assignment("all partitions must have equally many brokers")
+    for broker_id in broker_ids:
+        if state.broker(BrokerId(broker_id)) is None:
+            raise _bad_assignment(f"there is no live broker {broker_id}")
+    return state.live_epochs[BrokerId(broker_ids[0])]
+
+
+def _bad_assignment(why: str) -> TopicRefused:
+    return TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+
+
+def _checked_configs(configs: Mapping[str, str | None], settings: BrokerSettings) -> dict[str, str]:
+    given = {name: value for name, value in configs.items() if value is not None}
+    if len(given) != len(configs):
+        unset = ", ".join(sorted(name for name, value in configs.items() if value is None))
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, f"settings without a value: {unset}")
+    try:
+        check_topic_configs(given, settings)
+    except InvalidConfiguration as error:
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return given
+
+
+def _assigned_owners(state: ClusterState, wanted: WantedTopic) -> tuple[Epoch, ...]:
+    assignments = wanted.assignments
+    assert assignments is not None
+    if wanted.replication_factor != DEFAULT or wanted.partition_count != DEFAULT:
+        raise TopicRefused(
+            ErrorCode.INVALID_REQUEST,
+            "with an assignment, partitions and replication factor must be left at -1",
+        )
+    if sorted(assignments) != list(range(len(assignments))):
+        raise _bad_assignment("partitions must be numbered from 0 without a gap")
+    if len(assignments) > PARTITIONS_PER_TOPIC_MAX:
+        raise _too_many(len(assignments))
+    replicas = len(assignments[0])
+    return tuple(
+        named_owner(state, partition, assignments[partition], replicas)
+        for partition in range(len(assignments))
+    )
+
+
+def _partition_count(wanted: WantedTopic, settings: BrokerSettings) -> int:
+    if wanted.replication_factor < DEFAULT or wanted.replication_factor == 0:
+        raise TopicRefused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"a replication factor of {wanted.replication_factor}: it must be above 0, or -1",
+        )
+    if wanted.partition_count < DEFAULT or wanted.partition_count == 0:
+        raise TopicRefused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{wanted.partition_count} partitions: there must be at least one, or -1",
+        )
+    if wanted.partition_count > PARTITIONS_PER_TOPIC_MAX:
+        raise _too_many(wanted.partition_count)
+    if wanted.partition_count == DEFAULT:
+        return settings.integer("num.partitions")
+    return wanted.partition_count
+
+
+def _too_many(count: int) -> TopicRefused:
+    return TopicRefused(
+        ErrorCode.INVALID_PARTITIONS,
+        f"{count} partitions: a topic may have at most {PARTITIONS_PER_TOPIC_MAX}",
+    )
