@@ -14,9 +14,11 @@ from botocore.client import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError,
     NoCredentialsError,
     PartialCredentialsError,
+)
+from botocore.exceptions import (
+    ConnectionError as BotoConnectionError,
 )
 
 from tidelog.entropy import SystemEntropy
@@ -308,7 +310,7 @@ def _store_error(address: S3Address, what: str, error: Exception) -> StoreError 
             f"cannot {what}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the URL's options",
         )
-    if isinstance(error, ConnectionError):
+    if isinstance(error, BotoConnectionError):
         return Unreachable(f"{address.url}: cannot {what}: {error}; check the endpoint")
     code = _code(error) if isinstance(error, ClientError) else ""
     if code in _ABSENT_CODES:

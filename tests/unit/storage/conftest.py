@@ -1,0 +1,16 @@
+"""A moto process for the tests of S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.localstack.s3_servers import S3Server, start_moto
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """S3 as a process of its own, for all tests of the session."""
+    with start_moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server

@@ -1,0 +1,70 @@
+"""The stores in memory, in files and in S3, each against the same contract."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.unit.storage.contract import MakeStore, ObjectStoreContract
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
+from tidelog.localstack.s3_servers import S3Server
+from tidelog.storage.faulty import FaultyStore
+from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.metered import MeteredStore
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.retrying import RetryingStore
+from tidelog.storage.s3 import S3Store
+from tidelog.storage.s3_address import parse_s3_url
+from tidelog.storage.timeouts import TimeoutStore
+
+_numbers = itertools.count()
+
+
+class TestMemoryStore(ObjectStoreContract):
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        return lambda: MemoryStore(SystemClock())
+
+
+class TestFilesystemStore(ObjectStoreContract):
+    has_no_directories = False
+
+    @pytest.fixture
+    def make_store(self, tmp_path: Path) -> MakeStore:
+        return lambda: FilesystemStore(
+            tmp_path / f"{next(_numbers)}", SystemClock(), SeededEntropy(1)
+        )
+
+
+class TestS3Store(ObjectStoreContract):
+    @pytest.fixture
+    def make_store(self, moto: S3Server) -> MakeStore:
+        url = moto.url_of(moto.bucket, f"contract/{next(_numbers)}")
+        return lambda: S3Store(parse_s3_url(url))
+
+
+class TestS3StoreWithSignedPayloads(ObjectStoreContract):
+    pages_entries = 5
+
+    @pytest.fixture
+    def make_store(self, moto: S3Server) -> MakeStore:
+        url = moto.url_of(moto.bucket, f"contract/{next(_numbers)}") + "&sign_payload=true"
+        return lambda: S3Store(parse_s3_url(url))
+
+
+class TestWrappedStore(ObjectStoreContract):
+    """Wrappers that have nothing to do change nothing."""
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        clock, entropy = SystemClock(), SeededEntropy(1)
+
+        def wrapped() -> ObjectStore:
+            faulty = FaultyStore(MemoryStore(clock), clock, entropy)
+            return RetryingStore(TimeoutStore(MeteredStore(faulty, clock), 60), clock, entropy)
+
+        return wrapped
