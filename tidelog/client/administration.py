@@ -1,0 +1,152 @@
+"""Topics and their settings: what the command line does for an administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.client.errors import RequestRefused
+from tidelog.client.metadata import TopicMetadata, topic_metadata
+from tidelog.client.pool import Client
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.schemas.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+_TOPIC_RESOURCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 takes the broker's default. A setting of None is passed on as it is."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+async def create_topics(
+    client: Client, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> dict[str, RequestRefused | None]:
+    """Create topics, or only check whether they could be; by name what stood in the way, or None.
+
+    Raises:
+        RequestFailed: no answer; `outcome` says whether they may have been created.
+    """
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                configs=[
+                    CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=client.settings.request_timeout_ms,
+        validate_only=validate_only,
+    )
+    response = await client.request_any(request)
+    for result in response.topics:
+        client.forget(result.name)
+    return {
+        result.name: _refusal(f"topic {result.name}", result.error_code, result.error_message)
+        for result in response.topics
+    }
+
+
+async def delete_topics(client: Client, names: Sequence[str]) -> dict[str, RequestRefused | None]:
+    """Delete topics; by name what stood in the way, or None.
+
+    Raises:
+        RequestFailed: no answer; `outcome` says whether they may have been deleted.
+    """
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in names],
+        topic_names=list(names),
+        timeout_ms=client.settings.request_timeout_ms,
+    )
+    response = await client.request_any(request)
+    refusals: dict[str, RequestRefused | None] = {}
+    for result in response.responses:
+        name = result.name or ""
+        client.forget(name)
+        refusals[name] = _refusal(f"topic {name}", result.error_code, result.error_message)
+    return refusals
+
+
+async def list_topics(client: Client) -> list[TopicMetadata]:
+    """All topics, by name.
+
+    Raises:
+        RequestFailed: no answer.
+    """
+    response = await client.metadata(None)
+    topics = [topic_metadata(topic) for topic in response.topics if topic.error_code == 0]
+    return sorted(topics, key=lambda topic: topic.name)
+
+
+async def describe_topics(
+    client: Client, names: Sequence[str]
+) -> dict[str, TopicMetadata | RequestRefused]:
+    """Topics as they are now, by name, or why there is nothing to describe.
+
+    Raises:
+        RequestFailed: no answer.
+    """
+    response = await client.metadata(names)
+    return {
+        topic.name or "": _refusal(f"topic {topic.name}", topic.error_code) or topic_metadata(topic)
+        for topic in response.topics
+    }
+
+
+async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
+    """The settings of a topic, defaults included.
+
+    Raises:
+        RequestRefused: there is no such topic.
+        RequestFailed: no answer.
+    """
+    resource = DescribeConfigsResource(
+        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+    )
+    response = await client.request_any(DescribeConfigsRequest(resources=[resource]))
+    for result in response.results:
+        refusal = _refusal(f"topic {name}", result.error_code, result.error_message)
+        if refusal is not None:
+            raise refusal
+        return result.configs
+    raise RequestRefused(f"topic {name}", ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def describe_cluster(client: Client) -> DescribeClusterResponse:
+    """The brokers and the cluster id.
+
+    Raises:
+        RequestRefused: the broker does not tell.
+        RequestFailed: no answer.
+    """
+    response = await client.request_any(DescribeClusterRequest())
+    refusal = _refusal("cluster", response.error_code, response.error_message)
+    if refusal is not None:
+        raise refusal
+    return response
+
+
+def _refusal(subject: str, code: int, message: str | None = None) -> RequestRefused | None:
+    return None if code == ErrorCode.NONE else RequestRefused(subject, code, message)

@@ -1,0 +1,60 @@
+"""Why a request has no good answer, and what that says of what it asked for."""
+
+from __future__ import annotations
+
+import enum
+
+from tidelog.errors import Refused, Unreachable
+from tidelog.protocol.error_codes import ErrorCode, error_name
+
+
+class Outcome(enum.Enum):
+    """What is known of a request that failed."""
+
+    NOT_APPLIED = "it was certainly not applied"
+    UNKNOWN = "it may or may not have been applied"
+
+
+class RequestFailed(Unreachable):
+    """No answer came. NOT_APPLIED: no byte of the request was handed to the network."""
+
+    def __init__(self, request: str, address: str, outcome: Outcome, why: str) -> None:
+        super().__init__(f"{request} to {address}: {why}; {outcome.value}")
+        self.request = request
+        self.address = address
+        self.outcome = outcome
+        self.why = why
+
+
+_APPLIED_PERHAPS = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+class RequestRefused(Refused):
+    """The broker answered with an error code."""
+
+    def __init__(self, subject: str, code: int, message: str | None = None) -> None:
+        self.code = code
+        self.outcome = Outcome.UNKNOWN if code in _APPLIED_PERHAPS else Outcome.NOT_APPLIED
+        detail = f" ({message})" if message else ""
+        super().__init__(f"{subject}: {error_name(code)}{detail}; {self.outcome.value}")
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code in frozenset(ErrorCode) and ErrorCode(self.code).retriable
+
+
+class NoCommonVersion(Refused):
+    """The broker and this client share no version of an API. Nothing was sent."""
+
+
+class TooManyRequests(Refused):
+    """The queue of a connection is full. Nothing was sent."""

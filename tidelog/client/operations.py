@@ -1,0 +1,237 @@
+"""Writing, reading and looking up: one request each, for one partition, and nothing repeated.
+
+A refusal that says that the client asked the wrong broker makes it forget the topic's leaders, so
+that the same call may be made again.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from tidelog.client.errors import RequestRefused
+from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from tidelog.protocol.schemas.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.schemas.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.protocol.schemas.transactions import InitProducerIdRequest
+from tidelog.protocol.wire import Buffer
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+
+LATEST = -1
+"""In place of a timestamp: the next offset to be written, or the last stable offset."""
+EARLIEST = -2
+"""In place of a timestamp: the first offset that there still is."""
+MAX_TIMESTAMP = -3
+"""In place of a timestamp: the record with the largest one."""
+
+_ASKED_THE_WRONG_BROKER = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+class Isolation(enum.IntEnum):
+    """Which records a reader sees."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class Fetched(NamedTuple):
+    """What a fetch found: record batches, the first of which may begin below the offset asked for
+    and the last of which may be cut, and how far the partition reaches. The records of the aborted
+    transactions are for the reader to leave out."""
+
+    records: list[Buffer]
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[AbortedTransaction]
+
+
+class FoundOffset(NamedTuple):
+    """An offset, -1 if there is none, with the timestamp of its record and the leader epoch, -1
+    where they are not known."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class ProducerIdentity(NamedTuple):
+    """What a broker tells an idempotent producer apart by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+async def produce(
+    client: Client,
+    topic: str,
+    partition: int,
+    batches: Buffer,
+    *,
+    acks: int = ACKS_ALL,
+    transactional_id: str | None = None,
+    timeout_ms: int | None = None,
+) -> int:
+    """Append record batches; the offset of the first record, -1 with acks 0, which gets no answer.
+
+    Raises:
+        RequestRefused: `outcome` says whether they may have been appended nevertheless.
+        RequestFailed: `outcome` likewise.
+    """
+    found = await client.topic(topic)
+    data = PartitionProduceData(index=partition, records=batches)
+    request = ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=client.settings.request_timeout_ms if timeout_ms is None else timeout_ms,
+        topic_data=[TopicProduceData(name=topic, topic_id=found.topic_id, partition_data=[data])],
+    )
+    if acks == ACKS_NONE:
+        connection = await client.leader_connection(topic, partition)
+        await connection.send(request, timeout_ms=timeout_ms)
+        return -1
+    response = await client.request_to_leader(topic, partition, request, timeout_ms)
+    subject = f"produce to {topic}-{partition}"
+    for result in (p for t in response.responses for p in t.partition_responses):
+        _check(client, topic, subject, result.error_code, result.error_message)
+        return result.base_offset
+    raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def fetch(
+    client: Client,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int = 1024 * 1024,
+    min_bytes: int = 1,
+    max_wait_ms: int = 500,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> Fetched:
+    """Read record batches from `offset` on, waiting up to `max_wait_ms` for `min_bytes` of them.
+
+    Raises:
+        RequestRefused: among others OFFSET_OUT_OF_RANGE.
+        RequestFailed: no answer.
+    """
+    found = await client.topic(topic)
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=int(isolation),
+        topics=[FetchTopic(topic=topic, topic_id=found.topic_id, partitions=[wanted])],
+    )
+    timeout_ms = client.settings.request_timeout_ms + max_wait_ms
+    response = await client.request_to_leader(topic, partition, request, timeout_ms)
+    subject = f"fetch from {topic}-{partition} at {offset}"
+    _check(client, topic, subject, response.error_code)
+    for result in (p for t in response.responses for p in t.partitions):
+        _check(client, topic, subject, result.error_code)
+        records = result.records
+        assert not isinstance(records, list), "decoded records are one view"
+        return Fetched(
+            records=[records] if records else [],
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            log_start_offset=result.log_start_offset,
+            aborted=result.aborted_transactions or [],
+        )
+    raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def list_offsets(
+    client: Client,
+    topic: str,
+    partition: int,
+    timestamp_ms: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> FoundOffset:
+    """The first offset at or after a timestamp, or what LATEST, EARLIEST or MAX_TIMESTAMP name.
+
+    Raises:
+        RequestRefused, RequestFailed: there is no answer to give, or none came.
+    """
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(isolation),
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+        timeout_ms=client.settings.request_timeout_ms,
+    )
+    response = await client.request_to_leader(topic, partition, request)
+    subject = f"offsets of {topic}-{partition}"
+    for result in (p for t in response.topics for p in t.partitions):
+        _check(client, topic, subject, result.error_code)
+        return FoundOffset(result.offset, result.timestamp, result.leader_epoch)
+    raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def init_producer_id(
+    client: Client,
+    transactional_id: str | None = None,
+    *,
+    transaction_timeout_ms: int = 60_000,
+    current: ProducerIdentity | None = None,
+) -> ProducerIdentity:
+    """A producer id and epoch: fresh ones, or those of a transactional id, whose earlier instances
+    are fenced. With `current`, the next epoch (KIP-360).
+
+    Raises:
+        RequestRefused, RequestFailed: there is no identity. Asking again is safe.
+    """
+    producer_id, producer_epoch = current if current is not None else (-1, -1)
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+    if transactional_id is None:
+        response = await client.request_any(request)
+    else:
+        kind = CoordinatorKind.TRANSACTION
+        response = await client.request_to_coordinator(kind, transactional_id, request)
+    if response.error_code != ErrorCode.NONE:
+        subject = f"identity of {transactional_id or 'a producer'}"
+        raise RequestRefused(subject, response.error_code)
+    return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+
+def _check(client: Client, topic: str, subject: str, code: int, message: str | None = None) -> None:
+    """Raise what an error code says; forget the topic's leaders if they are not the leaders."""
+    if code == ErrorCode.NONE:
+        return
+    if code in _ASKED_THE_WRONG_BROKER:
+        client.forget(topic)
+    raise RequestRefused(subject, code, message)

@@ -1,0 +1,288 @@
+"""A client of a whole cluster: connections to its brokers, and who leads what."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.metadata import MetadataCache, TopicMetadata
+from tidelog.client.settings import ClientSettings
+from tidelog.client.transport import Address, Connection, address_text
+from tidelog.clock import Clock
+from tidelog.network import Network
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.frames import new_scratch
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
+from tidelog.protocol.schemas.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+
+class CoordinatorKind(enum.IntEnum):
+    """What a coordinator coordinates."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Client:
+    """Sends requests to the right broker. One connection a broker, made when it is needed.
+
+    Nothing is repeated: whether a request may be sent again is its caller's to know. A failure to
+    reach a leader makes the client forget what it knew of the topic, so the next attempt asks anew.
+    A fetch that waits holds up its connection: who waits and works at once takes two clients.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        bootstrap: Sequence[Address],
+        settings: ClientSettings | None = None,
+    ) -> None:
+        """`bootstrap` are addresses of some brokers."""
+        if not bootstrap:
+            raise ValueError("a client needs the address of at least one broker")
+        self.settings = settings if settings is not None else ClientSettings()
+        self._network = network
+        self._clock = clock
+        self._bootstrap = list(bootstrap)
+        self._scratch = new_scratch()
+        self._connections: dict[Address, Connection] = {}
+        self._connecting: dict[Address, asyncio.Lock] = {}
+        self._cache = MetadataCache(self.settings.metadata_age_ms_max, self.settings.topics_max)
+        self._closed = False
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections. Requests without an answer fail."""
+        self._closed = True
+        while self._connections:
+            _, connection = self._connections.popitem()
+            await connection.close()
+
+    # --- requests ---
+
+    async def request_any(self, message: Request[R], timeout_ms: int | None = None) -> R:
+        """Ask whichever broker answers: a connected one, one that is known, one of the bootstrap.
+
+        Raises:
+            RequestFailed: none could be reached, or the one that was asked did not answer.
+        """
+        connection = await self.any_connection()
+        return await connection.request(message, timeout_ms=timeout_ms)
+
+    async def request_broker(
+        self, broker_id: int, message: Request[R], timeout_ms: int | None = None
+    ) -> R:
+        """Ask one broker.
+
+        Raises:
+            RequestFailed: it could not be reached, or did not answer.
+        """
+        connection = await self.connection_to(broker_id)
+        return await connection.request(message, timeout_ms=timeout_ms)
+
+    async def request_to_leader(
+        self, topic: str, partition: int, message: Request[R], timeout_ms: int | None = None
+    ) -> R:
+        """Ask the leader of a partition.
+
+        Raises:
+            RequestRefused: there is no such partition, or it has no leader.
+            RequestFailed: the leader could not be reached, or did not answer.
+        """
+        connection = await self.leader_connection(topic, partition)
+        try:
+            return await connection.request(message, timeout_ms=timeout_ms)
+        except RequestFailed:
+            self.forget(topic)
+            raise
+
+    async def request_to_coordinator(
+        self,
+        kind: CoordinatorKind,
+        key: str,
+        message: Request[R],
+        timeout_ms: int | None = None,
+    ) -> R:
+        """Ask the coordinator of a group or of a transactional id, which is looked up each time.
+
+        Raises:
+            RequestRefused: there is no coordinator at present.
+            RequestFailed: it could not be reached, or did not answer.
+        """
+        address = await self.find_coordinator(kind, key)
+        connection = await self._connection(address)
+        return await connection.request(message, timeout_ms=timeout_ms)
+
+    # --- connections ---
+
+    async def any_connection(self) -> Connection:
+        """A connection to some broker.
+
+        Raises:
+            RequestFailed: none could be reached; the message names each and why.
+        """
+        for connection in self._connections.values():
+            if connection.is_open:
+                return connection
+        failures: list[RequestFailed] = []
+        async for attempt in self._attempts():
+            if isinstance(attempt, Connection):
+                return attempt
+            failures.append(attempt)
+        where = ", ".join(failure.address for failure in failures)
+        why = "; ".join(dict.fromkeys(failure.why for failure in failures))
+        raise RequestFailed("connecting", where, Outcome.NOT_APPLIED, why)
+
+    async def connection_to(self, broker_id: int) -> Connection:
+        """The connection to a broker.
+
+        Raises:
+            RequestFailed: it is not known, or cannot be reached.
+        """
+        if broker_id not in self._cache.brokers:
+            await self.metadata([])
+        address = self._cache.brokers.get(broker_id)
+        if address is None:
+            known = ", ".join(map(str, sorted(self._cache.brokers))) or "none"
+            why = f"there is no such broker (known: {known})"
+            raise RequestFailed("connecting", f"broker {broker_id}", Outcome.NOT_APPLIED, why)
+        try:
+            return await self._connection(address)
+        except RequestFailed:
+            # It may have come back elsewhere.
+            self._cache.brokers.pop(broker_id, None)
+            raise
+
+    async def leader_connection(self, topic: str, partition: int) -> Connection:
+        """The connection to a partition's leader.
+
+        Raises:
+            RequestRefused: there is no such partition, or it has no leader.
+            RequestFailed: the leader cannot be reached.
+        """
+        leader_id = await self.leader(topic, partition)
+        try:
+            return await self.connection_to(leader_id)
+        except RequestFailed:
+            self.forget(topic)
+            raise
+
+    async def _attempts(self) -> AsyncIterator[Connection | RequestFailed]:
+        """Connections, or why there is none, to each address that is known."""
+        for address in dict.fromkeys([*self._cache.brokers.values(), *self._bootstrap]):
+            try:
+                yield await self._connection(address)
+            except RequestFailed as failure:
+                yield failure
+
+    async def _connection(self, address: Address) -> Connection:
+        # One at a time connects to an address; the others then find its connection.
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            if self._closed:
+                raise RequestFailed(
+                    "connecting", address_text(address), Outcome.NOT_APPLIED, "the client is closed"
+                )
+            connection = self._connections.get(address)
+            if connection is None or not connection.is_open:
+                self._drop_closed()
+                connection = await Connection.open(
+                    self._network, address, self.settings, self._scratch
+                )
+                self._connections[address] = connection
+            return connection
+
+    def _drop_closed(self) -> None:
+        """Forget connections that are closed and addresses that nobody connects to."""
+        for address, connection in list(self._connections.items()):
+            if not connection.is_open:
+                del self._connections[address]
+        for address, lock in list(self._connecting.items()):
+            if address not in self._connections and not lock.locked():
+                del self._connecting[address]
+
+    # --- metadata ---
+
+    async def metadata(self, topics: Sequence[str] | None) -> MetadataResponse:
+        """Ask for brokers and topics (None: all of them) and remember the answer."""
+        names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
+        response = await self.request_any(request)
+        self._cache.learn(response, self._clock.monotonic())
+        return response
+
+    async def topic(self, name: str) -> TopicMetadata:
+        """A topic, asked for if it is not known or too old.
+
+        Raises:
+            RequestRefused: there is no such topic.
+        """
+        known = self._cache.topic(name, self._clock.monotonic())
+        if known is not None:
+            return known
+        response = await self.metadata([name])
+        for topic in response.topics:
+            if topic.name == name and topic.error_code != ErrorCode.NONE:
+                raise RequestRefused(f"topic {name}", topic.error_code)
+        known = self._cache.topic(name, self._clock.monotonic())
+        if known is None:
+            raise RequestRefused(f"topic {name}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return known
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The broker id of a partition's leader.
+
+        Raises:
+            RequestRefused: there is no such partition, or it has no leader.
+        """
+        subject = f"partition {topic}-{partition}"
+        found = (await self.topic(topic)).partitions.get(partition)
+        if found is None:
+            self.forget(topic)
+            raise RequestRefused(subject, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if found.leader_id < 0:
+            self.forget(topic)
+            raise RequestRefused(subject, found.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
+        return found.leader_id
+
+    def forget(self, topic: str) -> None:
+        """What is known of the topic turned out to be wrong: ask again when it is needed."""
+        self._cache.forget(topic)
+
+    async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
+        """Where the coordinator of a group or of a transactional id is.
+
+        Raises:
+            RequestRefused: there is none at present.
+        """
+        request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+        response = await self.request_any(request)
+        subject = f"coordinator of {kind.name.lower()} {key}"
+        for found in response.coordinators:
+            if found.error_code != ErrorCode.NONE:
+                raise RequestRefused(subject, found.error_code, found.error_message)
+            return found.host, found.port
+        if response.error_code != ErrorCode.NONE:
+            raise RequestRefused(subject, response.error_code, response.error_message)
+        return response.host, response.port

@@ -1,0 +1,257 @@
+"""One connection to a broker on an event loop: requests are awaited, frames come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar, cast
+
+import tidelog
+from tidelog.client.connection import ClientConnection
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.settings import ClientSettings
+from tidelog.network import Network
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+R = TypeVar("R", bound=Response)
+
+Address = tuple[str, int]
+"""Host and port."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection that has agreed with its broker on versions. Made by `open`.
+
+    Answers come in the order of the requests: a fetch that waits for data holds up what is asked
+    after it, so those who wait use a connection, and a client, of their own.
+    """
+
+    api_versions: ApiVersionsResponse
+    """What the broker said of its versions and features."""
+
+    def __init__(self, address: Address, settings: ClientSettings, scratch: memoryview) -> None:
+        self.address = address
+        self._settings = settings
+        self._machine: ClientConnection[asyncio.Future[Response | None]] = ClientConnection(
+            settings.client_id, settings.outstanding_max, settings.queued_max
+        )
+        self._frames = FrameReader(settings.response_bytes_max, "response_bytes_max", scratch)
+        self._transport: asyncio.Transport | None = None
+        self._agreed = False
+        self._broken: str | None = None
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(
+        cls, network: Network, address: Address, settings: ClientSettings, scratch: memoryview
+    ) -> Connection:
+        """Connect and agree on versions; `scratch` may be shared by all connections of the loop.
+
+        Raises:
+            RequestFailed: nobody answers there.
+            RequestRefused: the broker refuses to say what it speaks.
+        """
+        connection = cls(address, settings, scratch)
+        try:
+            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                await network.connect(lambda: connection, *address)
+                await connection._agree()
+        except TimeoutError:
+            why = f"no connection within {settings.connect_timeout_ms} ms"
+            raise connection._failure("connecting", Outcome.NOT_APPLIED, why) from None
+        except OSError as error:
+            raise connection._failure("connecting", Outcome.NOT_APPLIED, str(error)) from error
+        except RequestFailed as error:
+            # What the caller is about to ask for has not been sent, whatever became of ApiVersions.
+            raise connection._failure("connecting", Outcome.NOT_APPLIED, error.why) from error
+        finally:
+            if not connection._agreed:
+                connection.abort("versions were not agreed upon")
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._broken is None
+
+    def version_of(self, message: type[Request[Response]]) -> int:
+        """The version in which a message is sent, unless another one is asked for.
+
+        Raises:
+            NoCommonVersion: there is none.
+        """
+        return self._machine.highest_common_version(message)
+
+    async def request(
+        self, message: Request[R], version: int | None = None, timeout_ms: int | None = None
+    ) -> R:
+        """Send a request and wait for its answer.
+
+        Raises:
+            RequestFailed: no answer came; `outcome` says whether the request was sent.
+            NoCommonVersion, TooManyRequests, UnencodableMessage: it was not sent.
+        """
+        response = await self._exchange(message, version, timeout_ms)
+        if response is None:
+            raise TypeError(f"{type(message).__name__} gets no answer: use send")
+        return cast(R, response)
+
+    async def send(
+        self,
+        message: Request[Response],
+        version: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Hand a request that gets no answer (Produce with acks 0) to the network.
+
+        Raises:
+            RequestFailed: it was not handed over.
+            NoCommonVersion, TooManyRequests, UnencodableMessage: it was not sent.
+        """
+        await self._exchange(message, version, timeout_ms)
+
+    async def close(self) -> None:
+        """Close. Requests without an answer fail."""
+        self._break("the client closed the connection")
+        if self._transport is None:
+            return
+        self._transport.close()
+        # What is written already still goes, unless nobody takes it.
+        await asyncio.wait({self._lost}, timeout=self._settings.connect_timeout_ms / 1000)
+        self._transport.abort()
+
+    def abort(self, why: str) -> None:
+        """Close at once, without waiting for what is not yet written."""
+        self._break(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _agree(self) -> None:
+        """Ask for the broker's versions; if it does not know ours, again in one that it names."""
+        request = ApiVersionsRequest(
+            client_software_name="tidelog", client_software_version=tidelog.__version__
+        )
+        answer = await self.request(request, request.VERSIONS[-1])
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            offered = {key.api_key: key.max_version for key in answer.api_keys}
+            highest = min(offered.get(ApiKey.API_VERSIONS, 0), request.VERSIONS[-1])
+            answer = await self.request(request, max(highest, 0))
+        if answer.error_code != ErrorCode.NONE:
+            raise RequestRefused(f"ApiVersions of {address_text(self.address)}", answer.error_code)
+        self._machine.learn_versions(
+            {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
+        )
+        self.api_versions = answer
+        self._agreed = True
+
+    async def _exchange(
+        self, message: Request[R], version: int | None, timeout_ms: int | None
+    ) -> Response | None:
+        if self._broken is not None:
+            raise self._failure(type(message).__name__, Outcome.NOT_APPLIED, self._broken)
+        request = cast("Request[Response]", message)
+        if version is None:
+            version = self.version_of(type(request))
+        if timeout_ms is None:
+            timeout_ms = self._settings.request_timeout_ms
+        future: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+        self._machine.submit(request, version, future)
+        self._flush()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            outcome = self._machine.withdraw(future)
+            why = f"no answer within {timeout_ms} ms"
+            if outcome is Outcome.UNKNOWN:
+                self.abort(why)
+            raise self._failure(type(message).__name__, outcome, why) from None
+        except asyncio.CancelledError:
+            self._machine.withdraw(future)
+            raise
+        except _Ended as ended:
+            raise self._failure(type(message).__name__, ended.outcome, ended.why) from None
+
+    def _failure(self, request: str, outcome: Outcome, why: str) -> RequestFailed:
+        return RequestFailed(request, address_text(self.address), outcome, why)
+
+    def _flush(self) -> None:
+        """Write what the machine lets go."""
+        if self._transport is None or self._broken is not None:
+            return
+        going = self._machine.outgoing()
+        if going.buffers:
+            self._transport.writelines(going.buffers)
+        for future in going.unanswered:
+            if not future.done():
+                future.set_result(None)
+
+    def _break(self, why: str) -> None:
+        """Let all requests without an answer fail."""
+        if self._broken is not None:
+            return
+        self._broken = why
+        for future, outcome in self._machine.end():
+            if not future.done():
+                future.set_exception(_Ended(outcome, why))
+
+    # --- asyncio.BufferedProtocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is there."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next read goes."""
+        return self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Answers arrived."""
+        if self._broken is not None:
+            return
+        try:
+            for frame in self._frames.buffer_updated(nbytes):
+                answer = self._machine.receive(frame)
+                if not answer.token.done():
+                    answer.token.set_result(answer.response)
+        except MalformedMessage as error:
+            self.abort(f"the broker sent what cannot be read: {error}")
+            return
+        self._flush()
+
+    def eof_received(self) -> bool:
+        """The broker closes; so does this end."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        self._machine.pause()
+
+    def resume_writing(self) -> None:
+        """The transport's buffer has room."""
+        self._machine.resume()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._break(f"the connection was lost: {exc}" if exc else "the broker closed it")
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+
+class _Ended(Exception):
+    """Carries the end of a connection to those who wait for answers."""
+
+    def __init__(self, outcome: Outcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+        self.why = why
+
+
+def address_text(address: Address) -> str:
+    """An address as messages show it."""
+    return f"{address[0]}:{address[1]}"
