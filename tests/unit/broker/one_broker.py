@@ -1,0 +1,216 @@
+"""A whole broker in the test's event loop: real data path, memory store, direct calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from uuid import UUID
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.handlers.fetch import fetch
+from tidelog.broker.handlers.offsets import list_offsets
+from tidelog.broker.handlers.produce import produce
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.settings import BrokerSettings
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import TopicCreated
+from tidelog.entropy import SeededEntropy
+from tidelog.identifiers import BrokerId
+from tidelog.network import SocketNetwork
+from tidelog.offload import InlineOffload
+from tidelog.protocol.schemas.fetch import (
+    FetchablePartitionResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from tidelog.protocol.schemas.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.schemas.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.records import NewRecord, Record, decode_records, encode_batch
+from tidelog.storage.object_store import ObjectStore
+
+T = TypeVar("T")
+TOPIC = "flights"
+
+
+class World:
+    """A bucket on which brokers run one after the other."""
+
+    def __init__(self, store: ObjectStore, **settings: object) -> None:
+        self.store = store
+        self.settings = BrokerSettings.of(**settings)
+        self.starts = 0
+
+    @asynccontextmanager
+    async def broker(self, *, politely: bool = True) -> AsyncIterator[OneBroker]:
+        """A running broker. Unless politely, it is cut off at the end like a killed process."""
+        self.starts += 1
+        broker = Broker(
+            self.settings,
+            broker_id=BrokerId(0),
+            listen=("127.0.0.1", 0),
+            advertise=None,
+            store=self.store,
+            clock=SystemClock(),
+            entropy=SeededEntropy(self.starts),
+            offload=InlineOffload(),
+            network=SocketNetwork(),
+            metrics=BrokerMetrics(),
+            process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
+            is_running=lambda _: False,
+        )
+        run = asyncio.create_task(broker.run())
+        await broker.ready.wait()
+        if not broker.is_ready:
+            await run
+        try:
+            yield OneBroker(broker, run)
+        finally:
+            if politely and not run.done():
+                broker.stop()
+                await run
+            else:
+                run.cancel()
+                await asyncio.gather(run, return_exceptions=True)
+
+
+class OneBroker:
+    """A broker, and short ways to ask it for something."""
+
+    def __init__(self, broker: Broker, run: asyncio.Task[None]) -> None:
+        self.broker = broker
+        self.run = run
+
+    def context(self, version: int) -> RequestContext:
+        return RequestContext(version, 1, "test", "127.0.0.1", 1)
+
+    async def create_topic(self, name: str = TOPIC, partitions: int = 1, **configs: str) -> UUID:
+        epoch = self.broker.incarnation.epoch
+        topic_id = self.broker.entropy.uuid()
+        overrides = {key.replace("_", "."): value for key, value in configs.items()}
+        record = TopicCreated(topic_id, name, (epoch,) * partitions, overrides)
+        await self.broker.metadata.append(epoch, lambda _: (record,))
+        return topic_id
+
+    async def produce(
+        self,
+        records: Buffer,
+        partition: int = 0,
+        *,
+        acks: int = -1,
+        topic: str = TOPIC,
+        timeout_ms: int = 5000,
+        version: int = 9,
+    ) -> PartitionProduceResponse:
+        """One batch to one partition."""
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    partition_data=[PartitionProduceData(index=partition, records=records)],
+                )
+            ],
+        )
+        response = await produce(self.broker, request, self.context(version))
+        assert response is not None
+        return response.responses[0].partition_responses[0]
+
+    async def fetch(
+        self,
+        offset: int = 0,
+        partition: int = 0,
+        *,
+        topic: str = TOPIC,
+        wait_ms: int = 0,
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        committed: bool = False,
+    ) -> FetchablePartitionResponse:
+        """One partition, sessionless."""
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=bytes_min,
+            max_bytes=bytes_max,
+            isolation_level=int(committed),
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=partition,
+                            fetch_offset=offset,
+                            partition_max_bytes=bytes_max,
+                        )
+                    ],
+                )
+            ],
+        )
+        response = await fetch(self.broker, request, self.context(12))
+        return response.responses[0].partitions[0]
+
+    async def read_all(self, partition: int = 0, topic: str = TOPIC) -> list[Record]:
+        """Every record from the log's start on."""
+        offset = (await self.offsets(-2, partition, topic=topic)).offset
+        found: list[Record] = []
+        while True:
+            answer = await self.fetch(offset, partition, topic=topic)
+            assert answer.error_code == 0, answer
+            if not answer.records:
+                return found
+            records = list(decode_records(b"".join(answer.records)))
+            found += [record for record in records if record.offset >= offset]
+            offset = found[-1].offset + 1
+
+    async def offsets(
+        self, timestamp: int, partition: int = 0, *, topic: str = TOPIC, committed: bool = False
+    ) -> ListOffsetsPartitionResponse:
+        """ListOffsets for one partition."""
+        request = ListOffsetsRequest(
+            isolation_level=int(committed),
+            topics=[
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+                    ],
+                )
+            ],
+        )
+        response = await list_offsets(self.broker, request, self.context(9))
+        return response.topics[0].partitions[0]
+
+
+def batch(*values: bytes | None, **options: int) -> bytearray:
+    """One batch of these values, dated from 1000 on."""
+    records = [
+        NewRecord(value, b"k%d" % number, timestamp=1000 + number)
+        for number, value in enumerate(values)
+    ]
+    return encode_batch(records, **options)  # type: ignore[arg-type]
+
+
+def run(main: Callable[[], Awaitable[T]]) -> T:
+    """Run a test's coroutine, bounded in time."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(60):
+            return await main()
+
+    return asyncio.run(bounded())
