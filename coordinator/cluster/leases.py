@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -16,7 +17,13 @@ from tidelog.coordinator.cluster.records import LeaseResumed
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
-from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore, StoreError
+from tidelog.storage.object_store import (
+    Buffer,
+    ObjectNotFound,
+    ObjectStore,
+    StoreError,
+    StoreOutcomeUnknown,
+)
 
 LEASE_MAGIC = "tidelog.lease"
 LEASE_FORMAT = 1
@@ -150,7 +157,13 @@ class LeaseKeeper:
         """Renew it once. StoreError: not known to be renewed. Fenced: the incarnation must end."""
         started = self._clock.monotonic()
         self._lease = replace(self._lease, counter=self._lease.counter + 1)
-        await self._store.put(lease_key(self._lease.broker_id), encode_lease(self._lease))
+        key = lease_key(self._lease.broker_id)
+        try:
+            # A new renewal is worth more than one that is repeated for long.
+            async with asyncio.timeout(self._trust_seconds / 2):
+                await self._store.put(key, encode_lease(self._lease))
+        except TimeoutError as error:
+            raise StoreOutcomeUnknown(key, "the lease's renewal took too long") from error
         if not self.fresh(self._clock.monotonic()):
             epoch = self._incarnation.epoch
             await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))
