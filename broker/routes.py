@@ -6,8 +6,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.broker.dispatch import Handler
+from tidelog.broker.handlers.cluster import (
+    describe_cluster,
+    describe_log_dirs,
+    elect_leaders,
+    list_partition_reassignments,
+)
+from tidelog.broker.handlers.configs import (
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+)
+from tidelog.broker.handlers.coordinator import find_coordinator
 from tidelog.broker.handlers.fetch import fetch
-from tidelog.broker.handlers.metadata import metadata
+from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
 from tidelog.broker.handlers.producer_ids import init_producer_id
@@ -25,4 +37,13 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DELETE_RECORDS: delete_records,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.ELECT_LEADERS: elect_leaders,
 }

@@ -301,16 +301,19 @@ def _suggestion(name: str) -> str:
     return f"did you mean {close[0]}?" if close else "docs/CONFIGURATION.md lists all settings"
 
 
-def check_topic_configs(overrides: Mapping[str, str], broker: BrokerSettings) -> None:
-    """Refuse settings that a topic may not have. InvalidConfiguration says which and why."""
-    for name, text in overrides.items():
+def check_topic_configs(
+    overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str] | None = None
+) -> None:
+    """Refuse settings that a topic may not have. InvalidConfiguration says which and why. With
+    `changed`, the others are there already: another version may have accepted them."""
+    for name in overrides if changed is None else changed:
         setting = TOPIC_TABLE.get(name)
         if setting is None:
             raise InvalidConfiguration(f"unknown topic setting {name}")
         try:
-            setting.parse(text)
+            setting.parse(overrides[name])
         except InvalidValue as error:
-            raise InvalidConfiguration(f"{name} = {text!r}: {error}") from None
+            raise InvalidConfiguration(f"{name} = {overrides[name]!r}: {error}") from None
     config = effective_topic_config(overrides, broker)
     shortest = config.integer("min.compaction.lag.ms")
     longest = config.integer("max.compaction.lag.ms")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.broker.placement import Placement
+from tidelog.broker.placement import NoLiveBroker, Placement
 from tidelog.broker.settings import BrokerSettings, check_topic_configs
 from tidelog.coordinator.cluster.records import TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import topic_name_fault
+from tidelog.coordinator.cluster.topics import collision_key, topic_name_fault
 from tidelog.coordinator.cluster.transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import BrokerId, Epoch, TopicId
@@ -42,21 +42,36 @@ class WantedTopic:
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def plan_topic(
-    state: ClusterState,
-    placement: Placement,
-    wanted: WantedTopic,
-    topic_id: TopicId,
-    settings: BrokerSettings,
-) -> TopicCreated:
-    """The record that creates the topic. TopicRefused in the order in which Kafka checks."""
-    check_topic_name(state, wanted.name)
-    configs = _checked_configs(wanted.configs, settings)
-    if wanted.assignments is not None:
-        owners = _assigned_owners(state, wanted)
-    else:
-        owners = placement.assign(_partition_count(wanted, settings))
-    return TopicCreated(topic_id, wanted.name, owners, configs)
+class CreationPlan:
+    """Topics to be created together, in one entry of the metadata log."""
+
+    def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
+        """TopicRefused if no broker can take partitions."""
+        self._state = state
+        self._settings = settings
+        self._names: dict[str, str] = {}
+        self.records: list[TopicCreated] = []
+        try:
+            self._placement = Placement(state)
+        except NoLiveBroker as error:
+            raise TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
+
+    def add(self, wanted: WantedTopic, topic_id: TopicId) -> TopicCreated:
+        """The record that creates the topic. TopicRefused, in the order in which Kafka checks; then
+        the plan is as before."""
+        check_topic_name(self._state, wanted.name)
+        key = collision_key(wanted.name)
+        if key in self._names:
+            raise _collision(wanted.name, self._names[key])
+        configs = _checked_configs(wanted.configs, self._settings)
+        if wanted.assignments is not None:
+            owners = _assigned_owners(self._state, wanted)
+        else:
+            owners = self._placement.assign(_partition_count(wanted, self._settings))
+        record = TopicCreated(topic_id, wanted.name, owners, configs)
+        self._names[key] = wanted.name
+        self.records.append(record)
+        return record
 
 
 def check_topic_name(state: ClusterState, name: str) -> None:
@@ -71,10 +86,14 @@ def check_topic_name(state: ClusterState, name: str) -> None:
     if other is not None and other.name == name:
         raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
     if other is not None:
-        raise TopicRefused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name} collides with {other.name}: '.' and '_' are the same in metric names",
-        )
+        raise _collision(name, other.name)
+
+
+def _collision(name: str, other: str) -> TopicRefused:
+    return TopicRefused(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"topic {name} collides with {other}: '.' and '_' are the same in metric names",
+    )
 
 
 def named_owner(

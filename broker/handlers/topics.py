@@ -12,10 +12,10 @@ from tidelog.broker.placement import NoLiveBroker, Placement
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings, effective_topic_config
 from tidelog.broker.topic_creation import (
+    CreationPlan,
     TopicRefused,
     WantedTopic,
     named_owner,
-    plan_topic,
 )
 from tidelog.coordinator.cluster.records import (
     PartitionsCreated,
@@ -24,7 +24,6 @@ from tidelog.coordinator.cluster.records import (
     TopicDeleted,
 )
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import collision_key
 from tidelog.coordinator.cluster.transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
@@ -66,7 +65,7 @@ async def create_topics(
         return records
 
     if request.validate_only:
-        build(await broker.metadata.refresh())
+        build(broker.metadata.state)
         for result in results:
             result.topic_id = NULL_UUID
         return CreateTopicsResponse(topics=results)
@@ -86,35 +85,22 @@ def _plan_topics(
     topics: Sequence[CreatableTopic],
     ids: Mapping[str, TopicId],
     settings: BrokerSettings,
-) -> tuple[list[CreatableTopicResult], list[Record]]:
+) -> tuple[list[CreatableTopicResult], Sequence[Record]]:
     """A result for each name, and the records that create those without an error."""
     times = Counter(topic.name for topic in topics)
-    results = [_refused(name, _TWICE) for name, count in times.items() if count > 1]
-    records: list[Record] = []
     try:
-        placement = Placement(state)
-    except NoLiveBroker as error:
-        nobody = TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
-        return [_refused(name, nobody) for name in times], []
-    taken: dict[str, str] = {}
+        plan = CreationPlan(state, settings)
+    except TopicRefused as error:
+        return [_refused(name, error) for name in times], []
+    results = [_refused(name, _TWICE) for name, count in times.items() if count > 1]
     for topic in topics:
         if times[topic.name] > 1:
             continue
         try:
-            other = taken.get(collision_key(topic.name))
-            if other is not None:
-                raise TopicRefused(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"topic {topic.name} collides with {other} of the same request",
-                )
-            record = plan_topic(state, placement, _wanted(topic), ids[topic.name], settings)
+            results.append(_created(plan.add(_wanted(topic), ids[topic.name]), settings))
         except TopicRefused as error:
             results.append(_refused(topic.name, error))
-        else:
-            taken[collision_key(topic.name)] = topic.name
-            records.append(record)
-            results.append(_created(record, settings))
-    return results, records
+    return results, plan.records
 
 
 def _wanted(topic: CreatableTopic) -> WantedTopic:
@@ -257,7 +243,7 @@ async def create_partitions(
         return records
 
     if request.validate_only:
-        build(await broker.metadata.refresh())
+        build(broker.metadata.state)
         return CreatePartitionsResponse(results=results)
     try:
         await change_metadata(broker, build)

@@ -1,0 +1,155 @@
+"""DescribeCluster, DescribeLogDirs, ListPartitionReassignments and ElectLeaders."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.error_responses import error_response
+from tidelog.broker.services import Services
+from tidelog.broker.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.identifiers import TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.message import Response
+from tidelog.protocol.schemas.metadata import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tidelog.protocol.schemas.replicas import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionElectionResult,
+    ReplicaElectionResult,
+)
+
+BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
+PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
+
+
+async def describe_cluster(
+    broker: Services, request: DescribeClusterRequest, context: RequestContext
+) -> Response | None:
+    """The brokers. Each of them may stand for the controller; the one asked does."""
+    if request.endpoint_type != BROKER_ENDPOINTS:
+        known = request.endpoint_type == CONTROLLER_ENDPOINTS
+        return error_response(
+            request,
+            context.api_version,
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            "this is a broker; there are no controllers",
+        )
+    state = broker.metadata.state
+    infos = list(state.live_brokers())
+    if request.include_fenced_brokers:
+        live = set(state.live_epochs)
+        infos += [info for info in state.fenced_not_retired() if info.broker_id not in live]
+    return DescribeClusterResponse(
+        cluster_id=state.cluster_id,
+        controller_id=broker.incarnation.broker_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=info.broker_id, host=info.host, port=info.port, is_fenced=info.fenced
+            )
+            for info in infos
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
+    )
+
+
+async def describe_log_dirs(
+    broker: Services, request: DescribeLogDirsRequest, _context: RequestContext
+) -> DescribeLogDirsResponse:
+    """The bucket as the one log directory, with the partitions that this broker leads."""
+    state = broker.metadata.state
+    asked = (
+        None
+        if request.topics is None
+        else {
+            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
+        }
+    )
+    by_topic: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for place, size in sorted(broker.partitions.sizes().items()):
+        topic = state.topics.get(place.topic_id)
+        if topic is None or (asked is not None and (topic.name, place.partition) not in asked):
+            continue
+        by_topic[topic.name].append(
+            DescribeLogDirsPartition(partition_index=place.partition, partition_size=size)
+        )
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(
+                log_dir=broker.store_url,
+                topics=[
+                    DescribeLogDirsTopic(name=name, partitions=by_topic[name])
+                    for name in sorted(by_topic)
+                ],
+            )
+        ]
+    )
+
+
+async def list_partition_reassignments(
+    _broker: Services, _request: ListPartitionReassignmentsRequest, _context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """None: a partition has no replicas that could be moved."""
+    return ListPartitionReassignmentsResponse(error_message=None)
+
+
+async def elect_leaders(
+    broker: Services, request: ElectLeadersRequest, context: RequestContext
+) -> Response | None:
+    """Nothing is elected: a partition's owner leads it. As in Kafka, with all partitions asked for
+    none of those is named that need no election."""
+    if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
+        return error_response(
+            request,
+            context.api_version,
+            ErrorCode.INVALID_REQUEST,
+            f"there is no election type {request.election_type}",
+        )
+    state = broker.metadata.state
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    _elected(state, topic.topic, partition, request.election_type)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ]
+    )
+
+
+def _elected(
+    state: ClusterState, name: str, partition: int, election_type: int
+) -> PartitionElectionResult:
+    topic = state.topic_named(name)
+    leader = state.leader(TopicPartition(topic.topic_id, partition)) if topic else None
+    if leader is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        message = f"there is no partition {name[:249]}-{partition}"
+    elif state.is_live(leader.incarnation.epoch):
+        code = ErrorCode.ELECTION_NOT_NEEDED
+        message = "the partition's owner leads it"
+    else:
+        code = (
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if election_type == PREFERRED_ELECTION
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
+        message = "the partition's owner is fenced and nobody has taken over yet"
+    return PartitionElectionResult(partition_id=partition, error_code=code, error_message=message)

@@ -1,0 +1,214 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from tidelog.broker.config_changes import (
+    Change,
+    ConfigRefused,
+    Resource,
+    find_resource,
+    incremented,
+    replaced,
+    topic_id_of,
+)
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.metadata_change import ChangeFailed, change_metadata
+from tidelog.broker.services import Services
+from tidelog.broker.settings import ConfigEntry
+from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, Record
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class NamedResource(Protocol):
+    """What all requests about settings name."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=NamedResource)
+
+
+async def describe_configs(
+    broker: Services, request: DescribeConfigsRequest, _context: RequestContext
+) -> DescribeConfigsResponse:
+    """The settings that hold for topics and for this broker, and where their values come from."""
+    return DescribeConfigsResponse(
+        results=[_describe(broker, request, each) for each in request.resources]
+    )
+
+
+def _describe(
+    broker: Services, request: DescribeConfigsRequest, asked: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
+    )
+    try:
+        resource = find_resource(
+            broker.metadata.state,
+            asked.resource_type,
+            asked.resource_name,
+            broker.incarnation.broker_id,
+        )
+        entries = _entries(broker, resource, asked.configuration_keys)
+    except ConfigRefused as error:
+        result.error_code = error.code
+        result.error_message = str(error)
+    else:
+        result.configs = [_described(entry, request) for entry in entries]
+    return result
+
+
+def _entries(
+    broker: Services, resource: Resource, keys: Sequence[str] | None
+) -> Iterable[ConfigEntry]:
+    """The settings of these names, or all where none is named; unknown names are passed over."""
+    wanted = set(keys or ())
+    if resource.scope is ConfigScope.CLUSTER:
+        entries = broker.settings.default_entries()
+        return [entry for entry in entries if not wanted or entry.setting.name in wanted]
+    names = [name for name in resource.table if not wanted or name in wanted]
+    if resource.is_topic:
+        config = broker.topic_config(topic_id_of(resource))
+        return [config.entry(name) for name in names]
+    return [broker.settings.entry(name) for name in names]
+
+
+def _described(
+    entry: ConfigEntry, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    setting = entry.setting
+    return DescribeConfigsResourceResult(
+        name=setting.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        synonyms=[
+            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            for each in entry.synonyms
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=setting.kind,
+        documentation=setting.doc if request.include_documentation else None,
+    )
+
+
+async def alter_configs(
+    broker: Services, request: AlterConfigsRequest, _context: RequestContext
+) -> AlterConfigsResponse:
+    """Give each resource exactly the settings that are named."""
+
+    def change(
+        state: ClusterState, resource: Resource, asked: AlterConfigsResource
+    ) -> ConfigsChanged:
+        configs = [(config.name, config.value) for config in asked.configs]
+        return replaced(state, resource, configs, broker.settings)
+
+    outcomes = await _alter(broker, request.resources, change, request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each, (code, message) in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+async def incremental_alter_configs(
+    broker: Services, request: IncrementalAlterConfigsRequest, _context: RequestContext
+) -> IncrementalAlterConfigsResponse:
+    """Change single settings of each resource."""
+
+    def change(
+        state: ClusterState, resource: Resource, asked: IncrementalAlterConfigsResource
+    ) -> ConfigsChanged:
+        changes = [
+            Change(config.name, config.config_operation, config.value) for config in asked.configs
+        ]
+        return incremented(state, resource, changes, broker.settings)
+
+    outcomes = await _alter(broker, request.resources, change, request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+            for each, (code, message) in zip(request.resources, outcomes, strict=True)
+        ]
+    )
+
+
+Outcome = tuple[ErrorCode, str | None]
+_DONE: Outcome = (ErrorCode.NONE, None)
+
+
+async def _alter(
+    broker: Services,
+    resources: Sequence[R],
+    change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+    validate_only: bool,
+) -> list[Outcome]:
+    """Change each resource that can be changed, all in one entry; an outcome for each."""
+    times = Counter((each.resource_type, each.resource_name) for each in resources)
+    broker_id = broker.incarnation.broker_id
+    outcomes: list[Outcome] = []
+
+    def build(state: ClusterState) -> Sequence[Record]:
+        outcomes.clear()
+        records = []
+        for asked in resources:
+            try:
+                if times[asked.resource_type, asked.resource_name] > 1:
+                    raise ConfigRefused(
+                        ErrorCode.INVALID_REQUEST, "the request names the resource twice"
+                    )
+                resource = find_resource(state, asked.resource_type, asked.resource_name, broker_id)
+                record = change(state, resource, asked)
+            except ConfigRefused as error:
+                outcomes.append((error.code, str(error)))
+                continue
+            outcomes.append(_DONE)
+            if record.overrides != state.configs(resource.scope, resource.name):
+                records.append(record)
+        return records
+
+    if validate_only:
+        build(broker.metadata.state)
+        return outcomes
+    try:
+        await change_metadata(broker, build)
+    except ChangeFailed as error:
+        failure = (error.code, str(error))
+        known = outcomes or [_DONE] * len(resources)
+        return [failure if outcome == _DONE else outcome for outcome in known]
+    return outcomes
