@@ -35,16 +35,26 @@ async def check_unused(store: ObjectStore) -> bool:
     async for meta in store.list():
         if meta.key.startswith(PROBE_FOLDER):
             continue
-        if _NUMBERED.fullmatch(meta.key):
+        # Whoever has just created a cluster may have gone on with objects that come first in order;
+        # its log was there before them.
+        if await _has_log(store):
             return False
         if meta.key.startswith(DATA_FOLDERS):
             raise ForeignObjects(
-                f"{store.url} holds {meta.key}, but no metadata log under {CLUSTER_FOLDER}: a"
-                " cluster was removed from here in part, or the address is not quite the right"
-                " one. Nothing was written. Check the address, or empty the prefix"
+                f"{store.url} holds {meta.key}, but no metadata log under {LOG_PREFIX}: a cluster"
+                " was removed from here in part, or the address is not quite the right one."
+                " Nothing was written. Check the address, or empty the prefix"
             )
         raise ForeignObjects(
             f"{store.url} holds {meta.key}, which is not Tidelog's. Nothing was written. Give the"
             " cluster a bucket or a prefix of its own"
         )
     return True
+
+
+async def _has_log(store: ObjectStore) -> bool:
+    for prefix in (LOG_PREFIX, SNAPSHOT_PREFIX):
+        async for meta in store.list(prefix):
+            if _NUMBERED.fullmatch(meta.key):
+                return True
+    return False

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.cluster.samples import CLUSTER, FLIGHTS, NOWHERE, WRITER, registered
 from tests.unit.cluster.world import LOG, World, simulate, within
+from tidelog.coordinator.cluster.append_group import Build
 from tidelog.coordinator.cluster.bucket_format import new_cluster
 from tidelog.coordinator.cluster.log_view import LogAbandoned
 from tidelog.coordinator.cluster.metadata_log import EntryTooLarge, MetadataLog
@@ -228,11 +229,14 @@ def test_a_refusal_reaches_only_the_one_who_asked() -> None:
         def refuse(state: ClusterState) -> tuple[Record, ...]:
             raise NoRoom("no room")
 
+        def fail(state: ClusterState) -> tuple[Record, ...]:
+            raise ZeroDivisionError
+
         refused, made, invalid, bug = await asyncio.gather(
             broker.log.append(broker.epoch, refuse),
             broker.create("made"),
             broker.log.append(broker.epoch, lambda _: (TopicDeleted(NOWHERE),)),
-            broker.log.append(broker.epoch, lambda _: 1 / 0),
+            broker.log.append(broker.epoch, fail),
             return_exceptions=True,
         )
         assert isinstance(refused, NoRoom)
@@ -348,8 +352,12 @@ def test_a_change_that_does_not_fit_is_refused_and_the_others_are_divided() -> N
 
         records = [wide(f"t{n}", 3_000_000) for n in range(5)]
         too_wide = wide("never", 9_000_000)
+
+        def build(record: Record) -> Build:
+            return lambda _: (record,)
+
         outcomes = await asyncio.gather(
-            *(broker.log.append(broker.epoch, lambda _, r=r: (r,)) for r in [*records, too_wide]),
+            *(broker.log.append(broker.epoch, build(each)) for each in [*records, too_wide]),
             return_exceptions=True,
         )
         assert isinstance(outcomes[5], EntryTooLarge)

@@ -168,7 +168,7 @@ def identity(process: SimulatedProcess) -> ProcessIdentity:
 
 def within(process: SimulatedProcess, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run it inside the process, so that it dies and stalls with it."""
-    return process.spawn(coroutine, coroutine.__qualname__)
+    return process.spawn(coroutine, "work")
 
 
 def simulate(
