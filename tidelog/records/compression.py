@@ -27,7 +27,8 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
-_GUESS_BYTES_MIN = 64 * 1024
+_PIECE_BYTES_MIN = 64 * 1024
+_PIECE_BYTES_MAX = 4 * 1024 * 1024
 _GUESS_RATIO = 8
 
 
@@ -122,25 +123,22 @@ def decompress(codec: Compression, data: Buffer, size_max: int) -> bytes | bytea
             return _decompress_zstd(data, size_max)
 
 
-def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
-    members: list[bytes] = []
-    size = 0
+def _decompress_gzip(data: Buffer, size_max: int) -> bytes | bytearray:
+    output = _Output(data, size_max)
     rest: Buffer = data
-    while rest or not members:
+    while rest or not output.pieces:
         decompressor = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            # One byte beyond the limit tells «too large» from «just fits».
-            member = decompressor.decompress(rest, size_max - size + 1)
-        except zlib.error as error:
-            raise CorruptCompression(f"gzip: {error}") from None
-        size += len(member)
-        if size > size_max:
-            raise DecompressedTooLarge(size_max)
-        if not decompressor.eof:
-            raise CorruptCompression("gzip: the data ends before the stream does")
-        members.append(member)
+        while not decompressor.eof:
+            try:
+                piece = decompressor.decompress(rest, output.room())
+            except zlib.error as error:
+                raise CorruptCompression(f"gzip: {error}") from None
+            output.add(piece)
+            rest = decompressor.unconsumed_tail
+            if not rest and not decompressor.eof and not piece:
+                raise CorruptCompression("gzip: the data ends before the stream does")
         rest = decompressor.unused_data
-    return members[0] if len(members) == 1 else b"".join(members)
+    return output.content
 
 
 def _compress_xerial(data: memoryview) -> bytes:
@@ -204,57 +202,83 @@ def _snappy_size(block: memoryview) -> int:
     raise CorruptCompression("snappy: a block does not begin with its decompressed size")
 
 
+class _Output:
+    """Decompressed pieces, joined as they come, so that memory holds one copy and a piece."""
+
+    def __init__(self, data: Buffer, size_max: int) -> None:
+        self.content: bytes | bytearray = b""
+        self.pieces = 0
+        self._first_room = min(_PIECE_BYTES_MAX, _guess(data, size_max))
+        self._size_max = size_max
+
+    def room(self) -> int:
+        """What the next piece may hold; at the end a byte more, which tells of too much data."""
+        if not self.pieces:
+            return self._first_room
+        return min(_PIECE_BYTES_MAX, self._size_max - len(self.content) + 1)
+
+    def add(self, piece: bytes) -> None:
+        self.pieces += 1
+        if len(self.content) + len(piece) > self._size_max:
+            raise DecompressedTooLarge(self._size_max)
+        if not self.content:
+            self.content = piece
+            return
+        if not isinstance(self.content, bytearray):
+            self.content = bytearray(self.content)
+        self.content += piece
+
+
 def _guess(data: Buffer, size_max: int) -> int:
-    """Output room for a first attempt: memory is cheap to reuse when it is not far too much."""
-    return min(size_max + 1, max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(data)))
+    """Output room for a first attempt: enough for most data, and cheap where it is not used."""
+    return min(size_max + 1, max(_PIECE_BYTES_MIN, _GUESS_RATIO * len(data)))
 
 
-def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+def _decompress_lz4(data: memoryview, size_max: int) -> bytes | bytearray:
     context = lz4.frame.create_decompression_context()
-    parts: list[bytes] = []
-    size = position = 0
-    room = _guess(data, size_max)
-    while True:
+    output = _Output(data, size_max)
+    position = 0
+    finished = False
+    while not finished:
         try:
-            part, consumed, finished = lz4.frame.decompress_chunk(
-                context, data[position:], max_length=room
+            piece, consumed, finished = lz4.frame.decompress_chunk(
+                context, data[position:], max_length=output.room()
             )
         except RuntimeError as error:
             raise CorruptCompression(f"lz4: {error}") from None
-        parts.append(part)
-        size += len(part)
+        output.add(piece)
         position += consumed
-        if size > size_max:
-            raise DecompressedTooLarge(size_max)
-        if finished:
-            break
-        if not part and not consumed:
+        if not finished and not piece and not consumed:
             raise CorruptCompression("lz4: the data ends before the frame does")
-        room = size_max - size + 1
     if position != len(data):
         raise CorruptCompression("lz4: bytes behind the end of the frame")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return output.content
 
 
 def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
     decompressor = _contexts.decompressor
     try:
+        # A frame that says it is empty is believed by the library, whatever follows.
         stated = zstandard.frame_content_size(data)
         if stated > size_max:
             raise DecompressedTooLarge(size_max)
         # A frame that states its size is given exactly that. Otherwise guess: room that is never
         # written costs page faults and a system call for each batch.
-        room = min(_guess(data, size_max), size_max) if stated < 0 else size_max
-        try:
-            return decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
-        except zstandard.ZstdError:
-            if room == size_max:
-                raise
-        return decompressor.decompress(data, max_output_size=size_max, allow_extra_data=False)
+        for room in (_guess(data, size_max), size_max + 1):
+            try:
+                plain = decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+            except zstandard.ZstdError:
+                if room > size_max or stated >= 0:
+                    raise
+                continue
+            break
     except zstandard.ZstdError as error:
         if _zstd_exceeds(data, size_max):
             raise DecompressedTooLarge(size_max) from None
         raise CorruptCompression(f"zstd: {error}") from None
+    if len(plain) > size_max:
+        raise DecompressedTooLarge(size_max)
+    return plain
 
 
 def _zstd_exceeds(data: Buffer, size_max: int) -> bool:
@@ -262,8 +286,8 @@ def _zstd_exceeds(data: Buffer, size_max: int) -> bool:
     size = 0
     try:
         with _contexts.decompressor.stream_reader(data) as reader:
-            while part := reader.read(_GUESS_BYTES_MIN):
-                size += len(part)
+            while piece := reader.read(_PIECE_BYTES_MIN):
+                size += len(piece)
                 if size > size_max:
                     return True
     except zstandard.ZstdError:

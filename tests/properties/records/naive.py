@@ -61,6 +61,14 @@ class Cursor:
         return self.take(length)
 
 
+def read_if_right(request: bytes, now_ms: int) -> list[NaiveRecord] | None:
+    """The records of a request of exactly one batch, None if that is no valid one."""
+    try:
+        return read(request, now_ms)
+    except Wrong:
+        return None
+
+
 def read(request: bytes, now_ms: int) -> list[NaiveRecord]:
     """The records of a request of exactly one batch. Raises Wrong."""
     if len(request) < 61:
