@@ -285,7 +285,7 @@ def test_producers_must_not_claim_an_append_time() -> None:
         (b"\x10\0\0\0\1\1\2\1\1", "header key is null"),
         (b"\x12\0\0\0\1\1\2\2\xff\1", "not UTF-8"),
         (b"\x10\0\0\0\1\1\2\0\3", "length of -2"),
-        (b"\x0c\0\0\0\4\1\0", "does not fit"),
+        (b"\x0c\0\0\0\6\1\0", "does not fit"),
         (b"\x0c\0\0\0\2\1\0", "cut off"),
         (b"\x0e\0\0\0\1\1\0\0", "behind its last field"),
         (b"\x0c\0\0\0\1\1\0\0", "behind the last of 1 records"),
