@@ -19,41 +19,16 @@ from tidelog.broker.setting_topics import (
 
 MIB = 1024 * 1024
 
-_LISTENER = re.compile(r"PLAINTEXT://(\[[0-9a-fA-F:]*\]|[^:/\[\]]*):[0-9]{1,5}")
-_LISTENERS = Matching(_LISTENER, "one PLAINTEXT://HOST:PORT", items_min=1, items_max=1)
 _CONNECTION_OVERRIDES = re.compile(r"([^,\s]+:[0-9]{1,9}(,[^,\s]+:[0-9]{1,9})*)?")
 
 
 SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting(
-        name="node.id",
-        kind=Kind.INT,
-        default=1,
-        valid=AtLeast(0),
-        kafka_default="none, required",
-        doc="The broker's id: unique in the bucket, the same after a restart.",
-    ),
-    Setting(
-        name="listeners",
-        kind=Kind.LIST,
-        default=("PLAINTEXT://127.0.0.1:9092",),
-        valid=_LISTENERS,
-        kafka_default="PLAINTEXT://:9092",
-        doc="Where clients connect; an empty host is every interface, port 0 a free port.",
-    ),
-    Setting(
-        name="advertised.listeners",
-        kind=Kind.LIST,
-        default=None,
-        valid=_LISTENERS,
-        doc="The address that clients are told; where unset, the one listened on.",
-    ),
-    Setting(
         name="broker.rack",
         kind=Kind.STRING,
         default=None,
         effect=Effect.NONE,
-        doc="The rack or zone of the broker.",
+        doc="The rack or zone of the broker, in Kafka.",
     ),
     Setting(
         name="socket.request.max.bytes",

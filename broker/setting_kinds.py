@@ -192,7 +192,8 @@ class OneOf:
 
     @property
     def words(self) -> str:
-        return "one of " + ", ".join(str(format_value(choice)) for choice in self.choices)
+        texts = [str(format_value(choice)) for choice in self.choices]
+        return f"one of {', '.join(texts)}" if len(texts) > 1 else f"only {texts[0]}"
 
     def allows(self, value: SettingValue) -> bool:
         return value in self.choices
@@ -222,12 +223,10 @@ class Matching:
 
     pattern: re.Pattern[str]
     words: str
-    items_min: int = 0
-    items_max: int = INT_MAX
 
     def allows(self, value: SettingValue) -> bool:
         items = value if isinstance(value, tuple) else (value,)
-        return self.items_min <= len(items) <= self.items_max and all(
+        return all(
             isinstance(item, str) and self.pattern.fullmatch(item) is not None for item in items
         )
 

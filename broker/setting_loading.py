@@ -19,8 +19,10 @@ from tidelog.broker.settings import (
 from tidelog.errors import InvalidConfiguration
 
 ENVIRONMENT_PREFIX: Final = "TIDELOG_"
-RESERVED_VARIABLES: Final = frozenset({"TIDELOG_BOOTSTRAP", "TIDELOG_STORE"})
-"""Environment variables of the command line, which are no settings."""
+RESERVED_VARIABLES: Final = frozenset(
+    {"TIDELOG_BOOTSTRAP", "TIDELOG_STORE", "TIDELOG_MINIO", "TIDELOG_HYPOTHESIS_PROFILE"}
+)
+"""Environment variables of the command line and of the repository's tools, which are no settings."""
 
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}

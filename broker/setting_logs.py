@@ -111,7 +111,6 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         default=("delete",),
         valid=ListOf(("compact", "delete")),
         dynamic=True,
-        effect=Effect.NONE,
         doc="cleanup.policy of topics that do not set it.",
     ),
     without_effect(

@@ -35,9 +35,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=("delete",),
         valid=ListOf(("compact", "delete")),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.cleanup.policy"),),
-        doc="Whether old records are deleted, compacted by key, or both.",
+        doc="delete, compact or both. With compact, records without a key are refused; nothing is "
+        "compacted or deleted yet.",
     ),
     Setting(
         name="compression.type",
