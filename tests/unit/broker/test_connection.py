@@ -1,0 +1,469 @@
+"""The pure connection and the accounting of its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from tidelog.broker.connection import Connection, TakenRequest
+from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.request_memory import RequestMemory
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.headers import decode_correlation_id, encode_request
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.fetch import FetchRequest
+from tidelog.protocol.schemas.metadata import MetadataRequest
+from tidelog.protocol.schemas.produce import ProduceRequest
+from tidelog.protocol.wire import Buffer
+
+REQUESTS_MAX = 3
+
+
+async def never(_broker: object, _request: Any, _context: RequestContext) -> Response | None:
+    raise AssertionError("these tests answer themselves")
+
+
+def new_dispatcher() -> Dispatcher:
+    keys = (ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE)
+    return Dispatcher(dict.fromkeys(keys, never), BrokerMetrics())
+
+
+def new_connection(
+    memory: RequestMemory[Connection] | None = None, dispatcher: Dispatcher | None = None
+) -> Connection:
+    return Connection(
+        dispatcher or new_dispatcher(),
+        memory or RequestMemory(-1),
+        connection_id=1,
+        client_host="1.2.3.4",
+        requests_max=REQUESTS_MAX,
+    )
+
+
+def frame(request: Request[Response], version: int, correlation_id: int = 0) -> memoryview:
+    return memoryview(bytearray(b"".join(encode_request(request, version, correlation_id, "c"))))[
+        4:
+    ]
+
+
+def feed(connection: Connection, *frames: memoryview) -> None:
+    connection.received(sum(len(each) + 4 for each in frames), frames)
+
+
+def metadata_frame(correlation_id: int = 0) -> memoryview:
+    return frame(MetadataRequest(topics=[]), 8, correlation_id)
+
+
+def fetch_frame(correlation_id: int = 0) -> memoryview:
+    return frame(FetchRequest(), 12, correlation_id)
+
+
+def taken_by(connection: Connection) -> TakenRequest:
+    taken = connection.next_request()
+    assert taken is not None
+    return taken
+
+
+def joined(buffers: list[Buffer]) -> bytes:
+    return b"".join(bytes(buffer) for buffer in buffers)
+
+
+def test_answers_leave_in_the_order_of_the_requests() -> None:
+    connection = new_connection()
+    feed(connection, metadata_frame(1), metadata_frame(2), metadata_frame(3))
+    first, second, third = (taken_by(connection) for _ in range(3))
+    assert connection.answer(third, [b"3"]) == []
+    assert connection.answer(first, [b"1"]) == [b"1"]
+    assert connection.unfinished
+    assert connection.answer(second, [b"2a", b"2b"]) == [b"2a", b"2b", b"3"]
+    assert not connection.unfinished
+
+
+def test_a_request_without_an_answer_holds_up_nobody() -> None:
+    """acks=0."""
+    connection = new_connection()
+    feed(connection, frame(ProduceRequest(acks=0), 9), metadata_frame())
+    produce, metadata = taken_by(connection), taken_by(connection)
+    assert connection.answer(metadata, [b"metadata"]) == []
+    assert connection.answer(produce, None) == [b"metadata"]
+
+
+def test_a_handler_sees_who_asked() -> None:
+    connection = new_connection()
+    feed(connection, metadata_frame(77))
+    opened = taken_by(connection).opened
+    assert opened is not None
+    assert opened.route.name == "Metadata"
+    assert opened.message == MetadataRequest(topics=[])
+    assert opened.context == RequestContext(8, 77, "c", "1.2.3.4", 1)
+
+
+def test_reading_stops_at_the_limit_of_requests_and_goes_on_below_it() -> None:
+    connection = new_connection()
+    feed(connection, *(metadata_frame(number) for number in range(REQUESTS_MAX + 2)))
+    taken = [taken_by(connection) for _ in range(REQUESTS_MAX)]
+    assert connection.next_request() is None
+    assert not connection.wants_reading()
+    connection.answer(taken[0], [b"0"])
+    fourth = taken_by(connection)
+    assert connection.next_request() is None
+    assert not connection.wants_reading()
+    for each in (*taken[1:], fourth):
+        connection.answer(each, [b"x"])
+    taken_by(connection)
+    assert connection.wants_reading()
+
+
+def test_an_answered_request_counts_while_an_earlier_one_holds_its_answer() -> None:
+    connection = new_connection()
+    feed(connection, *(metadata_frame(number) for number in range(REQUESTS_MAX + 1)))
+    taken = [taken_by(connection) for _ in range(REQUESTS_MAX)]
+    connection.answer(taken[1], [b"large"])
+    connection.answer(taken[2], [b"large"])
+    assert connection.next_request() is None
+
+
+def test_nothing_is_served_behind_a_fetch() -> None:
+    """So a client that does not read cannot make the broker hold more than one fetch's answer."""
+    connection = new_connection()
+    feed(connection, metadata_frame(), fetch_frame(), fetch_frame())
+    metadata, fetch = taken_by(connection), taken_by(connection)
+    assert fetch.long_poll
+    assert connection.next_request() is None
+    assert not connection.wants_reading()
+    connection.answer(fetch, [b"records"])
+    # It is served, but its answer still waits for that of the request before it.
+    assert connection.next_request() is None
+    connection.answer(metadata, [b"metadata"])
+    assert taken_by(connection).long_poll
+
+
+def test_a_client_that_does_not_read_is_served_no_further() -> None:
+    connection = new_connection()
+    feed(connection, metadata_frame())
+    connection.pause_writing()
+    assert connection.next_request() is None
+    assert not connection.wants_reading()
+    connection.resume_writing()
+    taken_by(connection)
+    assert connection.wants_reading()
+
+
+def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> None:
+    memory: RequestMemory[Connection] = RequestMemory(-1)
+    connection = new_connection(memory)
+    feed(connection, metadata_frame(1), metadata_frame(2))
+    first = taken_by(connection)
+    connection.stop()
+    assert connection.next_request() is None
+    assert not connection.wants_reading()
+    assert connection.unfinished
+    assert connection.answer(first, [b"1"]) == [b"1"]
+    assert not connection.unfinished
+    assert memory.bytes_held == 0
+
+
+def test_a_lost_connection_sends_nothing_and_gives_its_memory_back() -> None:
+    memory: RequestMemory[Connection] = RequestMemory(-1)
+    connection = new_connection(memory)
+    feed(connection, metadata_frame(1), metadata_frame(2))
+    connection.received(7, ())
+    first = taken_by(connection)
+    connection.lost()
+    assert memory.bytes_held == first.size
+    assert connection.answer(first, [b"1"]) == []
+    assert (memory.bytes_held, memory.requests) == (0, 0)
+    assert not connection.wants_reading()
+
+
+def test_an_api_versions_request_of_any_version_gets_an_answer() -> None:
+    """KIP-511: a newer client learns from it which versions there are."""
+    connection = new_connection()
+    future = frame(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4, 9)
+    future[2:4] = (99).to_bytes(2, "big")
+    feed(connection, future)
+    taken = taken_by(connection)
+    assert taken.opened is None
+    assert taken.ready is not None
+    answer = memoryview(joined(connection.answer(taken, taken.ready)))[4:]
+    assert decode_correlation_id(answer) == 9
+    assert bytes(answer[4:]).hex() == "0023" + "00000001" + "0012" + "0000" + "0004"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [
+        (memoryview(b""), "malformed"),
+        (memoryview(b"\x00\x03\x00"), "malformed"),
+        (memoryview(b"\x7f\x00\x00\x00\x00\x00\x00\x00\xff\xff"), "unknown_api"),
+        (memoryview(b"\x00\x0b\x00\x05\x00\x00\x00\x00\xff\xff"), "unknown_api"),
+        (frame(MetadataRequest(topics=[]), 8)[:-1], "malformed"),
+        (memoryview(bytes(frame(MetadataRequest(topics=[]), 8)) + b"\0"), "malformed"),
+        (memoryview(b"\x00\x03\x00\x63\x00\x00\x00\x00\xff\xff\x00"), "unsupported_version"),
+        (memoryview(b"\x00\x00\x00\x02\x00\x00\x00\x00\xff\xff\x00"), "unsupported_version"),
+    ],
+)
+def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, reason: str) -> None:
+    memory: RequestMemory[Connection] = RequestMemory(-1)
+    connection = new_connection(memory)
+    feed(connection, metadata_frame(1), damaged, metadata_frame(3))
+    first = taken_by(connection)
+    with pytest.raises(CloseConnection) as refusal:
+        connection.next_request()
+    assert refusal.value.reason == reason
+    assert connection.next_request() is None
+    connection.lost()
+    assert connection.answer(first, [b"1"]) == []
+    assert memory.bytes_held == 0
+
+
+def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
+    listed = {
+        each.api_key: (each.min_version, each.max_version) for each in new_dispatcher().advertised
+    }
+    assert listed == {0: (0, 11), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
+
+
+def test_a_handler_without_versions_to_advertise_is_refused() -> None:
+    with pytest.raises(ValueError, match="JoinGroup"):
+        Dispatcher({ApiKey.JOIN_GROUP: never}, BrokerMetrics())
+
+
+# --- memory ---
+
+
+def test_connections_wait_for_memory_in_turn() -> None:
+    memory: RequestMemory[str] = RequestMemory(100)
+    memory.received("a", 100, 1)
+    assert not memory.may_read("b")
+    assert not memory.may_read("c")
+    assert memory.next_reader() is None
+    memory.answered(50)
+    assert memory.next_reader() == "b"
+    assert memory.next_reader() == "c"
+    assert memory.next_reader() is None
+
+
+def test_a_connection_that_is_gone_waits_no_more() -> None:
+    memory: RequestMemory[str] = RequestMemory(10)
+    memory.received("a", 10, 1)
+    memory.may_read("b")
+    memory.may_read("c")
+    memory.withdraw("b")
+    memory.answered(10)
+    assert memory.next_reader() == "c"
+
+
+def test_parts_of_requests_alone_cannot_block_everybody() -> None:
+    memory: RequestMemory[str] = RequestMemory(100)
+    memory.received("a", 60, 0)
+    memory.received("b", 60, 0)
+    assert memory.may_read("a")
+    assert memory.privileged == "a"
+    assert not memory.may_read("b")
+    memory.received("a", 40, 1)
+    assert memory.privileged is None
+    assert not memory.may_read("b")
+    memory.answered(100)
+    assert memory.next_reader() == "b"
+
+
+def test_no_limit_is_no_limit() -> None:
+    memory: RequestMemory[str] = RequestMemory(-1)
+    memory.received("a", 2**40, 1)
+    assert memory.may_read("a")
+
+
+READ_BYTES_MAX = 30
+REQUEST_BYTES_MAX = 50
+MEMORY_BYTES = 100
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """Clients send requests piece by piece; whoever wants to read asks first. Nothing may stay
+    blocked for ever, and what is held stays bounded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: RequestMemory[int] = RequestMemory(MEMORY_BYTES)
+        self.reading = dict.fromkeys(range(4), True)
+        self.part = dict.fromkeys(self.reading, 0)
+        self.target = dict.fromkeys(self.reading, REQUEST_BYTES_MAX)
+        self.serving: list[int] = []
+
+    def update(self, client: int) -> None:
+        self.reading[client] = self.memory.may_read(client)
+
+    def relieve(self) -> None:
+        while (client := self.memory.next_reader()) is not None:
+            self.update(client)
+
+    @rule(client=st.integers(0, 3), size=st.integers(1, READ_BYTES_MAX), last=st.booleans())
+    def bytes_arrive(self, client: int, size: int, last: bool) -> None:
+        if not self.reading[client]:
+            return
+        size = min(size, self.target[client] - self.part[client])
+        self.part[client] += size
+        complete = last or self.part[client] == self.target[client]
+        self.memory.received(client, size, int(complete))
+        if complete:
+            self.serving.append(self.part[client])
+            self.part[client] = 0
+        self.update(client)
+
+    @precondition(lambda self: self.serving)
+    @rule(position=st.integers(0, 100))
+    def a_request_is_answered(self, position: int) -> None:
+        self.memory.answered(self.serving.pop(position % len(self.serving)))
+        self.relieve()
+
+    @rule(client=st.integers(0, 3))
+    def a_connection_is_replaced(self, client: int) -> None:
+        self.memory.answered(self.part[client], 0)
+        self.memory.withdraw(client)
+        self.part[client] = 0
+        self.relieve()
+        self.update(client)
+
+    @invariant()
+    def the_sums_are_right(self) -> None:
+        assert self.memory.bytes_held == sum(self.serving) + sum(self.part.values())
+        assert self.memory.requests == len(self.serving)
+
+    @invariant()
+    def what_is_held_is_bounded(self) -> None:
+        reads = READ_BYTES_MAX * len(self.reading)
+        assert self.memory.bytes_held <= MEMORY_BYTES + REQUEST_BYTES_MAX + reads
+
+    @invariant()
+    def somebody_can_always_go_on(self) -> None:
+        assert self.serving or any(self.reading.values())
+
+
+TestMemory = MemoryMachine.TestCase
+
+
+class ConnectionMachine(RuleBasedStateMachine):
+    """Frames, answers and write pauses in any order, against a plain list."""
+
+    taken = Bundle("taken")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: RequestMemory[Connection] = RequestMemory(-1)
+        self.connection = new_connection(self.memory)
+        self.sent: list[bytes] = []
+        self.expected: list[bytes | None] = []
+        self.received = 0
+        self.in_flight = 0
+        self.writing = True
+
+    @initialize()
+    def start(self) -> None:
+        assert self.connection.wants_reading()
+
+    @rule(kinds=st.lists(st.sampled_from(["metadata", "fetch", "versions"]), max_size=5))
+    def frames_arrive(self, kinds: list[str]) -> None:
+        frames = []
+        for kind in kinds:
+            self.received += 1
+            if kind == "versions":
+                each = frame(ApiVersionsRequest(), 0, self.received)
+                each[2:4] = (50).to_bytes(2, "big")
+            else:
+                each = (fetch_frame if kind == "fetch" else metadata_frame)(self.received)
+            frames.append(each)
+        feed(self.connection, *frames)
+
+    @rule(target=taken)
+    def requests_are_taken(self) -> object:
+        started = []
+        while (taken := self.connection.next_request()) is not None:
+            assert self.writing
+            position = len(self.expected)
+            if taken.ready is not None:
+                self.expected.append(joined(taken.ready))
+                self.collect(self.connection.answer(taken, taken.ready))
+                continue
+            assert taken.opened is not None
+            assert taken.opened.context.correlation_id == position + 1
+            self.expected.append(f"answer {position}".encode())
+            self.in_flight += 1
+            started.append((position, taken))
+        assert self.in_flight <= REQUESTS_MAX
+        return multiple(*started)
+
+    @rule(request=consumes(taken), answered=st.booleans())
+    def a_request_ends(self, request: tuple[int, TakenRequest], answered: bool) -> None:
+        position, taken = request
+        self.in_flight -= 1
+        if not answered:
+            self.expected[position] = None
+        answer = self.expected[position]
+        self.collect(self.connection.answer(taken, None if answer is None else [answer]))
+
+    @rule(writing=st.booleans())
+    def the_client_reads_or_not(self, writing: bool) -> None:
+        self.writing = writing
+        (self.connection.resume_writing if writing else self.connection.pause_writing)()
+
+    def collect(self, buffers: list[Buffer]) -> None:
+        self.sent.extend(bytes(buffer) for buffer in buffers)
+
+    @invariant()
+    def what_was_sent_is_a_prefix_of_what_was_owed(self) -> None:
+        owed = [answer for answer in self.expected if answer is not None]
+        assert self.sent == owed[: len(self.sent)]
+
+    @invariant()
+    def all_is_sent_once_nothing_is_in_flight(self) -> None:
+        if self.in_flight == 0:
+            assert len(self.sent) == sum(answer is not None for answer in self.expected)
+            assert self.memory.requests == self.received - len(self.expected)
+
+    def teardown(self) -> None:
+        self.connection.lost()
+        assert self.memory.requests == self.in_flight
+
+
+TestConnection = ConnectionMachine.TestCase
+
+
+@given(data=st.binary(max_size=200), key=st.sampled_from([0, 1, 3, 18]), version=st.integers(0, 20))
+def test_garbage_is_a_request_or_a_reason_to_close(data: bytes, key: int, version: int) -> None:
+    connection = new_connection()
+    header = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+    for garbage in (data, header + data):
+        feed(connection, memoryview(bytearray(garbage)))
+        try:
+            taken = connection.next_request()
+        except CloseConnection as error:
+            assert error.reason in ("malformed", "unknown_api", "unsupported_version")  # noqa: PT017
+            connection.lost()
+            connection = new_connection()
+        else:
+            assert taken is not None
+            connection.answer(taken, None)
+
+
+def test_the_answer_to_an_odd_client_name_is_an_error() -> None:
+    from tidelog.broker.handlers.versions import answer_api_versions
+
+    odd = ApiVersionsRequest(client_software_name="a b", client_software_version="1")
+    assert answer_api_versions([], odd, 3) == ApiVersionsResponse(error_code=42)
+    assert answer_api_versions([], odd, 2).error_code == 0
