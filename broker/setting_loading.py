@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 RESERVED_VARIABLES: Final = frozenset(
     {"TIDELOG_BOOTSTRAP", "TIDELOG_STORE", "TIDELOG_MINIO", "TIDELOG_HYPOTHESIS_PROFILE"}
 )
-"""Environment variables of the command line and of the repository's tools, which are no settings."""
+"""Environment variables of the command line and of the repository's tools, which set nothing."""
 
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}

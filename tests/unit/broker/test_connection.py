@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
+from tidelog.broker.handlers.versions import answer_api_versions
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.protocol.api import ApiKey
@@ -56,9 +57,15 @@ def new_connection(
 
 
 def frame(request: Request[Response], version: int, correlation_id: int = 0) -> memoryview:
-    return memoryview(bytearray(b"".join(encode_request(request, version, correlation_id, "c"))))[
-        4:
-    ]
+    buffers = encode_request(request, version, correlation_id, "c")
+    return memoryview(bytearray(b"".join(buffers)))[4:]
+
+
+def future_versions_frame(correlation_id: int) -> memoryview:
+    """ApiVersions in a version that nobody knows yet."""
+    each = frame(ApiVersionsRequest(), 4, correlation_id)
+    each[2:4] = (99).to_bytes(2, "big")
+    return each
 
 
 def feed(connection: Connection, *frames: memoryview) -> None:
@@ -194,9 +201,7 @@ def test_a_lost_connection_sends_nothing_and_gives_its_memory_back() -> None:
 def test_an_api_versions_request_of_any_version_gets_an_answer() -> None:
     """KIP-511: a newer client learns from it which versions there are."""
     connection = new_connection()
-    future = frame(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4, 9)
-    future[2:4] = (99).to_bytes(2, "big")
-    feed(connection, future)
+    feed(connection, future_versions_frame(9))
     taken = taken_by(connection)
     assert taken.opened is None
     assert taken.ready is not None
@@ -233,9 +238,8 @@ def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, re
 
 
 def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
-    listed = {
-        each.api_key: (each.min_version, each.max_version) for each in new_dispatcher().advertised
-    }
+    advertised = new_dispatcher().advertised
+    listed = {each.api_key: (each.min_version, each.max_version) for each in advertised}
     assert listed == {0: (0, 11), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
 
 
@@ -383,8 +387,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         for kind in kinds:
             self.received += 1
             if kind == "versions":
-                each = frame(ApiVersionsRequest(), 0, self.received)
-                each[2:4] = (50).to_bytes(2, "big")
+                each = future_versions_frame(self.received)
             else:
                 each = (fetch_frame if kind == "fetch" else metadata_frame)(self.received)
             frames.append(each)
@@ -462,8 +465,6 @@ def test_garbage_is_a_request_or_a_reason_to_close(data: bytes, key: int, versio
 
 
 def test_the_answer_to_an_odd_client_name_is_an_error() -> None:
-    from tidelog.broker.handlers.versions import answer_api_versions
-
     odd = ApiVersionsRequest(client_software_name="a b", client_software_version="1")
     assert answer_api_versions([], odd, 3) == ApiVersionsResponse(error_code=42)
     assert answer_api_versions([], odd, 2).error_code == 0
