@@ -1,8 +1,8 @@
 """moto's S3 as a process of its own: `python -m tidelog.localstack.moto_process PORT`.
 
 moto checks a condition and then stores, without a lock in between, so that two racing creates can
-both win. Here one write is served at a time, its body read beforehand; reads run beside it. Prints
-`ready PORT` and ends when its standard input does, that is with the process that started it.
+both win. Here one write is served at a time, its body read beforehand; reads run beside it. It ends
+when its standard input does, that is with the process that started it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ def main() -> None:
         request_handler=_KeepAliveHandler,
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdout.write(f"ready {server.port}\n")
-    sys.stdout.flush()
     sys.stdin.read()
     os._exit(0)
 

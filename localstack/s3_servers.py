@@ -225,6 +225,9 @@ def _start(
     bucket: str,
     environment: Mapping[str, str] | None = None,
 ) -> S3Server:
+    if _accepts(port):
+        # Whoever is there would answer for the server that cannot start.
+        raise ServerNotReady(f"{name} cannot start: port {port} is in use")
     directory.mkdir(parents=True, exist_ok=True)
     log_path = directory / f"{name}.log"
     with log_path.open("ab") as log:
@@ -272,6 +275,12 @@ def _make_bucket(server: S3Server) -> str | None:
     finally:
         client.close()
     return None
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as one:
+        one.settimeout(1)
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _program(name: str, remedy: str) -> str:

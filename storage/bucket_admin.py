@@ -94,20 +94,20 @@ def create_bucket(url: str) -> BucketCreation:
     client = _client(address)
     place = {"LocationConstraint": address.region}
     options = {} if address.region == DEFAULT_REGION else {"CreateBucketConfiguration": place}
-    created = True
-    try:
-        client.create_bucket(Bucket=address.bucket, **options)
-    except client.exceptions.BucketAlreadyOwnedByYou:
-        created = False
-    except client.exceptions.BucketAlreadyExists as error:
-        # Some stores answer so for our own buckets too.
-        if _outcome(lambda: client.head_bucket(Bucket=address.bucket)) is not None:
+    # Asked first, as creating a bucket that is ours may succeed, and create nothing.
+    created = _outcome(lambda: client.head_bucket(Bucket=address.bucket)) is not None
+    if created:
+        try:
+            client.create_bucket(Bucket=address.bucket, **options)
+        except client.exceptions.BucketAlreadyOwnedByYou:
+            # Somebody else was quicker, or we may not ask.
+            created = False
+        except client.exceptions.BucketAlreadyExists as error:
             raise StoreMisconfigured(
                 address.url, "a bucket of this name is somebody else's; choose another name"
             ) from error
-        created = False
-    except (BotoCoreError, ClientError) as error:
-        raise _store_error(address, "create the bucket", error) from error
+        except (BotoCoreError, ClientError) as error:
+            raise _store_error(address, "create the bucket", error) from error
     return BucketCreation(address.bucket, created, _add_upload_rule(client, address.bucket))
 
 
