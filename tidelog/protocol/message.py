@@ -25,7 +25,13 @@ class StructType(type):
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
     ) -> StructType:
-        """Collect the fields; `options` go to `__init_subclass__`."""
+        """Collect the fields; `options` go to `__init_subclass__`.
+
+        Raises:
+            TypeError: a structure is to be extended, whose fields would then have no order.
+        """
+        if any(getattr(base, "FIELDS", ()) for base in bases):
+            raise TypeError(f"{name} extends a structure that has fields")
         fields = tuple(
             replace(value, name=key) for key, value in namespace.items() if isinstance(value, Field)
         )

@@ -10,7 +10,7 @@ import random
 from typing import Any
 from uuid import UUID
 
-from tidelog.protocol.api import registered, request_type, response_type
+from tidelog.protocol.api import OWN_KEYS_FROM, registered, request_type, response_type
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.fields import Field, Kind, WireType
 from tidelog.protocol.message import Message, Struct
@@ -19,10 +19,11 @@ from tidelog.protocol.wire import NULL_UUID
 ALL: list[tuple[type[Message], int]] = [
     (message_type, version)
     for key in registered()
+    if key < OWN_KEYS_FROM
     for message_type in (request_type(key), response_type(key))
     for version in message_type.VERSIONS
 ]
-"""Every version of every message."""
+"""Every version of every message of Kafka's."""
 
 RICHNESS_MAX = 3
 """Elements of an array, at most; lengths of other values grow with it too."""

@@ -22,7 +22,7 @@ from tidelog.protocol.schemas.fetch import FetchRequest, FetchResponse
 
 
 def test_every_key_has_its_messages() -> None:
-    assert registered() == sorted(ApiKey)
+    assert [key for key in registered() if key < OWN_KEYS_FROM] == sorted(ApiKey)
     for key in ApiKey:
         words = key.name.replace("_", "").lower()
         assert request_type(key).__name__.lower() == f"{words}request"

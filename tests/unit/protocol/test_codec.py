@@ -239,3 +239,10 @@ def test_more_unknown_tags_than_a_byte_can_count() -> None:
 def test_messages_show_what_they_hold() -> None:
     assert repr(Old(note="x")) == "Old(parts=[], note='x')"
     assert Old(note="x") != New(note="x")
+
+
+def test_structures_are_not_extended() -> None:
+    with pytest.raises(TypeError, match="Wider extends a structure"):
+
+        class Wider(OldPart):
+            more: int = int32()
