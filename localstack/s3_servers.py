@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from tidelog.errors import TidelogError
 from tidelog.localstack.broker_process import log_tail
 
 READY_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 5.0
+STOP_SECONDS_MAX = 2.0
 REGION = "us-east-1"
 MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 MINIO_PROGRAM_VARIABLE = "TIDELOG_MINIO"
@@ -55,6 +56,8 @@ class S3Server:
     log_path: Path
     access_key: str = _ACCESS_KEY
     secret_key: str = _SECRET_KEY
+    leftovers: tuple[Path, ...] = ()
+    """Files outside its directory that the server does not remove itself."""
 
     @property
     def url(self) -> str:
@@ -111,6 +114,8 @@ class S3Server:
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
+        for path in self.leftovers:
+            path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """SIGTERM; SIGKILL if that does not help."""
@@ -153,14 +158,23 @@ def start_seaweedfs(
     data = directory / "data"
     data.mkdir(exist_ok=True)
     port = port or free_ports(1)[0]
-    master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3_grpc = free_ports(7)
+    master, volume, filer, *grpc = free_ports(7)
+    ports = {"master": master, "volume": volume, "filer": filer, "s3": port}
     command = [program, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += [f"-master.port={master}", f"-master.port.grpc={master_grpc}"]
-    command += ["-master.volumeSizeLimitMB=64", "-master.telemetry=false"]
-    command += [f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=300"]
-    command += ["-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}"]
-    command += ["-s3", f"-s3.port={port}", f"-s3.port.grpc={s3_grpc}", f"-s3.config={config}"]
-    return _start("seaweedfs", command, directory, port, bucket)
+    command += ["-filer", "-s3", f"-s3.config={config}", "-s3.autoCreateBucket=false"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false"]
+    # Further services of its own would listen on well-known ports.
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+    for (role, number), grpc_number in zip(ports.items(), grpc, strict=True):
+        command += [f"-{role}.port={number}", f"-{role}.port.grpc={grpc_number}"]
+    server = _start("seaweedfs", command, directory, port, bucket)
+    # It makes sockets besides its ports, in one place for all, and leaves them there.
+    server.leftovers = tuple(
+        Path(tempfile.gettempdir()) / f"seaweedfs-{name}.sock"
+        for (role, number), grpc_number in zip(ports.items(), grpc, strict=True)
+        for name in (f"{role}-{number}", f"{role}-grpc-{grpc_number}")
+    )
+    return server
 
 
 def start_minio(

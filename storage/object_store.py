@@ -86,7 +86,8 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """A listed object. `modified_ms` is the store's clock."""
+    """A listed object. `modified_ms` is by the store's clock, in whole seconds where it tells no
+    more."""
 
     key: str
     size: int
