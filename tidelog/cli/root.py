@@ -9,8 +9,11 @@ import click
 
 import tidelog
 from tidelog.cli.bucket import bucket
+from tidelog.cli.consume import consume
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.cli.produce import produce
 from tidelog.cli.server import server
+from tidelog.cli.topics import topics
 from tidelog.errors import (
     CorruptObject,
     InvalidConfiguration,
@@ -34,7 +37,7 @@ def version(as_json: bool) -> None:
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
 
 
-for command in (server, bucket):
+for command in (server, topics, produce, consume, bucket):
     cli.add_command(command)
 
 

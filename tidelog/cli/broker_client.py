@@ -1,0 +1,39 @@
+"""How client commands reach a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from tidelog.cli.address import Address
+from tidelog.client.pool import Client
+from tidelog.client.settings import ClientSettings
+from tidelog.clock import SystemClock
+from tidelog.network import SocketNetwork
+
+T = TypeVar("T")
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+bootstrap_option = click.option(
+    "--bootstrap",
+    type=Address(),
+    envvar="TIDELOG_BOOTSTRAP",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    help="Any broker's HOST:PORT.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]]) -> T:
+    """Run a command's coroutine with a client that is closed behind it."""
+
+    async def run() -> T:
+        settings = ClientSettings(client_id="tidelog-cli")
+        async with Client(SocketNetwork(), SystemClock(), [bootstrap], settings) as client:
+            return await use(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,61 @@
+"""`tidelog bucket`: create a bucket, and find out whether brokers can run on one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from tidelog.cli.exits import REFUSED
+from tidelog.storage.bucket_admin import BucketReport, check_bucket, create_bucket
+
+
+@click.group()
+def bucket() -> None:
+    """Create and check the bucket behind a cluster."""
+
+
+@bucket.command()
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def create(url: str, as_json: bool) -> None:
+    """Create the bucket of s3://BUCKET/PREFIX, and the rule that ends incomplete uploads."""
+    done = create_bucket(url)
+    if as_json:
+        print(json.dumps(asdict(done)))
+        return
+    print(f"bucket {done.bucket}: {'created' if done.created else 'was there'}")
+    print(f"rule that ends incomplete uploads: {done.upload_rule}")
+
+
+@bucket.command()
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(url: str, as_json: bool) -> None:
+    """Say whether brokers can run on s3://BUCKET/PREFIX, and what stands against it."""
+    report = check_bucket(url)
+    if as_json:
+        print(json.dumps({"ok": report.ok, **asdict(report)}))
+    else:
+        _print(report)
+    if not report.ok:
+        sys.exit(REFUSED)
+
+
+def _print(report: BucketReport) -> None:
+    print(f"{report.url}: {'usable' if report.ok else 'NOT usable'}")
+    if report.problem is not None:
+        print(f"  problem: {report.problem}")
+    if not report.reachable:
+        return
+    print(f"  conditional writes: {'honoured' if report.conditional_writes else 'NOT honoured'}")
+    note = "; deleted objects go on costing" if report.versioning == "enabled" else ""
+    print(f"  versioning: {report.versioning}{note}")
+    for rule in report.expiry_rules:
+        print(f"  rule {rule.rule_id} on {rule.prefix!r} {rule.effect}: remove it")
+    if report.missing_permissions:
+        print(f"  missing permissions: {', '.join(report.missing_permissions)}")
+    ends = "present" if report.incomplete_uploads_end else "missing: tidelog bucket create adds it"
+    print(f"  rule that ends incomplete uploads: {ends}")

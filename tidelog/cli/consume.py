@@ -1,0 +1,189 @@
+"""`tidelog consume`: print a topic's records."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import click
+
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.record_text import JSON, LINES, text
+from tidelog.client.committed import visible_batches
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.operations import EARLIEST, LATEST, Fetched, Isolation, fetch, list_offsets
+from tidelog.client.pool import Client
+from tidelog.clock import SystemClock
+from tidelog.records.batch import iterate_batches
+from tidelog.records.records import decode_records
+
+RETRY_SECONDS = 0.5
+ATTEMPTS_MAX = 20
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: at an offset, or where ListOffsets finds a timestamp."""
+
+    offset: int | None = None
+    timestamp_ms: int = EARLIEST
+
+
+class StartType(click.ParamType[Start]):
+    """`beginning`, `end`, an offset, or `@` and milliseconds since 1970."""
+
+    name = "START"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Start:
+        """Tell the four apart."""
+        word = str(value)
+        if isinstance(value, Start):
+            return value
+        if word in ("beginning", "end"):
+            return Start(timestamp_ms=EARLIEST if word == "beginning" else LATEST)
+        if word.isdigit():
+            return Start(offset=int(word))
+        if word.startswith("@") and word[1:].isdigit():
+            return Start(timestamp_ms=int(word[1:]))
+        self.fail(f"{word!r} is not beginning, end, an offset or @MILLISECONDS", param, ctx)
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    type=StartType(),
+    default="beginning",
+    show_default=True,
+    metavar="beginning|end|OFFSET|@MS",
+    help="Where to begin: an end, an offset, or the first record at a time in ms since 1970.",
+)
+@click.option("--max", "records_max", type=click.IntRange(1), default=None, help="Then stop.")
+@click.option("--until-end", is_flag=True, help="Stop at the end as it is now.")
+@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True)
+@click.option(
+    "--isolation",
+    type=click.Choice([level.name.lower() for level in Isolation]),
+    default="read_committed",
+    show_default=True,
+)
+@click.option(
+    "--format", "form", type=click.Choice([LINES, JSON]), default=LINES, show_default=True
+)
+@bootstrap_option
+@json_option
+def consume(
+    topic: str,
+    start: Start,
+    records_max: int | None,
+    until_end: bool,
+    partitions: tuple[int, ...],
+    isolation: str,
+    form: str,
+    bootstrap: tuple[str, int],
+    as_json: bool,
+) -> None:
+    """Print the records of TOPIC as they come: partitions in turn, each in order."""
+    level = Isolation[isolation.upper()]
+    printer = Printer(JSON if as_json else form, records_max)
+
+    async def run(client: Client) -> None:
+        known = sorted((await client.topic(topic)).partitions)
+        reader = Reader(client, topic, level, printer)
+        await reader.read(list(partitions) or known, start, until_end)
+
+    with_client(bootstrap, run)
+
+
+class Printer:
+    """Prints records until there have been enough."""
+
+    def __init__(self, form: str, records_max: int | None) -> None:
+        self._form = form
+        self._left = records_max
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be printed."""
+        return self._left == 0
+
+    def show(self, fetched: Fetched, partition: int, offset: int, isolation: Isolation) -> int:
+        """Print what is to be seen from `offset` on; the offset that comes next."""
+        aborted = fetched.aborted if isolation is Isolation.READ_COMMITTED else []
+        following = offset
+        for records in fetched.records:
+            for _, header in iterate_batches(records):
+                following = header.last_offset + 1
+            for _, batch in visible_batches(records, aborted):
+                for record in decode_records(batch):
+                    if record.offset < offset or self.done:
+                        continue
+                    sys.stdout.buffer.write(text(record, partition, self._form) + b"\n")
+                    if self._left is not None:
+                        self._left -= 1
+        sys.stdout.buffer.flush()
+        return following
+
+
+class Reader:
+    """Reads partitions in turn and survives a broker's restart."""
+
+    def __init__(self, client: Client, topic: str, isolation: Isolation, printer: Printer) -> None:
+        self._client = client
+        self._topic = topic
+        self._isolation = isolation
+        self._printer = printer
+
+    async def read(self, partitions: list[int], start: Start, until_end: bool) -> None:
+        """Print from `start` on, for ever or up to the ends as they are now."""
+        offsets = {number: await self._begin(number, start) for number in partitions}
+        ends = {}
+        if until_end:
+            for number in partitions:
+                found = await list_offsets(
+                    self._client, self._topic, number, LATEST, isolation=self._isolation
+                )
+                ends[number] = found.offset
+        waits_ms = 500 // max(1, len(partitions))
+        while not self._printer.done:
+            left = [n for n in partitions if not until_end or offsets[n] < ends[n]]
+            if not left:
+                return
+            for number in left:
+                fetched = await self._fetch(number, offsets[number], waits_ms)
+                offsets[number] = self._printer.show(
+                    fetched, number, offsets[number], self._isolation
+                )
+
+    async def _begin(self, partition: int, start: Start) -> int:
+        if start.offset is not None:
+            return start.offset
+        found = await list_offsets(self._client, self._topic, partition, start.timestamp_ms)
+        if found.offset < 0:
+            # Nothing is as young as that: what comes will be.
+            found = await list_offsets(self._client, self._topic, partition, LATEST)
+        return found.offset
+
+    async def _fetch(self, partition: int, offset: int, wait_ms: int) -> Fetched:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await fetch(
+                    self._client,
+                    self._topic,
+                    partition,
+                    offset,
+                    max_bytes=FETCH_BYTES_MAX,
+                    max_wait_ms=wait_ms,
+                    isolation=self._isolation,
+                )
+            except (RequestRefused, RequestFailed) as error:
+                final = isinstance(error, RequestRefused) and not error.retriable
+                if final or attempt == ATTEMPTS_MAX:
+                    raise
+                await SystemClock().sleep(RETRY_SECONDS)

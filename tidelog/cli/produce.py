@@ -1,0 +1,149 @@
+"""`tidelog produce`: send lines or JSON records from standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import click
+
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.record_text import JSON, LINES, NotARecord, parse
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.operations import ProducerIdentity, init_producer_id
+from tidelog.client.operations import produce as produce_batch
+from tidelog.client.pool import Client
+from tidelog.clock import SystemClock
+from tidelog.records.batch import advance_sequence
+from tidelog.records.compression import Compression
+from tidelog.records.partitioner import partition_of
+from tidelog.records.records import NewRecord, encode_batch
+
+BATCH_RECORDS_MAX = 500
+BATCH_BYTES_MAX = 500_000
+ATTEMPTS_MAX = 20
+RETRY_SECONDS = 0.5
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--format", "form", type=click.Choice([LINES, JSON]), default=LINES, show_default=True
+)
+@click.option("--partition", type=click.IntRange(0), default=None, help="For records without one.")
+@click.option(
+    "--compression",
+    type=click.Choice([codec.name.lower() for codec in Compression]),
+    default="none",
+    show_default=True,
+)
+@bootstrap_option
+@json_option
+def produce(
+    topic: str,
+    form: str,
+    partition: int | None,
+    compression: str,
+    bootstrap: tuple[str, int],
+    as_json: bool,
+) -> None:
+    """Send each line of standard input to TOPIC as a record; returns when all are durable."""
+    codec = Compression[compression.upper()]
+
+    async def run(client: Client) -> int:
+        sender = Sender(client, topic, codec, await init_producer_id(client))
+        await sender.send_all(form, partition)
+        return sender.sent
+
+    sent = with_client(bootstrap, run)
+    print(
+        json.dumps({"topic": topic, "records": sent}) if as_json else f"{sent} records to {topic}"
+    )
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends idempotent batches, one after the other, each until it is acknowledged."""
+
+    client: Client
+    topic: str
+    codec: Compression
+    identity: ProducerIdentity
+    sent: int = 0
+    _sequences: dict[int, int] = field(default_factory=dict)
+
+    async def send_all(self, form: str, default_partition: int | None) -> None:
+        """Everything on standard input, in order."""
+        count = len((await self.client.topic(self.topic)).partitions)
+        lines = enumerate(_lines(), start=1)
+        keyless = 0
+        while group := await asyncio.to_thread(lambda: list(islice(lines, BATCH_RECORDS_MAX))):
+            batches: dict[int, list[NewRecord]] = {}
+            now_ms = SystemClock().time_ms()
+            for number, line in group:
+                parsed = parse(line, number, form, now_ms)
+                record, place = parsed.record, parsed.partition
+                if place is None:
+                    place = default_partition
+                if place is None and record.key is not None:
+                    place = partition_of(record.key, count)
+                if place is None:
+                    place = keyless % count
+                if not 0 <= place < count:
+                    raise NotARecord(
+                        f"line {number}: {self.topic} has no partition {place}, only {count}"
+                    )
+                batches.setdefault(place, []).append(record)
+            keyless += 1
+            for place, records in batches.items():
+                for chunk in _chunks(records):
+                    await self._send(place, chunk)
+
+    async def _send(self, partition: int, records: list[NewRecord]) -> None:
+        sequence = self._sequences.get(partition, 0)
+        batch = encode_batch(
+            records,
+            compression=self.codec,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=sequence,
+        )
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await produce_batch(self.client, self.topic, partition, batch)
+                break
+            except (RequestRefused, RequestFailed) as error:
+                # The same sequence again: what was appended already is recognised.
+                final = isinstance(error, RequestRefused) and not error.retriable
+                if final or attempt == ATTEMPTS_MAX:
+                    raise _failed(error, self.sent) from error
+                await SystemClock().sleep(RETRY_SECONDS)
+        self._sequences[partition] = advance_sequence(sequence, len(records))
+        self.sent += len(records)
+
+
+def _failed(error: RequestRefused | RequestFailed, sent: int) -> RequestRefused | RequestFailed:
+    error.add_note(f"{sent} records before it are durable")
+    return error
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        yield line.rstrip(b"\n")
+
+
+def _chunks(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
+    chunk: list[NewRecord] = []
+    size_bytes = 0
+    for record in records:
+        size = len(record.value or b"") + len(record.key or b"")
+        if chunk and size_bytes + size > BATCH_BYTES_MAX:
+            yield chunk
+            chunk, size_bytes = [], 0
+        chunk.append(record)
+        size_bytes += size
+    yield chunk

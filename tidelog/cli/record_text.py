@@ -1,0 +1,90 @@
+"""Records as text: lines that are values, or JSON objects with all that a record has.
+
+A JSON record: `{"key": K, "value": V, "headers": [[NAME, V], ...], "partition": N}`; read records
+also have `offset`, `timestamp` (milliseconds) and `timestamp_type`. K and V are null, text, or
+`{"base64": "..."}` for bytes that are not UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+
+from tidelog.errors import Refused
+from tidelog.records.records import NewRecord, Record
+
+LINES = "lines"
+JSON = "json"
+
+
+class NotARecord(Refused):
+    """A line of input that is no record; names the line and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A record to send, and the partition that it names, if any."""
+
+    record: NewRecord
+    partition: int | None = None
+
+
+def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
+    """The record in a line. Raises NotARecord."""
+    if form == LINES:
+        return Parsed(NewRecord(line, timestamp=now_ms))
+    try:
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise TypeError("it is no JSON object")
+        unknown = found.keys() - {"key", "value", "headers", "partition", "timestamp"}
+        if unknown:
+            raise TypeError(f"unknown field {min(unknown)!r}")
+        partition = found.get("partition")
+        timestamp = found.get("timestamp", now_ms)
+        if not isinstance(partition, int | None) or not isinstance(timestamp, int):
+            raise TypeError("partition and timestamp must be whole numbers")
+        headers = tuple((str(name), _bytes(value)) for name, value in found.get("headers", []))
+        record = NewRecord(_bytes(found.get("value")), _bytes(found.get("key")), headers, timestamp)
+        return Parsed(record, partition)
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise NotARecord(f"line {number} is no record: {error}; nothing of it was sent") from error
+
+
+def text(record: Record, partition: int, form: str) -> bytes:
+    """A read record as a line of output, without its end."""
+    if form == LINES:
+        return record.value or b""
+    fields = {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": record.timestamp_type.name,
+        "key": _shown(record.key),
+        "value": _shown(record.value),
+        "headers": [[name, _shown(value)] for name, value in record.headers],
+    }
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def _bytes(value: object) -> bytes | None:
+    match value:
+        case None:
+            return None
+        case str():
+            return value.encode()
+        case {"base64": str(encoded)}:
+            return base64.b64decode(encoded, validate=True)
+        case _:
+            raise TypeError(f"{value!r} is neither null nor text nor base64")
+
+
+def _shown(value: bytes | None) -> object:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

@@ -1,0 +1,164 @@
+"""`tidelog topics`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.client.administration import (
+    NewTopic,
+    create_topics,
+    delete_topics,
+    describe_topics,
+    list_topics,
+    topic_configs,
+)
+from tidelog.client.errors import RequestRefused
+from tidelog.client.metadata import TopicMetadata
+from tidelog.client.operations import EARLIEST, LATEST, list_offsets
+from tidelog.client.pool import Client
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), default=None, help="Default: the broker's.")
+@click.option("--replication-factor", type=int, default=-1, help="Accepted; the store replicates.")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A topic setting.")
+@bootstrap_option
+@json_option
+def create(
+    name: str,
+    partitions: int | None,
+    replication_factor: int,
+    configs: tuple[str, ...],
+    bootstrap: tuple[str, int],
+    as_json: bool,
+) -> None:
+    """Create the topic NAME."""
+    topic = NewTopic(name, partitions or -1, replication_factor, _assignments(configs))
+
+    async def run(client: Client) -> TopicMetadata:
+        _raise_refusals(await create_topics(client, [topic]))
+        return await client.topic(name)
+
+    made = with_client(bootstrap, run)
+    if as_json:
+        print(json.dumps(_facts(made)))
+    else:
+        print(f"created topic {name} with {len(made.partitions)} partitions")
+
+
+@topics.command("list")
+@bootstrap_option
+@json_option
+def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
+    """List the topics' names."""
+    found = with_client(bootstrap, list_topics)
+    if as_json:
+        print(json.dumps([_facts(topic) for topic in found]))
+        return
+    for topic in found:
+        print(topic.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """All that `describe` shows."""
+
+    topic: TopicMetadata
+    configs: dict[str, str | None]
+    offsets: dict[int, tuple[int, int]]
+
+
+@topics.command()
+@click.argument("name")
+@bootstrap_option
+@json_option
+def describe(name: str, bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Show partitions, offsets and altered settings of the topic NAME."""
+    found = with_client(bootstrap, lambda client: _describe(client, name))
+    if as_json:
+        facts = _facts(found.topic) | {"configs": found.configs}
+        for partition in facts["partitions"]:
+            start, end = found.offsets[partition["partition"]]
+            partition |= {"log_start": start, "high_watermark": end}
+        print(json.dumps(facts))
+        return
+    print(f"topic {name}  id {found.topic.topic_id}  partitions {len(found.topic.partitions)}")
+    for setting, value in sorted(found.configs.items()):
+        print(f"  {setting}={value}")
+    for number, partition_ in sorted(found.topic.partitions.items()):
+        start, end = found.offsets[number]
+        print(f"  partition {number}  leader {partition_.leader_id}  offsets {start} to {end}")
+
+
+async def _describe(client: Client, name: str) -> Description:
+    topic = (await describe_topics(client, [name]))[name]
+    if isinstance(topic, RequestRefused):
+        raise topic
+    configs = {
+        config.name: config.value
+        for config in await topic_configs(client, name)
+        if config.config_source == TOPIC_SOURCE
+    }
+    offsets = {}
+    for number in topic.partitions:
+        start = await list_offsets(client, name, number, EARLIEST)
+        end = await list_offsets(client, name, number, LATEST)
+        offsets[number] = (start.offset, end.offset)
+    return Description(topic, configs, offsets)
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True)
+@bootstrap_option
+@json_option
+def delete(names: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Delete the topics NAMES and all of their records."""
+    _raise_refusals(with_client(bootstrap, lambda client: delete_topics(client, names)))
+    if as_json:
+        print(json.dumps({"deleted": names}))
+    else:
+        print("\n".join(f"deleted topic {name}" for name in names))
+
+
+TOPIC_SOURCE = 1
+"""DescribeConfigs' mark of a setting that the topic itself has."""
+
+
+def _assignments(configs: tuple[str, ...]) -> Mapping[str, str]:
+    pairs = {}
+    for config in configs:
+        name, equals, value = config.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{config!r} is not NAME=VALUE", param_hint="--config")
+        pairs[name] = value
+    return pairs
+
+
+def _raise_refusals(refusals: Mapping[str, RequestRefused | None]) -> None:
+    for refusal in refusals.values():
+        if refusal is not None:
+            raise refusal
+
+
+def _facts(topic: TopicMetadata) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": str(topic.topic_id),
+        "internal": topic.internal,
+        "partitions": [
+            {"partition": number, "leader": each.leader_id, "leader_epoch": each.leader_epoch}
+            for number, each in sorted(topic.partitions.items())
+        ],
+    }
