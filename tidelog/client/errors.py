@@ -48,8 +48,11 @@ class RequestRefused(Refused):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
-        return self.code in frozenset(ErrorCode) and ErrorCode(self.code).retriable
+        """Whether the same request may succeed later; of codes that are not known, it may not."""
+        try:
+            return ErrorCode(self.code).retriable
+        except ValueError:
+            return False
 
 
 class NoCommonVersion(Refused):

@@ -76,9 +76,9 @@ class Client:
     async def close(self) -> None:
         """Close all connections. Requests without an answer fail."""
         self._closed = True
-        while self._connections:
-            _, connection = self._connections.popitem()
-            await connection.close()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*(connection.close() for connection in connections))
 
     # --- requests ---
 
@@ -200,18 +200,23 @@ class Client:
     async def _connection(self, address: Address) -> Connection:
         # One at a time connects to an address; the others then find its connection.
         async with self._connecting.setdefault(address, asyncio.Lock()):
-            if self._closed:
-                raise RequestFailed(
-                    "connecting", address_text(address), Outcome.NOT_APPLIED, "the client is closed"
-                )
+            self._check_open(address)
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
                 self._drop_closed()
                 connection = await Connection.open(
                     self._network, address, self.settings, self._scratch
                 )
+                if self._closed:
+                    await connection.close()
+                    self._check_open(address)
                 self._connections[address] = connection
             return connection
+
+    def _check_open(self, address: Address) -> None:
+        if self._closed:
+            why = "the client is closed"
+            raise RequestFailed("connecting", address_text(address), Outcome.NOT_APPLIED, why)
 
     def _drop_closed(self) -> None:
         """Forget connections that are closed and addresses that nobody connects to."""

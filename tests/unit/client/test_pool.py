@@ -180,6 +180,28 @@ def test_a_closed_client_sends_nothing() -> None:
             await client.metadata(None)
 
     play(story)
+
+
+def test_a_connection_that_comes_too_late_is_closed() -> None:
+    async def story(world: World) -> None:
+        cluster = await ScriptedCluster.start(world)
+        broker = cluster.brokers[0]
+        broker.holding = True
+        client = world.client(broker.address)
+        asking = asyncio.ensure_future(client.metadata(None))
+        await asyncio.sleep(1)
+        await client.close()
+        broker.release()
+        with pytest.raises(RequestFailed, match="the client is closed"):
+            await asking
+        await asyncio.sleep(1)
+        assert broker.connections[0].transport.is_closing()
+        assert broker.seen(MetadataRequest) == []
+
+    play(story)
+
+
+def test_a_client_needs_an_address() -> None:
     with pytest.raises(ValueError, match="at least one broker"):
         play(_without_bootstrap)
 
