@@ -188,6 +188,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             while (taken := connection.next_request()) is not None:
                 if taken.ready is not None:
                     self._send(connection.answer(taken, taken.ready))
+                    self._owner.relieve()
                     continue
                 task = self._owner.serve(self, taken)
                 if taken.long_poll:

@@ -143,7 +143,7 @@ class Connection:
         """Whether the server shall read from the socket. Where memory is what is lacking, the
         connection is remembered by RequestMemory."""
         if self._open and not self._frames and self._accepting():
-            return self._memory.may_read(self)
+            return self._memory.may_read(self, self._part > 0)
         self._memory.withdraw(self)
         return False
 

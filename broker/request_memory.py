@@ -22,7 +22,8 @@ class RequestMemory(Generic[C]):
     def __init__(self, bytes_max: int) -> None:
         """-1 is no limit."""
         self._bytes_max = bytes_max
-        self._waiting: dict[C, None] = {}
+        self._waiting: dict[C, bool] = {}
+        """Whether they have begun a request, in the order in which they began to wait."""
         self._privileged: C | None = None
         self.bytes_held = 0
         self.requests = 0
@@ -58,27 +59,31 @@ class RequestMemory(Generic[C]):
         if self._privileged == connection:
             self._privileged = None
 
-    def may_read(self, connection: C) -> bool:
-        """Whether the connection may go on reading. If not, `next_reader` names it in its turn."""
-        if self._admits(connection):
+    def may_read(self, connection: C, begun: bool) -> bool:
+        """Whether the connection may go on reading, which may have `begun` a request. If not,
+        `next_reader` names it in its turn."""
+        if self._admits(connection, begun):
             self._waiting.pop(connection, None)
             return True
-        self._waiting[connection] = None
+        self._waiting[connection] = begun
         return False
 
     def next_reader(self) -> C | None:
         """The next connection that waited and now may read; None if none may. It is not waiting any
         more: whoever asks has to let it read."""
-        connection = next(iter(self._waiting), None)
-        if connection is None or not self._admits(connection):
-            return None
-        del self._waiting[connection]
-        return connection
+        for connection, begun in self._waiting.items():
+            if self._admits(connection, begun):
+                del self._waiting[connection]
+                return connection
+            if self.requests or self._privileged is not None:
+                return None
+        return None
 
-    def _admits(self, connection: C) -> bool:
-        if not self.exhausted:
+    def _admits(self, connection: C, begun: bool) -> bool:
+        if not self.exhausted or self._privileged == connection:
             return True
-        if self.requests == 0 and self._privileged in (None, connection):
+        # Only who has begun a request can complete it and so give memory back.
+        if begun and self.requests == 0 and self._privileged is None:
             self._privileged = connection
             return True
-        return self._privileged == connection
+        return False

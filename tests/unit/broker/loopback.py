@@ -1,0 +1,120 @@
+"""A Kafka server with handlers of the test's own, on loopback, and a client that only frames."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import uvloop
+
+from tidelog.broker.dispatch import Dispatcher, Handler
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.server import KafkaServer
+from tidelog.broker.services import Services
+from tidelog.broker.settings import BrokerSettings
+from tidelog.clock import SystemClock
+from tidelog.network import SocketNetwork
+from tidelog.protocol.codec import decode
+from tidelog.protocol.headers import encode_request, response_body_position
+from tidelog.protocol.message import Request, Response
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+
+
+def run(main: Coroutine[Any, Any, T], loop: str = "uvloop") -> T:
+    """Run a test on one of the two kinds of event loops."""
+    factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+class Loopback:
+    """A running server."""
+
+    def __init__(self, server: KafkaServer, address: tuple[str, int], metrics: BrokerMetrics):
+        self.server = server
+        self.address = address
+        self.metrics = metrics
+        self.clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        """A client's connection; closed in the end."""
+        client = Client(*await asyncio.open_connection(*self.address))
+        self.clients.append(client)
+        return client
+
+
+class Client:
+    """One connection of a client that leaves pipelining to the test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation_id = 0
+
+    def send(self, request: Request[Response], version: int) -> int:
+        """Write a request; its correlation id."""
+        self._correlation_id += 1
+        self.writer.writelines(encode_request(request, version, self._correlation_id, "test"))
+        return self._correlation_id
+
+    async def receive(self, response: type[R], version: int) -> tuple[int, R]:
+        """The next answer and the correlation id in it."""
+        frame = memoryview(await self.receive_frame())
+        position = response_body_position(frame, response, version)
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        return correlation_id, decode(response, frame, version, position)
+
+    async def receive_frame(self) -> bytes:
+        """The next answer's frame."""
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def ask(self, request: Request[Response], response: type[R], version: int) -> R:
+        """Send a request and wait for its answer."""
+        sent = self.send(request, version)
+        correlation_id, answer = await self.receive(response, version)
+        assert correlation_id == sent
+        return answer
+
+    async def closed(self) -> bool:
+        """Wait for the server to close; whether it did so without sending anything more."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(
+    handlers: Mapping[int, Handler], clock: object = None, **settings: object
+) -> AsyncIterator[Loopback]:
+    """A server with these handlers and settings, closed in the end."""
+    metrics = BrokerMetrics()
+    services = SimpleNamespace(
+        settings=BrokerSettings.of(**settings),
+        metrics=metrics,
+        clock=clock or SystemClock(),
+        network=SocketNetwork(),
+    )
+    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics))
+    address = await server.bind("127.0.0.1", 0)
+    await server.start()
+    loopback = Loopback(server, address, metrics)
+    try:
+        yield loopback
+    finally:
+        await server.abort()
+        for client in loopback.clients:
+            await client.close()
