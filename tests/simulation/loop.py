@@ -8,6 +8,7 @@ import gc
 import heapq
 import random
 import sys
+import warnings
 from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
@@ -264,9 +265,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 self.bury(list(owner.tasks.values()))
                 owner.held.clear()
             self.bury(list(self._tasks.values()))
-            self._ready.clear()
-            self._timers.clear()
-            gc.collect()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+                self._ready.clear()
+                self._timers.clear()
+                gc.collect()
         finally:
             self._closed = True
             events._set_running_loop(None)
@@ -371,9 +374,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def get_task_factory(self) -> None:
         return None
 
-    def describe_tasks(self) -> str:
-        """The unfinished tasks, one a line, with the places at which they wait."""
+    def describe_tasks(self, owner: Owner | None = None) -> str:
+        """The unfinished tasks, all or one owner's, with the places at which they wait."""
         pending = [task for task in asyncio.all_tasks(self) if not task.done()]
+        if owner is not None:
+            pending = [task for task in pending if getattr(task, "owner", None) is owner]
         pending.sort(key=hash)
         return "\n".join(f"  {describe(task)}" for task in pending)
 
@@ -384,11 +389,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         would run then. Here they run while nothing that they call has an effect.
         """
         before, self._burying = self._burying, True
-        try:
+        with warnings.catch_warnings():
+            # A coroutine that was an argument of one that never began.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited")
             for task in tasks:
                 _bury(task)
-        finally:
-            self._burying = before
+        self._burying = before
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if self._burying or not self._running:

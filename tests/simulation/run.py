@@ -29,6 +29,9 @@ from tests.simulation.workload import (
     read_everything,
 )
 
+FINAL_READER = "reader"
+"""The client that reads everything at the end."""
+
 ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
 _HEALED_SECONDS = 5.0
@@ -138,7 +141,7 @@ class _Simulation:
         await asyncio.sleep(_HEALED_SECONDS)
         self.stopping.set()
         await self._wait_for(clients, _DRAIN_SECONDS_MAX)
-        await self._in_client("reader", read_everything)
+        await self._in_client(FINAL_READER, read_everything)
         if self.system.exclusive:
             await self._settle()
 
@@ -206,8 +209,11 @@ class _Simulation:
         for broker_id in self.cluster.broker_ids():
             while len(self.cluster.brokers(broker_id)) != 1:
                 if self.loop.time() > give_up_at:
-                    names = [one.name for one in self.cluster.brokers(broker_id)]
-                    self.history.violate(f"after healing these live as broker {broker_id}: {names}")
+                    living = "".join(
+                        f"\n{one.name}:\n{self.loop.describe_tasks(one)}"
+                        for one in self.cluster.brokers(broker_id)
+                    )
+                    self.history.violate(f"after healing these are broker {broker_id}: {living}")
                     return
                 await asyncio.sleep(0.5)
 

@@ -18,7 +18,8 @@ class Peer(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.received = bytearray()
-        self.ended: asyncio.Future[BaseException | None] | None = None
+        self.ended: asyncio.Future[BaseException | None]
+        self.ended = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
         self.writable = asyncio.Event()
         self.writable.set()
@@ -28,7 +29,6 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.ended = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -42,7 +42,6 @@ class Peer(asyncio.Protocol):
         self.writable.set()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        assert self.ended is not None
         self.ended.set_result(exc)
         self.changed.set()
 
@@ -55,7 +54,6 @@ class Peer(asyncio.Protocol):
 
     async def end(self) -> BaseException | None:
         """Wait for connection_lost."""
-        assert self.ended is not None
         return await self.ended
 
 
@@ -302,6 +300,20 @@ def test_a_connect_that_is_given_up_is_closed_again() -> None:
                 await world.connect()
         await asyncio.sleep(5)
         assert all(not peer.transport.is_reading() for peer in world.accepted)
+
+    simulate(story)
+
+
+def test_a_connection_that_is_gone_before_it_is_accepted_is_made_and_lost() -> None:
+    async def story(world: World) -> None:
+        world.server.pause()
+        peer = await world.connect()
+        peer.transport.abort()
+        await asyncio.sleep(1)
+        assert world.accepted == []
+        world.server.resume()
+        await world.arrived.wait()
+        assert isinstance(await world.accepted[0].end(), ConnectionResetError)
 
     simulate(story)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 from tests.simulation.cluster import Environment, SimulatedCluster
+from tests.simulation.independent import compare
 from tests.simulation.kafka_client import KafkaLogClient
 from tests.simulation.log_client import LogClient
-from tests.simulation.run import System
+from tests.simulation.run import FINAL_READER, System
 from tidelog.broker.broker import Broker
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.settings import BrokerSettings
@@ -43,7 +44,12 @@ def tidelog_system(seed: int) -> System:
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
-        return KafkaLogClient(environment, lambda: [(host, PORT) for host in hosts()])
+        reads_everything = environment.process.name.startswith(FINAL_READER)
+        return KafkaLogClient(
+            environment,
+            lambda: [(host, PORT) for host in hosts()],
+            inspect=compare if reads_everything else None,
+        )
 
     return System(broker, client)
 

@@ -83,11 +83,15 @@ class SimulatedTransport(asyncio.Transport):
         self._closing = False
         self._closed = False
         self._broken: OSError | None = None
+        self._lost_because: OSError | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
         """Give it its protocol, inside the process; what has arrived is delivered afterwards."""
         self._protocol = protocol
         protocol.connection_made(self)
+        if self._closed:
+            # The other end gave up before this one came to accept.
+            self._tell_lost()
         self._schedule_read()
 
     # --- asyncio.Transport ---
@@ -324,5 +328,10 @@ class SimulatedTransport(asyncio.Transport):
         if reset_peer:
             self.reset_peer()
         self.wire.forget(self)
+        self._lost_because = error
         if self._protocol is not None:
-            self._loop.call_soon(self._protocol.connection_lost, error, context=self._context)
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        lost = self._protocol.connection_lost
+        self._loop.call_soon(lost, self._lost_because, context=self._context)
