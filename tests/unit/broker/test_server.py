@@ -18,7 +18,12 @@ from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.schemas.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.schemas.fetch import (
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
@@ -184,8 +189,6 @@ def test_an_answer_of_many_buffers_arrives_whole() -> None:
 
 
 def _fetched(records: Any) -> FetchResponse:
-    from tidelog.protocol.schemas.fetch import FetchablePartitionResponse, FetchableTopicResponse
-
     partition = FetchablePartitionResponse(aborted_transactions=None, records=records)
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
 
