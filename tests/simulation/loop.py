@@ -67,13 +67,50 @@ OWNER: ContextVar[Owner | None] = ContextVar("simulation_owner", default=None)
 
 
 class _Handle(asyncio.Handle):
+    """As asyncio's, but for the debugging that it asks the loop about each time."""
+
     __slots__ = ("owner",)
-    owner: Owner | None
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: Context,
+    ) -> None:
+        self._callback = callback
+        self._args = arguments
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self.owner: Owner | None = context.get(OWNER)
 
 
 class _TimerHandle(asyncio.TimerHandle):
+    """The same with a time."""
+
     __slots__ = ("owner",)
-    owner: Owner | None
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: Context,
+    ) -> None:
+        self._callback = callback
+        self._args = arguments
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = True
+        self.owner: Owner | None = context.get(OWNER)
 
 
 class SimulatedTask(asyncio.Task[Any]):
@@ -94,14 +131,18 @@ Tasks: TypeAlias = WeakValueDictionary[int, SimulatedTask]
 
 
 class SimulatedFuture(asyncio.Future[Any]):
-    """A future whose hash is its number."""
+    """A future whose hash is a number, for the same reason."""
 
     def __init__(self, *, loop: SimulatedLoop) -> None:
-        self._number = loop.next_number()
-        self.owner = OWNER.get()
         super().__init__(loop=loop)
+        self.owner = OWNER.get()
+        self._number = 0
 
     def __hash__(self) -> int:
+        if self._number == 0:
+            loop = self.get_loop()
+            assert isinstance(loop, SimulatedLoop)
+            self._number = loop.next_number()
         return self._number
 
     __eq__ = object.__eq__
@@ -144,6 +185,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         # Cyclic garbage is collected at moments that differ between runs, and runs finalizers.
         self._collecting = gc.isenabled()
         gc.disable()
+        gc.freeze()
         return self
 
     def __exit__(
@@ -216,7 +258,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.steps += 1
             self._now += STEP_SECONDS
             self._current = owner
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's own loops do
+                message = f"a callback failed: {handle!r}"
+                self.call_exception_handler(
+                    {"message": message, "exception": error, "handle": handle}
+                )
             if owner is not None and owner.steps == owner.dies_at_step and owner.alive:
                 self._current = None
                 owner.die()
@@ -270,6 +320,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 self._ready.clear()
                 self._timers.clear()
                 gc.collect()
+                gc.unfreeze()
         finally:
             self._closed = True
             events._set_running_loop(None)
@@ -295,7 +346,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         handle = _Handle(callback, args, self, context)
-        handle.owner = owner = context.get(OWNER)
+        owner = handle.owner
         if self._closing or (owner is not None and not owner.alive):
             handle.cancel()
         else:
@@ -323,7 +374,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = contextvars.copy_context()
         handle = _TimerHandle(when, callback, args, self, context)
-        handle.owner = owner = context.get(OWNER)
+        owner = handle.owner
         if self._closing or (owner is not None and not owner.alive):
             handle.cancel()
         else:
