@@ -15,11 +15,10 @@ import numpy as np
 from tidelog.records.batch import NO_TIMESTAMP, MalformedBatch, TimestampType
 from tidelog.records.buffers import Buffer
 from tidelog.records.parsing import (
-    Booleans,
     Bytes,
     Integers,
     RecordColumns,
-    parse_headers,
+    check_headers,
     parse_records,
 )
 from tidelog.records.rules import (
@@ -38,7 +37,6 @@ _JOIN_BYTES_MAX = 256 * 1024
 """Larger sections are not copied together: they have records enough, or few to walk over."""
 _PIECE_ROWS = 1 << 16
 """Rows of a large section in memory at a time: a row takes a hundred bytes."""
-_PIECE_HEADERS = 1 << 18
 
 
 class Section(NamedTuple):
@@ -198,7 +196,11 @@ def _judge(
     indexes = np.arange(first_index, first_index + len(columns.start))
     indexes -= np.repeat(columns.first_rows, columns.counts)
     bad = columns.offset_delta != indexes
-    _check_headers(data, columns, bad)
+    rows = np.flatnonzero((columns.header_count > 0) & ~columns.bad)
+    if len(rows):
+        bad[rows] |= check_headers(
+            data, columns.header_start[rows], columns.header_count[rows], columns.end[rows]
+        )
     if bad.any():
         columns.mark(bad)
     for batch in np.flatnonzero(columns.malformed).tolist():
@@ -206,24 +208,6 @@ def _judge(
             data, columns, batch, inquiries[batch].section, int(ends[batch]), first_index
         )
     _survey(columns, inquiries, first_index)
-
-
-def _check_headers(data: Bytes, columns: RecordColumns, bad: Booleans) -> None:
-    """Set `bad` for records with bad headers, some records at a time."""
-    rows = np.flatnonzero((columns.header_count > 0) & ~columns.bad)
-    if not len(rows):
-        return
-    totals = np.cumsum(columns.header_count[rows])
-    first = 0
-    while first < len(rows):
-        before = int(totals[first - 1]) if first else 0
-        last = int(np.searchsorted(totals, before + _PIECE_HEADERS, "right"))
-        piece = rows[first : max(last, first + 1)]
-        _, wrong = parse_headers(
-            data, columns.header_start[piece], columns.header_count[piece], columns.end[piece]
-        )
-        bad[piece] |= wrong
-        first += len(piece)
 
 
 def _survey(columns: RecordColumns, inquiries: Sequence[_Inquiry], first_index: int) -> None:

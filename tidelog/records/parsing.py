@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidelog.records.batch import MalformedBatch
-from tidelog.records.buffers import Buffer
 from tidelog.records.sequential import (
     HEADER_BYTES_MIN,
     RECORD_BYTES_MIN,
@@ -128,23 +127,12 @@ def parse_headers(
     np.cumsum(count, out=first_rows[1:])
     total = int(first_rows[-1])
     headers = HeaderColumns(first_rows, *(np.zeros(total, np.int64) for _ in range(4)))
-    bad = np.zeros(len(count), np.bool_)
-    position = start.copy()
-    rows = np.flatnonzero(count)
-    step = 0
-    while len(rows) >= _LANES_MIN:
-        rows = _step_headers(data, headers, bad, position, rows, end, step)
-        step += 1
-        rows = rows[count[rows] > step]
-    view = data.data
-    for row in rows.tolist():
-        _finish_headers(view, headers, bad, position, row, step, int(end[row]))
-    bad |= (position != end) & (count > 0)
-    records = np.repeat(np.arange(len(count)), count)
-    usable = np.flatnonzero(~bad[records])
-    not_utf8 = _not_utf8(data, headers.key_start[usable], headers.key_length[usable])
-    bad[records[usable[not_utf8]]] = True
-    return headers, bad
+    return headers, _read_headers(data, start, count, end, headers)
+
+
+def check_headers(data: Bytes, start: Integers, count: Integers, end: Integers) -> Booleans:
+    """As `parse_headers`, without keeping what is read: memory does not grow with the headers."""
+    return _read_headers(data, start, count, end, None)
 
 
 def read_varints(
@@ -330,59 +318,70 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     columns.header_start[rows], columns.header_count[rows] = position, count
 
 
-def _step_headers(
-    data: Bytes,
-    headers: HeaderColumns,
-    bad: Booleans,
-    position: Integers,
-    rows: Integers,
-    end: Integers,
-    step: int,
-) -> Integers:
-    """Read one more header of each of these records; the records that are still well-formed."""
-    out = headers.first_rows[rows] + step
+def _read_headers(
+    data: Bytes, start: Integers, count: Integers, end: Integers, headers: HeaderColumns | None
+) -> Booleans:
+    """Which records have bad headers; `headers` is filled, if given."""
+    bad = np.zeros(len(count), np.bool_)
+    position = start.copy()
+    rows = np.flatnonzero(count)
+    step = 0
+    while len(rows) >= _LANES_MIN:
+        fields = _step(data, bad, position, rows, end)
+        key_start, key_length, value_start, value_length = fields
+        if headers is not None:
+            _keep(headers, headers.first_rows[rows] + step, *fields)
+        good = ~bad[rows]
+        bad[rows[good][_not_utf8(data, key_start[good], key_length[good])]] = True
+        position[rows] = value_start + np.maximum(value_length, 0)
+        step += 1
+        rows = rows[~bad[rows] & (count[rows] > step)]
+    view = data.data
+    for row in rows.tolist():
+        try:
+            layouts = read_header_layouts(
+                view, int(position[row]), int(end[row]), int(count[row]) - step
+            )
+        except MalformedBatch:
+            bad[row] = True
+            continue
+        position[row] = layouts[-1].value_start + max(layouts[-1].value_length, 0)
+        if headers is not None:
+            kept = slice(int(headers.first_rows[row]) + step, int(headers.first_rows[row + 1]))
+            _keep(headers, kept, *np.array(layouts, np.int64).T)
+    bad |= (position != end) & (count > 0)
+    return bad
+
+
+def _step(
+    data: Bytes, bad: Booleans, position: Integers, rows: Integers, end: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """One more header of each of these records: its layout; `bad` where it does not fit."""
     wrong = np.zeros(len(rows), np.bool_)
+    limits = end[rows]
     key_length, key_start = read_varints(data, position[rows], wrong)
-    wrong |= (key_length < 0) | (key_length > end[rows] - key_start)
+    wrong |= (key_length < 0) | (key_length > limits - key_start)
     at = key_start + np.maximum(key_length, 0)
     value_length, value_start = read_varints(data, at, wrong)
-    wrong |= (value_length < -1) | (value_length > end[rows] - value_start)
-    headers.key_start[out], headers.key_length[out] = key_start, key_length
-    headers.value_start[out], headers.value_length[out] = value_start, value_length
-    position[rows] = value_start + np.maximum(value_length, 0)
+    wrong |= (value_length < -1) | (value_length > limits - value_start)
     bad[rows] |= wrong
-    return rows[~wrong]
+    return key_start, key_length, value_start, value_length
 
 
-def _finish_headers(
-    view: Buffer,
+def _keep(
     headers: HeaderColumns,
-    bad: Booleans,
-    position: Integers,
-    row: int,
-    step: int,
-    end: int,
+    rows: Integers | slice,
+    key_start: Integers,
+    key_length: Integers,
+    value_start: Integers,
+    value_length: Integers,
 ) -> None:
-    """Read the rest of one record's headers in plain Python."""
-    first, last = int(headers.first_rows[row]) + step, int(headers.first_rows[row + 1])
-    try:
-        layouts = read_header_layouts(view, int(position[row]), end, last - first)
-    except MalformedBatch:
-        bad[row] = True
-        return
-    rest = slice(first, last)
-    (
-        headers.key_start[rest],
-        headers.key_length[rest],
-        headers.value_start[rest],
-        headers.value_length[rest],
-    ) = np.array(layouts, np.int64).T
-    position[row] = layouts[-1].value_start + max(layouts[-1].value_length, 0)
+    headers.key_start[rows], headers.key_length[rows] = key_start, key_length
+    headers.value_start[rows], headers.value_length[rows] = value_start, value_length
 
 
 def _not_utf8(data: Bytes, start: Integers, length: Integers) -> Integers:
-    """Which of these texts are not UTF-8."""
-    view = data.data
+    """Which of these texts are not UTF-8, by index."""
     suspects = np.flatnonzero(length > _LONG_KEY_BYTES).tolist()
     short = np.flatnonzero((length > 0) & (length <= _LONG_KEY_BYTES))
     rows_max = _GATHER_BYTES_MAX // _LONG_KEY_BYTES
@@ -393,10 +392,10 @@ def _not_utf8(data: Bytes, start: Integers, length: Integers) -> Integers:
         at = np.repeat(start[chunk] - firsts, lengths) + np.arange(int(lengths.sum()))
         beyond_ascii = np.maximum.reduceat(data.take(at, mode="clip"), firsts) > 127
         suspects += chunk[beyond_ascii].tolist()
-    starts, lengths_list = start[suspects].tolist(), length[suspects].tolist()
-    not_utf8 = [
-        row
-        for row, first, size in zip(suspects, starts, lengths_list, strict=True)
-        if not is_utf8(view[first : first + size])
+    view = data.data
+    wrong = [
+        index
+        for index in suspects
+        if not is_utf8(view[int(start[index]) : int(start[index] + length[index])])
     ]
-    return np.array(not_utf8, np.int64)
+    return np.array(wrong, np.int64)

@@ -21,8 +21,8 @@ VARLONG_BYTES_MAX = 10
 RECORD_BYTES_MIN = 7
 """A record with no key, value or headers: its length and six fields of a byte each."""
 HEADER_BYTES_MIN = 2
-RECORD_HEADERS_MAX = 1 << 16
-"""Kafka has no such limit; a batch could claim tens of millions, each worth work and memory."""
+RECORD_HEADERS_MAX = 1024
+"""Kafka has no such limit; a few kilobytes of zstd could hold tens of millions of headers."""
 
 
 class HeaderLayout(NamedTuple):
@@ -106,7 +106,7 @@ def read_header_layouts(buffer: Buffer, position: int, end: int, count: int) -> 
         if key_length < 0:
             raise MalformedBatch("a header key is null")
         position = key_start + key_length
-        if not is_utf8(buffer[key_start:position]):
+        if key_length and not is_utf8(buffer[key_start:position]):
             raise MalformedBatch("a header key is not UTF-8")
         value_length, value_start = _read_length(buffer, position, end)
         headers.append(HeaderLayout(key_start, key_length, value_start, value_length))
@@ -125,6 +125,10 @@ def is_utf8(text: Buffer) -> bool:
 
 def _read_length(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     """The length of nullable bytes and where they start."""
+    if position < end:
+        byte = buffer[position]
+        if byte < 0x80 and not byte & 1 and byte >> 1 < end - position:  # short, and it fits
+            return byte >> 1, position + 1
     length, position = _read_varint(buffer, position, end)
     if length < -1 or length > end - position:
         raise MalformedBatch(f"a length of {length} does not fit")

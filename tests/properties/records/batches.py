@@ -120,7 +120,6 @@ def examined(way: str) -> Iterator[None]:
             _SINGLY_MAX=singly,
             _JOIN_BYTES_MAX=-1 if way == "pieces" else 1 << 31,
             _PIECE_ROWS=5,
-            _PIECE_HEADERS=3,
         ),
         patch.multiple(
             parsing,

@@ -150,7 +150,7 @@ def _record(cursor: Cursor, index: int, base_timestamp: int) -> NaiveRecord:
     key = cursor.text()
     value = cursor.text()
     count = cursor.number(32)
-    if not 0 <= count <= 65536:
+    if not 0 <= count <= 1024:
         raise Wrong("header count")
     headers = []
     for _ in range(count):
