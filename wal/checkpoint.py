@@ -124,31 +124,34 @@ class CheckpointSchedule:
 
     def __init__(self, interval_bytes: int) -> None:
         self._interval_bytes = interval_bytes
-        self._bytes = 0
         self._newest: Slot | None = None
+        self._taken = Slot(0)
+        self._bytes = 0
+        self._bytes_since_taken = 0
 
     @property
     def is_due(self) -> bool:
-        """Whether so much has become durable since the last that another is worth its price."""
+        """Whether so much would have to be replayed that a checkpoint is worth its price."""
         return self._bytes >= self._interval_bytes
 
-    def note(self, size_bytes: int) -> None:
+    def note(self, slot: Slot, size_bytes: int) -> None:
         """A slot became durable."""
         self._bytes += size_bytes
+        if slot >= self._taken:
+            self._bytes_since_taken += size_bytes
 
-    def is_new(self, slot: Slot) -> bool:
-        """Whether a checkpoint at this slot would say more than the newest."""
-        return self._newest is None or slot > self._newest
+    def take(self, slot: Slot) -> bool:
+        """Take images at this slot; False if the newest checkpoint says as much."""
+        if slot == self._newest:
+            return False
+        self._taken = slot
+        self._bytes_since_taken = 0
+        return True
 
-    def written(self, slot: Slot, bytes_counted: int) -> None:
-        """A checkpoint is in the bucket; `bytes_counted` were durable when it was taken."""
-        self._newest = slot
-        self._bytes -= bytes_counted
-
-    @property
-    def bytes_counted(self) -> int:
-        """What has become durable since the newest checkpoint was taken."""
-        return self._bytes
+    def written(self) -> None:
+        """The images that were taken last are in the bucket."""
+        self._newest = self._taken
+        self._bytes = self._bytes_since_taken
 
 
 class Checkpointer:
@@ -180,7 +183,7 @@ class Checkpointer:
 
     def note(self, slot: DurableSlot) -> None:
         """A slot became durable; to be called by the writer's `on_durable`."""
-        self._schedule.note(slot.size_bytes)
+        self._schedule.note(slot.slot, slot.size_bytes)
         if self._schedule.is_due:
             self._due.set()
 
@@ -206,9 +209,8 @@ class Checkpointer:
         """
         async with self._writing:
             slot = self._writer.begin_slot()
-            if not self._schedule.is_new(slot):
+            if not self._schedule.take(slot):
                 return None
-            counted = self._schedule.bytes_counted
             taken = [(log, log.image()) for log in self._partitions()]
             await self._writer.durable(Slot(slot - 1))
             # A partition that is gone since (deleted, given away) is not kept up to date any more.
@@ -219,6 +221,6 @@ class Checkpointer:
                 encode_checkpoint, incarnation, slot, self._clock.time_ms(), images
             )
             await self._store.put(checkpoint_key(incarnation, slot), data)
-            self._schedule.written(slot, counted)
+            self._schedule.written()
             self.written += 1
             return slot
