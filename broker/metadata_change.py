@@ -10,7 +10,7 @@ from tidelog.coordinator.cluster.metadata_log import EntryTooLarge
 from tidelog.coordinator.cluster.transitions import InvalidRecord
 from tidelog.errors import Refused, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.object_store import StoreError
+from tidelog.storage.object_store import AccessDenied, StoreError, StoreMisconfigured
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,9 @@ async def change_metadata(broker: Services, build: Build) -> None:
         await broker.metadata.append(broker.incarnation.epoch, build)
     except (EntryTooLarge, InvalidRecord) as error:
         raise ChangeFailed(ErrorCode.INVALID_REQUEST, str(error)) from error
+    except (AccessDenied, StoreMisconfigured) as error:
+        logger.error("the metadata cannot be changed", extra={"why": str(error)})
+        raise ChangeFailed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
     except (Refused, StoreError) as error:
         logger.warning("a change of the metadata failed", extra={"why": str(error)})
         raise ChangeFailed(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error

@@ -1,0 +1,127 @@
+"""Brokers for the administrative handlers: a real metadata log in memory, and no data path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.services import Services
+from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered, ConfigScope
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
+from tidelog.entropy import SeededEntropy
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicId, TopicPartition
+from tidelog.network import SocketNetwork
+from tidelog.protocol.codec import decode, encode
+from tidelog.protocol.message import Request, Response
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import ObjectStore
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+Handler = Callable[[Services, Any, RequestContext], Awaitable[Response | None]]
+
+
+class Sizes:
+    """The partitions that a broker leads, with made-up sizes."""
+
+    def __init__(self, broker: AdministeredBroker) -> None:
+        self._broker = broker
+
+    def sizes(self) -> Mapping[TopicPartition, int]:
+        owned = self._broker.state.owned_by(self._broker.incarnation.epoch)
+        return {place: 1000 + place.partition for place in owned}
+
+
+class AdministeredBroker:
+    """What handlers may use, around a metadata log of its own."""
+
+    store_url = "memory://"
+
+    def __init__(
+        self, metadata: MetadataLog, incarnation: Incarnation, settings: BrokerSettings
+    ) -> None:
+        self.metadata = metadata
+        self.incarnation = incarnation
+        self.static_settings = settings
+        self.clock = SystemClock()
+        self.entropy = SeededEntropy(incarnation.epoch)
+        self.network = SocketNetwork()
+        self.metrics = BrokerMetrics()
+        self.advertised = ("host", 9092)
+        self.partitions = Sizes(self)
+
+    @property
+    def state(self) -> ClusterState:
+        return self.metadata.state
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return self.static_settings.overlaid(
+            self.state.configs(ConfigScope.CLUSTER, ""),
+            self.state.configs(ConfigScope.BROKER, str(self.incarnation.broker_id)),
+        )
+
+    def topic_config(self, topic_id: TopicId) -> TopicConfig:
+        return effective_topic_config(self.state.topics[topic_id].configs, self.settings)
+
+    def topic(self, name: str) -> Topic:
+        """An existing topic."""
+        topic = self.state.topic_named(name)
+        assert topic is not None
+        return topic
+
+    def owners(self, name: str) -> list[int]:
+        """The broker ids of a topic's partitions."""
+        return [tenures[-1].incarnation.broker_id for tenures in self.topic(name).partitions]
+
+    async def ask(self, handler: Handler, request: Request[R], version: int) -> R:
+        """Call a handler as the server would: with a request that was encoded and decoded, and an
+        answer that can be."""
+        received = decode(type(request), b"".join(map(bytes, encode(request, version))), version)
+        context = RequestContext(version, 1, "test", "127.0.0.1", 1)
+        answer = await handler(cast(Services, self), received, context)
+        assert answer is not None
+        sent = b"".join(map(bytes, encode(answer, version)))
+        return cast(R, decode(type(answer), sent, version))
+
+    async def end(self) -> None:
+        """Fence the incarnation, as a polite stop does."""
+        epoch = self.incarnation.epoch
+        await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
+
+
+async def new_broker(
+    store: ObjectStore, broker_id: int = 1, **settings: object
+) -> AdministeredBroker:
+    """A registered broker on the bucket."""
+    clock, entropy = SystemClock(), SeededEntropy(f"log {broker_id}")
+    metadata = await MetadataLog.open(store, clock, entropy, create=True)
+    process = ProcessIdentity("host", "boot", "namespace", broker_id, broker_id)
+    record = BrokerRegistered(BrokerId(broker_id), f"host{broker_id}", 9092 + broker_id, process)
+    epoch = Epoch(await metadata.append(None, lambda _: (record,)))
+    return AdministeredBroker(
+        metadata, Incarnation(BrokerId(broker_id), epoch), BrokerSettings.of(**settings)
+    )
+
+
+def administer(
+    story: Callable[[AdministeredBroker], Coroutine[Any, Any, T]], **settings: object
+) -> T:
+    """Run a story with one broker on a new bucket."""
+
+    async def main() -> T:
+        broker = await new_broker(MemoryStore(SystemClock()), **settings)
+        try:
+            return await story(broker)
+        finally:
+            await broker.metadata.close()
+
+    return asyncio.run(main())
