@@ -16,6 +16,7 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
+
 from tests.compat.records import Record
 from tidelog.localstack.kafka import java_command
 

@@ -1,15 +1,14 @@
-"""A broker on the filesystem store, and the foreign clients that must work against it unmodified."""
+"""A broker on the filesystem store, and the foreign clients that must work against it."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from tests.compat.clients import (
     AioKafka,
     Client,
@@ -24,16 +23,9 @@ from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import kafka_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
-NPM_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1", "@kafkajs/zstd@0.1.1")
+NPM_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1", "zstd-codec@0.1.5")
+RequireTool = Callable[[str], str]
 TOOL_OF_CLIENT = {"java": "java", "kafkajs": "npm", "kcat": "kcat"}
-
-
-def require(tool: str) -> None:
-    """Fail without the tool, unless ALLOW_MISSING names it."""
-    if shutil.which(tool) is None:
-        if tool in os.environ.get("ALLOW_MISSING", "").split(","):
-            pytest.skip(f"{tool} is missing, and ALLOW_MISSING names it")
-        pytest.fail(f"{tool} is missing: install it, or set ALLOW_MISSING={tool}")
 
 
 @pytest.fixture(scope="session")
@@ -47,15 +39,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def kafka_lib() -> Path:
-    require("java")
-    require("mvn")
+def kafka_lib(require_tool: RequireTool) -> Path:
+    require_tool("java")
+    require_tool("mvn")
     return kafka_jars(CACHE)
 
 
 @pytest.fixture(scope="session")
-def npm_modules() -> Path:
-    require("npm")
+def npm_modules(require_tool: RequireTool) -> Path:
+    require_tool("npm")
     folder = CACHE / "npm"
     if not (folder / "complete").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,11 +59,11 @@ def npm_modules() -> Path:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Client:
+def client(request: pytest.FixtureRequest, require_tool: RequireTool, tmp_path: Path) -> Client:
     """The client named by the test's parameter."""
     name = request.param
     if name in TOOL_OF_CLIENT:
-        require(TOOL_OF_CLIENT[name])
+        require_tool(TOOL_OF_CLIENT[name])
     match name:
         case "java":
             return java_client(request.getfixturevalue("kafka_lib"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
+
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import java_command
 
@@ -94,7 +96,7 @@ def test_offsets_log_dirs_versions_and_deletion_of_records(tools: Tools, tmp_pat
     assert "Produce(0)" in tools.run(API_VERSIONS)
     plan = tmp_path / "delete.json"
     plan.write_text(
-        '{"version": 1, "partitions": [{"topic": "%s", "partition": 0, "offset": 2}]}' % name
+        json.dumps({"version": 1, "partitions": [{"topic": name, "partition": 0, "offset": 2}]})
     )
     tools.run(DELETE_RECORDS, "--offset-json-file", str(plan))
     assert f"{name}:0:2" in tools.run(OFFSETS, "--topic", name, "--time", "earliest")
