@@ -81,7 +81,7 @@ async def take_over(
     info = log.state.brokers.get(dead.epoch)
     if info is None or not info.fenced:
         raise ValueError(f"incarnation {dead} is not fenced and cannot be taken over")
-    end = await _seal(store, clock, entropy, dead, in_flight_max, log.settings.delete_grace_ms)
+    end = await _seal(store, clock, entropy, dead, in_flight_max)
 
     def build(state: ClusterState) -> tuple[IncarnationRetired, ...]:
         if dead.epoch in state.retired:
@@ -110,35 +110,18 @@ async def take_over_fenced(
 
 
 async def _seal(
-    store: ObjectStore,
-    clock: Clock,
-    entropy: Entropy,
-    dead: Incarnation,
-    in_flight_max: int,
-    grace_ms: int,
+    store: ObjectStore, clock: Clock, entropy: Entropy, dead: Incarnation, in_flight_max: int
 ) -> Slot:
-    """Seal the WAL, scanning from the newest checkpoint: slots below it may have been deleted.
-
-    The old owner may live and write further checkpoints until it meets the seal, and what lies
-    below those may be deleted after the grace. So an end that took longer to find than half of that
-    is not believed: a seal may lie where a slot was deleted.
-    """
+    """Seal the WAL, scanning from the newest checkpoint: slots below it may have been deleted."""
     for attempt in range(1, SEAL_ATTEMPTS_MAX + 1):
-        started = clock.monotonic()
         start = await newest_checkpoint(store, dead) or Slot(0)
         try:
-            end = await seal(store, clock, entropy, dead, start, in_flight_max)
+            return await seal(store, clock, entropy, dead, start, in_flight_max)
         except (AppendUndecided, SequenceGone) as error:
-            why = str(error)
-        else:
-            elapsed_seconds = clock.monotonic() - started
-            if elapsed_seconds <= grace_ms / 2000:
-                return end
-            why = f"it took {elapsed_seconds:.0f} s"
-        logger.warning(
-            "the WAL is sealed once more, from its newest checkpoint",
-            extra={"incarnation": str(dead), "attempt": attempt, "why": why},
-        )
+            logger.warning(
+                "the WAL is sealed once more, from its newest checkpoint",
+                extra={"incarnation": str(dead), "attempt": attempt, "why": str(error)},
+            )
     raise StoreNotApplied(
         wal_prefix(dead), f"its end was not found in {SEAL_ATTEMPTS_MAX} attempts; try again"
     )

@@ -262,6 +262,20 @@ def test_freshness_counts_from_the_registration_until_the_first_renewal() -> Non
     simulate(story)
 
 
+def test_a_renewal_counts_from_its_start() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker(7, world.process("a"))
+        keeper = broker.keeper()
+        world.store.settings.put_seconds_min = world.store.settings.put_seconds_max = 3.0
+        started = broker.process.clock.monotonic()
+        await keeper.renew()
+        assert broker.process.clock.monotonic() >= started + 3
+        assert keeper.fresh(started + 6.9)
+        assert not keeper.fresh(started + 7.1)
+
+    simulate(story)
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -203,6 +203,20 @@ def test_what_waits_is_appended_together() -> None:
     simulate(story)
 
 
+def test_a_registration_is_alone_in_its_entry() -> None:
+    async def story(world: World) -> None:
+        log = await world.log(world.process("a"))
+
+        def build(broker_id: int) -> Build:
+            return lambda _: (registered(broker_id),)
+
+        epochs = await asyncio.gather(*(log.append(None, build(n)) for n in range(4)))
+        assert sorted(epochs) == [1, 2, 3, 4]
+        assert [info.epoch for info in log.state.live_brokers()] == [1, 2, 3, 4]
+
+    simulate(story)
+
+
 def test_in_one_entry_each_change_sees_those_before_it() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))

@@ -81,10 +81,30 @@ def test_many_openings_make_one_entry() -> None:
         await asyncio.sleep(3)
         assert broker.log.state.sequence == before + 1
         assert broker.log.state.unopened(broker.epoch) == ()
+        # What the log knows is not told again, and costs no request.
+        requests = world.store.counts.total()
         for partition in partitions:
             openings.add(partition, AT_1)
         await asyncio.sleep(3)
-        assert broker.log.state.sequence == before + 1
+        assert world.store.counts.total() == requests
+
+    simulate(story)
+
+
+def test_a_tenure_that_is_opened_while_others_are_told_is_told_next() -> None:
+    async def story(world: World) -> None:
+        broker, (partition, other, *_) = await heir(world)
+        openings = Openings(broker.log, broker.process.clock, broker.registered.incarnation)
+        # An opening of a tenure that we no longer, or do not yet, hold is nothing to tell.
+        openings.add(partition, LeaderEpoch(0))
+        openings.add(other, AT_1)
+        telling = within(broker.process, openings.flush())
+        await asyncio.sleep(0.001)
+        openings.add(partition, AT_1)
+        await telling
+        assert len(broker.log.state.unopened(broker.epoch)) == 39
+        await openings.flush()
+        assert len(broker.log.state.unopened(broker.epoch)) == 38
 
     simulate(story)
 

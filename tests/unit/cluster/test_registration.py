@@ -32,6 +32,16 @@ def test_the_first_broker_registers_at_once() -> None:
     simulate(story)
 
 
+def test_two_that_register_by_one_log_get_an_epoch_each() -> None:
+    async def story(world: World) -> None:
+        process = world.process("a")
+        log = await world.log(process)
+        both = await asyncio.gather(*(world.register(n, process, log) for n in (7, 8)))
+        assert {each.incarnation.epoch for each in both} == {1, 2}
+
+    simulate(story)
+
+
 def test_after_a_kill_on_the_same_machine_nobody_waits() -> None:
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a", host="harbour"))

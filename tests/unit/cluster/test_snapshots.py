@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.cluster.samples import WRITER
-from tests.unit.cluster.world import LOG, Broker, World, simulate
+from tests.unit.cluster.world import LOG, Broker, World, simulate, within
 from tidelog.coordinator.cluster.log_view import LogAbandoned
 from tidelog.coordinator.cluster.records import Entry, LeaseResumed, encode_entry
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot
@@ -186,7 +186,8 @@ def test_an_idle_log_catches_up_where_nothing_was_deleted() -> None:
     simulate(story)
 
 
-def test_an_append_during_which_the_process_slept_is_not_believed() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_an_append_during_which_the_process_slept_is_not_believed(seed: int) -> None:
     """The put was sent, the process stalls, and whatever the answer was it is too old."""
 
     async def story(world: World) -> None:
@@ -201,6 +202,21 @@ def test_an_append_during_which_the_process_slept_is_not_believed() -> None:
             await appending
         with pytest.raises(LogAbandoned):
             await broker.create("y")
+
+    simulate(story, seed)
+
+
+def test_what_was_read_before_the_process_slept_is_not_believed() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker(1, world.process("a"))
+        reading = within(broker.process, broker.log.refresh())
+        await asyncio.sleep(0.001)
+        assert world.store.in_flight(broker.process, "get") == 1
+        broker.process.pause()
+        await asyncio.sleep(GRACE_SECONDS / 2 + 1)
+        broker.process.resume()
+        with pytest.raises(LogAbandoned, match="an answer came 301 s after"):
+            await reading
 
     simulate(story)
 

@@ -16,6 +16,7 @@ from tidelog.errors import Fenced
 from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.checkpoint import checkpoint_key
+from tidelog.wal.fencing import BARRIERS
 from tidelog.wal.object_format import (
     ObjectHeader,
     ObjectKind,
@@ -246,15 +247,18 @@ def test_a_successor_that_is_fenced_itself_changes_nothing() -> None:
     simulate(story)
 
 
-def test_an_end_that_took_too_long_to_find_is_looked_for_again() -> None:
-    """Meanwhile the old owner's checkpoint may have moved on and slots been deleted."""
+def test_an_end_below_a_newer_checkpoint_is_looked_for_again() -> None:
+    """The successor stalls; the old owner writes a checkpoint, and slots below it are deleted."""
 
     async def story(world: World) -> None:
         first, second = await restarted(world)
         dead = first.registered.incarnation
         attempt = asyncio.ensure_future(take_over_fenced(second))
-        while wal_key(dead, Slot(5)) not in world.keys("wal/"):
-            await second.process.clock.sleep(0.001)
+        # The barriers are there, and slot 5 has been, or is being, looked at and is empty.
+        while len(world.keys("wal/")) < 5 + BARRIERS:
+            await second.process.clock.sleep(0.0001)
+        await second.process.clock.sleep(0.05)
+        assert wal_key(dead, Slot(5)) not in world.keys("wal/")
         second.process.pause()
         # The zombie was further on than it seemed: slot 5 is now below its floor.
         write_slots(world, dead, 8, 9)
@@ -262,9 +266,10 @@ def test_an_end_that_took_too_long_to_find_is_looked_for_again() -> None:
         await asyncio.sleep(301)
         second.process.resume()
         await attempt
+        assert kind_in(world, dead, 5) is ObjectKind.SEAL
         assert second.log.state.retired_ends == {first.epoch: 10}
 
-    simulate(story)
+    simulate(story, get_seconds_min=0.5, get_seconds_max=0.5)
 
 
 def test_a_store_that_fails_leaves_the_rest_for_the_next_attempt() -> None:

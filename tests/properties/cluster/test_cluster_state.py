@@ -1,0 +1,263 @@
+"""The cluster's state under any sequence of changes, sensible and senseless, against a model."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidelog.coordinator.cluster.bucket_format import new_cluster
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import (
+    BrokerFenced,
+    BrokerRegistered,
+    Entry,
+    IncarnationRetired,
+    OpenedTenures,
+    PartitionMoved,
+    PartitionsCreated,
+    ProducerIdsAllocated,
+    Record,
+    Succession,
+    TenuresOpened,
+    TopicCreated,
+    TopicDeleted,
+    decode_entry,
+    encode_entry,
+)
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
+from tidelog.coordinator.cluster.takeover import successions
+from tidelog.coordinator.cluster.transitions import InvalidRecord
+from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicPartition
+
+BROKER_IDS = st.integers(1, 3)
+CHOICE = st.integers(0, 1_000_000)
+"""Picks one of whatever there is at that moment."""
+PROCESS = ProcessIdentity("h", "b", "n", 1, 1)
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """`owners` is the model: of each partition its owner and all leader epochs it ever had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = ClusterState()
+        self.live: dict[int, int] = {}
+        self.fenced: set[int] = set()
+        self.retired: dict[int, int] = {}
+        self.owners: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.ids_given = 0
+        self.topics = 0
+
+    # What every rule uses.
+
+    def apply(self, author: int | None, *records: Record) -> int:
+        number = self.state.sequence + 1
+        epoch = None if author is None else Epoch(author)
+        entry = Entry(number, number.to_bytes(16, "big"), 0, epoch, records)
+        entry = decode_entry("k", encode_entry(entry))
+        before = self.state
+        self.state = before.apply(entry)
+        assert before.sequence == number - 1
+        return number
+
+    def refused(self, author: int | None, *records: Record) -> None:
+        before = encode_snapshot(self.state, 0)
+        try:
+            self.state.extended(None if author is None else Epoch(author), records)
+        except InvalidRecord:
+            assert encode_snapshot(self.state, 0) == before
+        else:
+            raise AssertionError(f"{records} by {author} was accepted")
+
+    def pick(self, choice: int, things: Any) -> Any:
+        ordered = sorted(things)
+        return ordered[choice % len(ordered)]
+
+    def author(self, choice: int) -> int:
+        epoch: int = self.pick(choice, self.live.values())
+        return epoch
+
+    # Rules.
+
+    @initialize()
+    def found(self) -> None:
+        self.apply(None, new_cluster(UUID(int=1)))
+
+    @rule(broker_id=BROKER_IDS)
+    def register(self, broker_id: int) -> None:
+        record = BrokerRegistered(BrokerId(broker_id), "h", 1, PROCESS)
+        if broker_id in self.live:
+            self.refused(None, record)
+            self.refused(self.live[broker_id], record)
+            old = self.live[broker_id]
+            self.live[broker_id] = self.apply(None, BrokerFenced(Epoch(old)), record)
+            self.fenced.add(old)
+        else:
+            self.live[broker_id] = self.apply(None, record)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, victim=CHOICE)
+    def fence(self, choice: int, victim: int) -> None:
+        epoch = self.pick(victim, self.live.values())
+        self.apply(self.author(choice), BrokerFenced(Epoch(epoch)))
+        self.live = {broker_id: e for broker_id, e in self.live.items() if e != epoch}
+        self.fenced.add(epoch)
+
+    @precondition(lambda self: self.live and self.fenced)
+    @rule(choice=CHOICE, victim=CHOICE, end=st.integers(0, 50))
+    def retire(self, choice: int, victim: int, end: int) -> None:
+        dead = self.pick(victim, self.fenced)
+        author = self.author(choice)
+        owned = [p for p, tenures in self.owners.items() if tenures[-1][1] == dead]
+        to = {p: Epoch(self.author(choice + n)) for n, p in enumerate(owned)}
+        record = IncarnationRetired(Epoch(dead), Slot(end), successions(to))
+        self.refused(dead, record)
+        if owned:
+            less = dict(list(to.items())[1:])
+            self.refused(author, IncarnationRetired(Epoch(dead), Slot(end), successions(less)))
+            gone = {**to, owned[0]: Epoch(dead)}
+            self.refused(author, IncarnationRetired(Epoch(dead), Slot(end), successions(gone)))
+        else:
+            stranger = (Succession(UUID(int=99), Epoch(author), (0,)),)
+            self.refused(author, IncarnationRetired(Epoch(dead), Slot(end), stranger))
+        self.apply(author, record)
+        self.refused(author, record)
+        for partition, owner in to.items():
+            self.owners[partition].append((self.owners[partition][-1][0] + 1, owner))
+        self.fenced.remove(dead)
+        self.retired[dead] = end
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, partitions=st.integers(1, 4))
+    def create(self, choice: int, partitions: int) -> None:
+        self.topics += 1
+        topic_id = UUID(int=self.topics)
+        owners = tuple(Epoch(self.author(choice + n)) for n in range(partitions))
+        record = TopicCreated(topic_id, f"t{self.topics}", owners)
+        self.apply(self.author(choice), record)
+        self.refused(self.author(choice), record)
+        for number, owner in enumerate(owners):
+            self.owners[TopicPartition(topic_id, number)] = [(0, owner)]
+
+    @precondition(lambda self: self.live and self.state.topics)
+    @rule(choice=CHOICE)
+    def grow(self, choice: int) -> None:
+        topic_id = self.pick(choice, self.state.topics)
+        count = self.state.topics[topic_id].partition_count
+        owner = Epoch(self.author(choice))
+        self.apply(owner, PartitionsCreated(topic_id, (owner,)))
+        self.owners[TopicPartition(topic_id, count)] = [(0, owner)]
+
+    @precondition(lambda self: self.live and len(self.state.topics) > 2)
+    @rule(choice=CHOICE)
+    def delete(self, choice: int) -> None:
+        topic_id = self.pick(choice, self.state.topics)
+        self.apply(self.author(choice), TopicDeleted(topic_id))
+        self.refused(self.author(choice), TopicDeleted(topic_id))
+        self.owners = {p: t for p, t in self.owners.items() if p.topic_id != topic_id}
+
+    @precondition(lambda self: self.owners)
+    @rule(choice=CHOICE, receiver=CHOICE)
+    def move(self, choice: int, receiver: int) -> None:
+        partition = self.pick(choice, self.owners)
+        leader_epoch, owner = self.owners[partition][-1]
+        known = [*self.live.values(), *self.fenced, *self.retired]
+        to = self.pick(receiver, known)
+        topic_id, number = partition
+        record = PartitionMoved(topic_id, number, Epoch(to), f"handover/{receiver}")
+        for stranger in set(known) - {owner}:
+            self.refused(stranger, record)
+        if owner in self.live.values() and to in self.live.values() and to != owner:
+            self.apply(owner, record)
+            self.owners[partition].append((leader_epoch + 1, to))
+        else:
+            self.refused(owner, record)
+
+    @precondition(lambda self: self.owners)
+    @rule(choice=CHOICE)
+    def open(self, choice: int) -> None:
+        partition = self.pick(choice, self.owners)
+        leader_epoch, owner = self.owners[partition][-1]
+
+        def record(at: int) -> TenuresOpened:
+            numbers = (partition.partition,)
+            return TenuresOpened((OpenedTenures(partition.topic_id, LeaderEpoch(at), numbers),))
+
+        self.refused(owner, record(leader_epoch + 1))
+        self.refused(owner, record(leader_epoch - 1))
+        if owner in self.live.values():
+            self.apply(owner, record(leader_epoch))
+            self.owners[partition] = [(leader_epoch, owner)]
+        else:
+            self.refused(owner, record(leader_epoch))
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, count=st.integers(1, 1000))
+    def allocate(self, choice: int, count: int) -> None:
+        author = self.author(choice)
+        self.refused(author, ProducerIdsAllocated(ProducerId(self.ids_given + 1), count))
+        self.apply(author, ProducerIdsAllocated(ProducerId(self.ids_given), count))
+        self.ids_given += count
+
+    @precondition(lambda self: self.fenced or self.retired)
+    @rule(choice=CHOICE)
+    def the_dead_are_silent(self, choice: int) -> None:
+        dead = self.pick(choice, [*self.fenced, *self.retired])
+        self.refused(dead, ProducerIdsAllocated(ProducerId(self.ids_given), 1))
+        self.refused(dead, BrokerFenced(Epoch(dead)))
+
+    @rule()
+    def start_from_a_snapshot(self) -> None:
+        restored = decode_snapshot("k", encode_snapshot(self.state, 0))
+        assert restored == self.state
+        self.state = restored
+
+    # What always holds.
+
+    @invariant()
+    def the_state_is_the_models(self) -> None:
+        state = self.state
+        assert {info.broker_id: info.epoch for info in state.live_brokers()} == self.live
+        assert {info.epoch for info in state.fenced_not_retired()} == self.fenced
+        assert state.retired_ends == self.retired
+        assert state.next_producer_id == self.ids_given
+        assert {
+            TopicPartition(topic.topic_id, number)
+            for topic in state.topics.values()
+            for number in range(topic.partition_count)
+        } == self.owners.keys()
+        for partition, tenures in self.owners.items():
+            found = [(t.leader_epoch, t.incarnation.epoch) for t in state.tenures(partition)]
+            assert found == tenures
+
+    @invariant()
+    def whoever_is_named_is_known(self) -> None:
+        state = self.state
+        for partition in self.owners:
+            *earlier, current = state.tenures(partition)
+            assert current.incarnation.epoch in state.brokers
+            leader_epochs = [tenure.leader_epoch for tenure in (*earlier, current)]
+            assert leader_epochs == sorted(set(leader_epochs))
+            for tenure in earlier:
+                assert state.incarnation(tenure.incarnation.epoch) == tenure.incarnation
+        for epoch in (*self.live.values(), *self.fenced):
+            assert all(
+                self.owners[partition][-1][1] == epoch for partition in state.owned_by(Epoch(epoch))
+            )
+
+    @invariant()
+    def what_is_to_be_opened_names_something_before_it(self) -> None:
+        for epoch in self.live.values():
+            for partition, leader_epoch in self.state.unopened(Epoch(epoch)):
+                assert self.owners[partition][-1] == (leader_epoch, epoch)
+                current = self.state.tenures(partition)[-1]
+                assert len(self.owners[partition]) > 1 or current.handover is not None
+
+
+ClusterMachine.TestCase.settings = settings(stateful_step_count=40)
+TestCluster = ClusterMachine.TestCase
