@@ -143,7 +143,7 @@ class Dispatcher:
                 f"{route.versions.stop - 1}, not {version}",
             )
         try:
-            message = decode(route.request, frame, version, position)
+            message = decode(route.request, frame, version, position, whole=False)
         except MalformedMessage as error:
             raise CloseConnection("malformed", str(error)) from error
         context = RequestContext(version, correlation_id, client_id, client_host, connection_id)

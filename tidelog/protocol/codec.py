@@ -14,12 +14,16 @@ from tidelog.protocol.writer import compile_writer
 M = TypeVar("M", bound=Message)
 
 
-def decode(message_type: type[M], frame: Buffer, version: int, position: int = 0) -> M:
+def decode(
+    message_type: type[M], frame: Buffer, version: int, position: int = 0, *, whole: bool = True
+) -> M:
     """The message that takes up `frame` from `position` on.
 
     Bytes and records of the message are views into the frame and keep it alive. Unknown tagged
     fields are skipped. Bytes left over are refused: sender and receiver then disagree about the
-    schema, and going on would mean to act on what was misread.
+    schema, and going on would mean to act on what was misread. A broker cannot afford that: with
+    `whole` false they are ignored, as Kafka does, since librdkafka (seen in 2.16) ends a Metadata
+    request for all topics with three bytes too many.
 
     Raises:
         MalformedMessage: the bytes are not such a message.
@@ -34,7 +38,7 @@ def decode(message_type: type[M], frame: Buffer, version: int, position: int = 0
     except (ValueError, IndexError, struct.error) as error:
         # UnicodeDecodeError is a ValueError; the other two mean that the bytes ended too early.
         raise MalformedMessage(f"{message_type.__name__} version {version}: {error}") from error
-    if position != end:
+    if whole and position != end:
         raise MalformedMessage(
             f"{message_type.__name__} version {version} is followed by {end - position} bytes "
             "that do not belong to it"
