@@ -63,6 +63,7 @@ from tidelog.storage.files import (
     sync_directory,
     write_fully,
 )
+from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -77,13 +78,12 @@ from tidelog.storage.object_store import (
     Suffix,
 )
 
-OWN_DIRECTORY = ".tidelog"
 LEFTOVER_AGE_SECONDS = 600
 """Temporary files older than this are removed. One that is still in use makes its put fail."""
 
 _LOCK_STRIPES = 256
 _KNOWN_DIRECTORIES_MAX = 100_000
-_PROBE_TIME_NS = 1_234_567_890_123_456_789
+_PROBE_FRACTION_NS = 123_456_789
 _REMEDY = "put the store on another file system, such as ext4 or xfs"
 
 
@@ -100,8 +100,8 @@ class Directory:
 
     def __init__(self, root: Path) -> None:
         self._root = os.fspath(root)
-        self._temporary = f"{self._root}/{OWN_DIRECTORY}/temporary"
-        self._locks = f"{self._root}/{OWN_DIRECTORY}/locks"
+        self._temporary = f"{self._root}/{RESERVED_DIRECTORY}/temporary"
+        self._locks = f"{self._root}/{RESERVED_DIRECTORY}/locks"
         self._known: set[str] = set()
         self._opening = threading.Lock()
         self._open = False
@@ -300,17 +300,19 @@ class Directory:
                 return
             self._ensure_directory(self._temporary)
             self._ensure_directory(self._locks)
-            self._try_file_system(key)
+            self._try_file_system(key, now_ns)
             self._sweep(now_ns)
             self._open = True
 
-    def _try_file_system(self, key: str) -> None:
+    def _try_file_system(self, key: str, now_ns: int) -> None:
+        # A time of now, or another process that opens the store would sweep the file away.
+        time_ns = now_ns - now_ns % 1_000_000_000 + _PROBE_FRACTION_NS
         first = f"{self._temporary}/probe-{os.getpid()}-{id(self)}"
         second = f"{first}-link"
         try:
             with open(first, "wb") as file:
-                os.utime(file.fileno(), ns=(_PROBE_TIME_NS, _PROBE_TIME_NS))
-            if os.stat(first).st_mtime_ns != _PROBE_TIME_NS:
+                os.utime(file.fileno(), ns=(time_ns, time_ns))
+            if os.stat(first).st_mtime_ns != time_ns:
                 why = f"the file system of {self._root} does not keep times in nanoseconds"
                 raise StoreMisconfigured(key, f"{why}; {_REMEDY}")
             try:
@@ -343,7 +345,7 @@ def _child(parent: str, entry: os.DirEntry[str]) -> str:
 def _may_hold(child: str, prefix: str, start_after: str) -> bool:
     if not child.endswith("/"):
         return child > start_after and child.startswith(prefix)
-    if child == f"{OWN_DIRECTORY}/":
+    if child == f"{RESERVED_DIRECTORY}/":
         return False
     return (child >= start_after or start_after.startswith(child)) and (
         child.startswith(prefix) or prefix.startswith(child)

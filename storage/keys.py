@@ -7,12 +7,18 @@ KEY_BYTES_MAX = 1024
 SEGMENT_BYTES_MAX = 255
 """The limit of common file systems on one name."""
 
+RESERVED_DIRECTORY = ".tidelog"
+"""Where the filesystem store keeps what is no object; no key begins with it, in any store."""
+
 _FORBIDDEN = frozenset(map(chr, [*range(32), 127])) | frozenset("\\")
 
 
 def validate_key(key: str) -> str:
     """The key, unchanged. ValueError unless it is `/`-separated segments that every store can hold:
-    none empty, `.` or `..`, each at most 255 bytes of UTF-8, no control character, no backslash."""
+    none empty, `.` or `..`, each at most 255 bytes of UTF-8, no control character, no backslash,
+    not below `.tidelog`."""
+    if key.partition("/")[0] == RESERVED_DIRECTORY:
+        raise ValueError(f"object key {key!r} begins with {RESERVED_DIRECTORY}, which is reserved")
     if len(key) * 4 > KEY_BYTES_MAX and len(key.encode()) > KEY_BYTES_MAX:
         raise ValueError(f"object key {key[:80]!r}... is longer than {KEY_BYTES_MAX} bytes")
     for segment in key.split("/"):

@@ -14,3 +14,4 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """S3 as a process of its own, for all tests of the session."""
     with start_moto(tmp_path_factory.mktemp("moto")) as server:
         yield server
+    assert server.process.poll() is not None

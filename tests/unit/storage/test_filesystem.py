@@ -21,8 +21,9 @@ import pytest
 
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy, SystemEntropy
-from tidelog.storage.directory import LEFTOVER_AGE_SECONDS, OWN_DIRECTORY
+from tidelog.storage.directory import LEFTOVER_AGE_SECONDS, Directory, Stamp
 from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
     AccessDenied,
     IfAbsent,
@@ -47,6 +48,13 @@ class StoppedClock(SystemClock):
         return 1_700_000_000_000
 
 
+class NoEntropy(SeededEntropy):
+    """Chance that never changes anything; only names differ, as files must."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+
 def run(root: Path, story: Callable[[FilesystemStore], Awaitable[T]]) -> T:
     async def main() -> T:
         store = FilesystemStore(root, SystemClock(), SystemEntropy())
@@ -66,7 +74,7 @@ def failing(code: int) -> Callable[..., Any]:
 
 
 def temporary_files(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / OWN_DIRECTORY / "temporary").iterdir())
+    return sorted(path.name for path in (root / RESERVED_DIRECTORY / "temporary").iterdir())
 
 
 # --- races ---
@@ -93,7 +101,11 @@ def race(root: Path, name: int, barrier: Any, wins: Any) -> None:
                     continue
                 break
 
-    run(root, story)
+    try:
+        run(root, story)
+    except BaseException:
+        barrier.abort()
+        raise
 
 
 def test_of_eight_processes_one_creates_and_no_increment_is_lost(tmp_path: Path) -> None:
@@ -101,7 +113,7 @@ def test_of_eight_processes_one_creates_and_no_increment_is_lost(tmp_path: Path)
     context = multiprocessing.get_context("spawn")
     barrier, wins = context.Barrier(PROCESSES), context.Queue()
     racers = [
-        context.Process(target=race, args=(tmp_path, name, barrier, wins))
+        context.Process(target=race, args=(tmp_path, name, barrier, wins), daemon=True)
         for name in range(PROCESSES)
     ]
     for racer in racers:
@@ -123,9 +135,30 @@ def test_of_eight_processes_one_creates_and_no_increment_is_lost(tmp_path: Path)
     assert temporary_files(tmp_path) == []
 
 
+def test_a_store_that_is_opened_leaves_another_s_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_while_another_opens(source: str, target: str) -> None:
+        monkeypatch.undo()
+        stamp = Stamp("other", SystemClock().time_ms() * 1_000_000)
+        Directory(tmp_path).create("second", [b"y"], stamp)
+        link(source, target)
+
+    # The first link is the trial of the file system, while the first store opens.
+    monkeypatch.setattr(os, "link", link_while_another_opens)
+
+    async def story(store: FilesystemStore) -> None:
+        await store.put("first", b"x", IfAbsent())
+        assert [meta.key async for meta in store.list()] == ["first", "second"]
+
+    run(tmp_path, story)
+
+
 def test_versions_never_return_even_if_time_stands_still(tmp_path: Path) -> None:
     async def main() -> None:
-        store = FilesystemStore(tmp_path, StoppedClock(), SeededEntropy(7))
+        store = FilesystemStore(tmp_path, StoppedClock(), NoEntropy(7))
         etags = [await store.put("lease", b"same bytes")]
         for _ in range(100):
             etags.append(await store.put("lease", b"same bytes", IfMatch(etags[-1])))
@@ -141,7 +174,7 @@ def test_versions_never_return_even_if_time_stands_still(tmp_path: Path) -> None
 def test_a_held_lock_keeps_nobody_from_creating_or_reading(tmp_path: Path) -> None:
     async def story(store: FilesystemStore) -> None:
         first = await store.put("lease", b"1")
-        (stripe,) = (tmp_path / OWN_DIRECTORY / "locks").iterdir()
+        (stripe,) = (tmp_path / RESERVED_DIRECTORY / "locks").iterdir()
         with stripe.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             waiting = [
@@ -209,7 +242,7 @@ def test_after_kill_9_every_object_is_whole_and_every_acknowledged_one_is_there(
 
 def test_old_temporary_files_are_swept_and_young_ones_stay(tmp_path: Path) -> None:
     run(tmp_path, lambda store: store.put("object", b"x"))
-    folder = tmp_path / OWN_DIRECTORY / "temporary"
+    folder = tmp_path / RESERVED_DIRECTORY / "temporary"
     now = SystemClock().time_ms() / 1000
     for name, age in (("dead", LEFTOVER_AGE_SECONDS + 60), ("alive", LEFTOVER_AGE_SECONDS - 60)):
         (folder / name).write_bytes(b"half an obj")

@@ -17,6 +17,7 @@ from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
     ObjectNotFound,
+    StoredObject,
     StoreNotApplied,
     Suffix,
 )
@@ -305,6 +306,32 @@ def test_iteration_ends_at_the_first_hole(read_ahead: int, length: int) -> None:
         found = [entry.number async for entry in world.log.iterate(0, read_ahead)]
         assert found == list(range(length))
         assert [entry.number async for entry in world.log.iterate(5, read_ahead)] == found[5:]
+
+    tell(story)
+
+
+def test_iteration_reads_no_further_ahead_than_it_is_told() -> None:
+    class Watched(MemoryStore):
+        under_way = most = reads = 0
+
+        async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+            self.reads += 1
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            await asyncio.sleep(0.01)
+            self.under_way -= 1
+            return await super().get(key, byte_range)
+
+    async def story(world: World) -> None:
+        store = Watched(world.clock)
+        log = Sequence(store, world.clock, "log/", "", identify)
+        for number in range(40):
+            await store.put(log.key(number), OUR_BODY)
+        assert len([entry async for entry in log.iterate(0, read_ahead=4)]) == 40
+        assert store.most == 4
+        assert store.reads <= 44
+        with pytest.raises(ValueError, match="read_ahead"):
+            await anext(log.iterate(0, read_ahead=17))
 
     tell(story)
 
