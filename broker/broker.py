@@ -48,6 +48,7 @@ from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.entropy import Entropy
+from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId, Incarnation, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
@@ -200,7 +201,7 @@ class Broker:
     async def _run_registered(self) -> None:
         self._renew_settings()
         server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics))
-        address = await server.bind(*self._listen)
+        address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -208,6 +209,16 @@ class Broker:
                 tasks.create_task(self._cancel_start_on_stop(serving))
         finally:
             await server.close()
+
+    async def _bind(self, server: KafkaServer) -> tuple[str, int]:
+        host, port = self._listen
+        try:
+            return await server.bind(host, port)
+        except OSError as error:
+            raise Refused(
+                f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
+                " choose another address with --listen"
+            ) from error
 
     async def _cancel_start_on_stop(self, serving: asyncio.Task[None]) -> None:
         """A stop before anything was acknowledged needs no farewell."""

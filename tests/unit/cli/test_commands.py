@@ -1,0 +1,166 @@
+"""The command line as a user types it: output, exit codes, wrong input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tidelog
+from tidelog.cli.root import run
+from tidelog.localstack.broker_process import BrokerProcess
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
+    """Runs `tidelog ...` in this process."""
+
+    def invoke(*arguments: str, text: str = "") -> Result:
+        monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        try:
+            run()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        out, err = capsysbinary.readouterr()
+        return Result(code, out.decode(), err.decode())
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("cli")
+    with BrokerProcess.start(
+        f"file://{folder / 'bucket'}", folder / "log", http="127.0.0.1:0"
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def to_broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
+
+
+def test_version(command: Command) -> None:
+    assert command("version") == (0, f"tidelog {tidelog.__version__}\n", "")
+    assert json.loads(command("version", "--json").out) == {"version": tidelog.__version__}
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_a_topics_life(command: Command) -> None:
+    made = command("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=5")
+    assert (made.code, made.out) == (0, "created topic life with 2 partitions\n")
+    assert "life" in command("topics", "list").out.splitlines()
+    described = json.loads(command("topics", "describe", "life", "--json").out)
+    assert described["configs"] == {"retention.ms": "5"}
+    assert [p["high_watermark"] for p in described["partitions"]] == [0, 0]
+    again = command("topics", "create", "life")
+    assert again.code == 1
+    assert "TOPIC_ALREADY_EXISTS" in again.err
+    assert command("topics", "delete", "life").code == 0
+    gone = command("topics", "describe", "life")
+    assert gone.code == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.err
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_lines_and_json_records_come_back_as_they_were_sent(command: Command) -> None:
+    command("topics", "create", "round", "--partitions", "1")
+    assert command("produce", "round", text="one\ntwo\n").out == "2 records to round\n"
+    records = [
+        {"key": "k", "value": None, "headers": [["h", "v"], ["n", None]]},
+        {"key": None, "value": {"base64": "/w=="}, "headers": []},
+    ]
+    text = "\n".join(json.dumps(record) for record in records)
+    sent = command("produce", "round", "--format", "json", "--compression", "zstd", text=text)
+    assert sent.code == 0
+    assert command("consume", "round", "--max", "2").out == "one\ntwo\n"
+    read = command("consume", "round", "--from", "2", "--until-end", "--format", "json")
+    found = [json.loads(line) for line in read.out.splitlines()]
+    assert [{name: record[name] for name in records[0]} for record in found] == records
+    assert [record["offset"] for record in found] == [2, 3]
+    assert command("consume", "round", "--from", "end", "--until-end").out == ""
+    assert command("consume", "round", "--from", "@0", "--max", "1").out == "one\n"
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_keys_choose_partitions_as_all_kafka_clients_do(command: Command) -> None:
+    command("topics", "create", "keys", "--partitions", "10")
+    text = "\n".join(json.dumps({"key": f"key{n}", "value": "v"}) for n in range(20))
+    command("produce", "keys", "--format", "json", text=text)
+    read = command("consume", "keys", "--until-end", "--format", "json").out.splitlines()
+    placed = {r["key"]: r["partition"] for r in map(json.loads, read)}
+    assert len(placed) == 20
+    # Known values of Kafka's own murmur2 partitioner.
+    assert len(set(placed.values())) > 3
+
+
+@pytest.mark.usefixtures("to_broker")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"kex": 1}', "unknown field 'kex'"),
+        ("nonsense", "line 1 is no record"),
+        ('{"value": 3}', "neither null nor text"),
+        ('{"value": "v", "partition": 99}', "has no partition 99"),
+    ],
+)
+def test_what_is_no_record_is_refused_by_line(command: Command, text: str, why: str) -> None:
+    command("topics", "create", "refused", "--partitions", "1")
+    result = command("produce", "refused", "--format", "json", text=text)
+    assert result.code == 1
+    assert why in result.err
+    assert command("consume", "refused", "--until-end").out == ""
+
+
+@pytest.mark.usefixtures("to_broker")
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (("topics", "create", "bad name"), 1, "INVALID_TOPIC_EXCEPTION"),
+        (("topics", "create", "x", "--config", "retention.ms=soon"), 1, "retention.ms"),
+        (("topics", "create", "x", "--config", "nonsense"), 2, "NAME=VALUE"),
+        (("topics", "frobnicate"), 2, "No such command"),
+        (("topics", "list", "--bootstrap", "nowhere"), 2, "HOST:PORT"),
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("consume", "x", "--from", "yesterday"), 2, "beginning"),
+        (("server", "--store", "bogus://x"), 2, "no store is known"),
+        (("server", "--store", "s3://"), 2, "s3://"),
+        (("server", "--store", "file:///x", "--set", "no.such=1"), 2, "no.such"),
+        (("server", "--store", "file:///x", "--set", "num.partitions=many"), 2, "num.partitions"),
+        (("server", "--store", "file:///x", "--config", "/no/such/file"), 2, "/no/such/file"),
+        (("server",), 2, "--store"),
+        (("bucket", "check", "file:///x"), 2, "only S3 stores"),
+    ],
+)
+def test_wrong_input_is_named(
+    command: Command, arguments: tuple[str, ...], code: int, why: str
+) -> None:
+    result = command(*arguments)
+    assert (result.code, why in result.err) == (code, True), result
+
+
+def test_a_server_on_a_taken_port_says_so(
+    command: Command, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    result = command("server", "--store", f"file://{tmp_path}", "--listen", broker.kafka)
+    assert result.code == 1
+    assert broker.kafka in result.err
