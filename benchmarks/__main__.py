@@ -82,10 +82,9 @@ def measure_latency(results: report.Results, folder: Path, arguments: argparse.N
         results.latency["filesystem"] = (put, acknowledged, LINGER_MS)
     if "minio" in arguments.without:
         return
-    with start_minio(folder / "minio") as server:
-        server.create_bucket("bench")
-        url = server.url("bench")
-        put = latency.of_puts(url, arguments.records)
+    with start_minio(folder / "minio", CACHE) as server:
+        url = server.url_of(server.bucket, "broker")
+        put = latency.of_puts(server.url_of(server.bucket, "puts"), arguments.records)
         with tidelog("minio", url, folder / "broker") as target:
             acknowledged = latency.of_acknowledgements(target, "latency", arguments.records)
         results.latency["MinIO"] = (put, acknowledged, LINGER_MS)
