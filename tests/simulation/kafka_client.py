@@ -188,6 +188,9 @@ class KafkaLogClient:
         self._refuse(key, partition.error_code)
         return partition.offset
 
+    def forget(self) -> None:
+        self._leaders.clear()
+
     async def close(self) -> None:
         for connection in self._connections.values():
             if connection.is_open:

@@ -75,6 +75,10 @@ class LogClient(Protocol):
         """The offset behind the last record that readers are shown."""
         ...
 
+    def forget(self) -> None:
+        """Ask anew who leads what, whichever broker answers: clients do so now and then."""
+        ...
+
     async def close(self) -> None:
         """Release connections."""
         ...

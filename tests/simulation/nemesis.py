@@ -31,6 +31,7 @@ class Nemesis:
             (3, "pause", self._pause),
             (3, "take over", self._take_over),
             (2, "second process", self._second_process),
+            (3, "isolation", self._isolate),
             (3, "store burst", self._store_burst),
             (5, "store faults", self._store_faults),
             (3, "resets", self._resets),
@@ -146,6 +147,19 @@ class Nemesis:
                 self._cluster.start_broker(broker_id, spare)
 
     # --- store and network ---
+
+    async def _isolate(self) -> None:
+        """Cut it off from the store but not from its clients; perhaps another one takes over."""
+        victim = self._victim()
+        if victim is None:
+            return
+        if self._random.random() < 0.3:
+            self._cluster.store.isolate(victim, self._random.uniform(0.3, 10.0))
+            return
+        # Long enough for another process to take over while it still answers its clients.
+        self._cluster.store.isolate(victim, self._random.uniform(15.0, 40.0))
+        await asyncio.sleep(self._random.uniform(0.0, 3.0))
+        self._start_rival(victim)
 
     async def _store_burst(self) -> None:
         seconds = 10 ** self._random.uniform(-1.0, 0.9)

@@ -112,6 +112,7 @@ class SimulatedStore:
         self._under_way: dict[SimulatedProcess, dict[_Call, None]] = {}
         self._unavailable_until = 0.0
         self._unavailable_share = 0.0
+        self._isolated_until: dict[SimulatedProcess, float] = {}
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -127,9 +128,16 @@ class SimulatedStore:
         self.counts["bursts"] += 1
         self._note(f"refuses {share:.2f} of the requests for {seconds:.3f} s")
 
+    def isolate(self, process: SimulatedProcess, seconds: float) -> None:
+        """Let no request of this process through for a while."""
+        self._isolated_until[process] = self.loop.time() + seconds
+        self.counts["isolations"] += 1
+        self._note(f"is out of reach of {process.name} for {seconds:.3f} s")
+
     def heal(self) -> None:
         """Serve every request from now on. What is delayed already still arrives."""
         self._unavailable_until = 0.0
+        self._isolated_until.clear()
         for name in ("refused", "reply_lost", "request_lost", "delayed", "repeated", "slow"):
             setattr(self.settings, f"{name}_probability", 0.0)
         self._note("healed")
@@ -155,7 +163,7 @@ class SimulatedStore:
             return future
         self.counts[kind] += 1
         writes = kind in ("put", "delete")
-        fault = self._fault(writes, conditional)
+        fault = self._fault(process, writes, conditional)
         call = _Call(kind, key, action, conditional, fault, future)
         self._under_way[process][call] = None
         future.add_done_callback(
@@ -228,9 +236,11 @@ class SimulatedStore:
                 self._later(late, self._apply, call, 0.0)
                 self.counts["applied after death"] += 1
 
-    def _fault(self, writes: bool, conditional: bool) -> Fault:
+    def _fault(self, process: SimulatedProcess, writes: bool, conditional: bool) -> Fault:
         settings = self.settings
         chance = self._random.random()
+        if self.loop.time() < self._isolated_until.get(process, 0.0):
+            return "request lost" if writes and chance < 0.5 else "refused"
         if self.loop.time() < self._unavailable_until and chance < self._unavailable_share:
             return "refused"
         faults: list[tuple[float, Fault]] = [(settings.refused_probability, "refused")]

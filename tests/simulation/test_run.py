@@ -13,7 +13,7 @@ _SECONDS = 30.0
 
 def test_a_log_that_is_right_passes_and_meets_every_kind_of_fault() -> None:
     counts: dict[str, int] = {}
-    for seed in range(6):
+    for seed in range(8):
         result = run(seed, _SECONDS, toy_system())
         assert result.valid, f"{result.line()}\n{result.report}"
         for name, count in result.counts.items():

@@ -163,6 +163,23 @@ def test_a_burst_refuses_and_passes() -> None:
     simulate(story)
 
 
+def test_one_process_can_be_cut_off_from_the_store() -> None:
+    async def story(world: World) -> None:
+        other = world.store.of(SimulatedProcess(world.loop, "other", "host"))
+        world.store.isolate(world.process, 10)
+        for number in range(20):
+            with pytest.raises((StoreNotApplied, StoreOutcomeUnknown)):
+                await world.view().put(f"k{number}", b"v")
+            assert world.holds(f"k{number}") is None
+            await other.put(f"other{number}", b"v")
+        with pytest.raises(StoreNotApplied):
+            await world.view().get("other1")
+        world.store.heal()
+        await world.view().put("k", b"v")
+
+    simulate(story, unknown_seconds_max=0.1, slow_probability=0.0)
+
+
 def test_puts_of_a_killed_process_arrive_in_time_late_or_never() -> None:
     fates: dict[str, int] = {"in time": 0, "late": 0, "never": 0}
 

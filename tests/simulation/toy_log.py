@@ -217,6 +217,9 @@ class ToyClient:
         answer = await self._ask({"kind": "fetch", "positions": [[*key, 0]]})
         return int(answer["partitions"][0][2])
 
+    def forget(self) -> None:
+        """It knows nothing of leaders."""
+
     async def close(self) -> None:
         if self._transport is not None:
             self._transport.close()

@@ -39,6 +39,7 @@ class WorkloadSettings:
     delivery_seconds_max: float = 40.0
     fetch_wait_seconds: float = 0.5
     reassign_probability: float = 0.02
+    forget_probability: float = 0.05
 
 
 @dataclass(slots=True)
@@ -240,6 +241,8 @@ class Consumer:
                 attempt += 1
                 continue
             attempt = 0
+            if actor.random.random() < actor.settings.forget_probability:
+                actor.client.forget()
             if actor.random.random() < actor.settings.reassign_probability:
                 await self._assign()
 
