@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog.protocol.error_codes import ErrorCode, error_name
-from tidelog.protocol.fields import Kind
 from tidelog.protocol.message import Message, Request, Response, Struct
 from tidelog.protocol.schemas import (
     api_versions,
@@ -40,28 +40,43 @@ def error_response(
 
 
 def count_errors(response: Response, metrics: RequestMetrics) -> None:
-    """Count every error code in a response. Costs as much as encoding it."""
-    for code in _codes(response):
-        if code != ErrorCode.NONE:
-            metrics.errors.of(error_name(code)).value += 1
-
-
-def _codes(struct: Struct) -> list[int]:
+    """Count every error code in a response; looks only at the parts that have one."""
     codes: list[int] = []
+    _collect(response, codes)
+    for code in codes:
+        metrics.errors.of(error_name(code)).value += 1
+
+
+def _collect(struct: Struct, codes: list[int]) -> None:
+    has_code, single, lists = _places(type(struct))
+    if has_code and struct.error_code:  # type: ignore[attr-defined]
+        codes.append(struct.error_code)  # type: ignore[attr-defined]
+    for name in single:
+        value = getattr(struct, name)
+        if value is not None:
+            _collect(value, codes)
+    for name in lists:
+        for each in getattr(struct, name) or ():
+            _collect(each, codes)
+
+
+@cache
+def _places(struct: type[Struct]) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
+    """Whether it has an error code itself; the names of its structures, and of its lists of
+    structures, in which there are some."""
+    has_code, single, lists = False, [], []
     for field in struct.FIELDS:
-        value = getattr(struct, field.name)
         if field.name == "error_code":
-            codes.append(value)
-        elif field.type.kind is Kind.STRUCT and value is not None:
-            codes.extend(_codes(value))
+            has_code = True
+        elif field.type.struct is not None and any(_places(field.type.struct)):
+            single.append(field.name)
         elif (
-            field.type.kind is Kind.ARRAY
-            and field.type.element is not None
-            and field.type.element.kind is Kind.STRUCT
+            field.type.element is not None
+            and field.type.element.struct is not None
+            and any(_places(field.type.element.struct))
         ):
-            for each in value or ():
-                codes.extend(_codes(each))
-    return codes
+            lists.append(field.name)
+    return has_code, tuple(single), tuple(lists)
 
 
 def _produce(request: produce.ProduceRequest, _v: int, code: int, message: str) -> Response:
