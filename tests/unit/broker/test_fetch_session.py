@@ -6,6 +6,7 @@ from itertools import count
 from uuid import uuid4
 
 import pytest
+
 from tidelog.broker.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

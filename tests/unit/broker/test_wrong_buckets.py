@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -84,7 +84,7 @@ class WithoutConditions(MemoryStore):
     """A store that takes conditions and ignores them."""
 
     async def put(
-        self, key: str, data: Buffer | list[Buffer], condition: Condition | None = None
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
         return await super().put(key, data)
 
@@ -93,7 +93,7 @@ class ReadOnly(MemoryStore):
     """A store that lets nobody write."""
 
     async def put(
-        self, key: str, data: Buffer | list[Buffer], condition: Condition | None = None
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
         raise AccessDenied(key, "writing is not allowed; nothing was stored")
 

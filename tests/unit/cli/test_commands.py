@@ -85,7 +85,7 @@ def test_a_topics_life(command: Command) -> None:
 def test_lines_and_json_records_come_back_as_they_were_sent(command: Command) -> None:
     command("topics", "create", "round", "--partitions", "1")
     assert command("produce", "round", text="one\ntwo\n").out == "2 records to round\n"
-    records = [
+    records: list[dict[str, object]] = [
         {"key": "k", "value": None, "headers": [["h", "v"], ["n", None]]},
         {"key": None, "value": {"base64": "/w=="}, "headers": []},
     ]
