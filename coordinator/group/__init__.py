@@ -1,0 +1,1 @@
+"""Consumer groups: membership, generations and committed offsets (the classic protocol)."""

@@ -1,0 +1,281 @@
+"""What is asked of the group coordinator, and what it answers: requests without their wire form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tidelog.coordinator.group.log_records import CommittedOffset
+from tidelog.protocol.error_codes import ErrorCode
+
+NO_MEMBER = ""
+NO_GENERATION = -1
+
+
+class SupportedProtocol(NamedTuple):
+    """An assignor that a member supports, with its subscription, which is opaque here."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Enter a group, or enter it again. `fresh_id` is where a new member's id is made from."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[SupportedProtocol, ...]
+    requires_known_id: bool
+    """A new member is told its id and joins again with it (KIP-394, version 4)."""
+    can_skip_assignment: bool
+    """The leader understands that the assignment holds on (KIP-814, version 9)."""
+    fresh_id: str
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader is told of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """The generation, or why there is none. `members` are for the leader only."""
+
+    error: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = NO_MEMBER
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """Ask for the assignment; the leader hands in everybody's. A type or protocol of None is not
+    compared with the group's."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    protocol: str | None
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """The member's assignment."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The member is alive."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """Whether it must join again."""
+
+    error: ErrorCode
+
+
+class Leaver(NamedTuple):
+    """A member that leaves; a static one may be named by its instance id alone."""
+
+    member_id: str
+    instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Members leave a group."""
+
+    group_id: str
+    members: Sequence[Leaver]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveReply:
+    """What became of each, in order; `error` speaks of all of them."""
+
+    error: ErrorCode
+    members: Sequence[tuple[Leaver, ErrorCode]] = ()
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition's next offset."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsets:
+    """Store offsets of a group; a generation of -1 comes from outside the group's protocol."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    retention_ms: int | None
+    """How long they are kept; None leaves that to the broker."""
+    knows_missing_group: bool
+    """GROUP_ID_NOT_FOUND is understood (version 9)."""
+    offsets: Sequence[OffsetToCommit]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionErrors:
+    """An error code for each partition that was named, in order; `error` speaks of all."""
+
+    error: ErrorCode
+    partitions: Sequence[tuple[str, int, ErrorCode]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """The committed offsets of these partitions, of all where `topics` is None."""
+
+    group_id: str
+    topics: Mapping[str, Sequence[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReply:
+    """Committed offsets by topic and partition; None where there is none."""
+
+    error: ErrorCode
+    topics: Mapping[str, Mapping[int, CommittedOffset | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """Forget committed offsets of a group."""
+
+    group_id: str
+    partitions: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Forget a group without members, and its offsets."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """What became of it."""
+
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup:
+    """A group, its state and its members."""
+
+    group_id: str
+
+
+class DescribedMember(NamedTuple):
+    """A member; metadata and assignment are empty unless the group is stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeReply:
+    """A group; GROUP_ID_NOT_FOUND with state Dead where there is none."""
+
+    error: ErrorCode
+    state: str
+    protocol_type: str = ""
+    protocol: str = ""
+    members: Sequence[DescribedMember] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroups:
+    """The groups in certain states (by name, in any case), in all where none is named."""
+
+    states: frozenset[str]
+
+
+class GroupListing(NamedTuple):
+    """A group in brief."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListReply:
+    """The groups of one coordinator."""
+
+    groups: Sequence[GroupListing]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopics:
+    """These topics were deleted; offsets in them mean nothing any more."""
+
+    topics: frozenset[str]
+
+
+Command: TypeAlias = (
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | CommitOffsets
+    | FetchOffsets
+    | DeleteOffsets
+    | DeleteGroup
+    | DescribeGroup
+    | ListGroups
+    | ForgetTopics
+)
+Reply: TypeAlias = (
+    JoinReply
+    | SyncReply
+    | HeartbeatReply
+    | LeaveReply
+    | PartitionErrors
+    | OffsetsReply
+    | ErrorReply
+    | DescribeReply
+    | ListReply
+)

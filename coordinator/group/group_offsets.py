@@ -1,0 +1,130 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets, on one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.coordinator.decision import Token, Turn
+from tidelog.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from tidelog.coordinator.group.commands import (
+    NO_MEMBER,
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetsReply,
+    PartitionErrors,
+    Reply,
+)
+from tidelog.coordinator.group.log_records import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    GroupRecord,
+    OffsetRemoved,
+    OffsetStored,
+)
+from tidelog.coordinator.group.offsets import CommittedOffsets
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.states import GroupState
+from tidelog.protocol.error_codes import ErrorCode
+
+
+def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
+    """Why these offsets may not be committed; NONE if they may."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if commit.generation < 0 and group.state is GroupState.EMPTY:
+        # From an administrator, or a consumer that assigns itself.
+        return ErrorCode.NONE
+    is_anonymous = commit.member_id == NO_MEMBER and commit.instance_id is None
+    if commit.generation < 0 and is_anonymous:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.identity_error(commit.member_id, commit.instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if commit.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def commit_offsets(
+    commit: CommitOffsets, token: Token, settings: GroupSettings, turn: Turn[GroupRecord, Reply]
+) -> None:
+    """Store the offsets of a commit that is allowed, but for those with too much metadata."""
+    now_ms = turn.now.time_ms
+    expires_ms = NO_TIMESTAMP if commit.retention_ms is None else now_ms + commit.retention_ms
+    results = []
+    for each in commit.offsets:
+        error = ErrorCode.NONE
+        if len(each.metadata) > settings.offset_metadata_characters_max:
+            error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        else:
+            committed = CommittedOffset(
+                each.offset, each.leader_epoch, each.metadata, now_ms, expires_ms
+            )
+            turn.persist(OffsetStored(commit.group_id, each.topic, each.partition, committed))
+        results.append((each.topic, each.partition, error))
+    turn.reply(token, PartitionErrors(ErrorCode.NONE, results))
+
+
+def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsReply:
+    """A group's committed offsets; a group that does not exist has none."""
+    found = offsets.of_group(fetch.group_id)
+    if fetch.topics is None:
+        return OffsetsReply(ErrorCode.NONE, {topic: dict(each) for topic, each in found.items()})
+    return OffsetsReply(
+        ErrorCode.NONE,
+        {
+            topic: {number: found.get(topic, {}).get(number) for number in numbers}
+            for topic, numbers in fetch.topics.items()
+        },
+    )
+
+
+def delete_offsets(
+    group: ClassicGroup,
+    delete: DeleteOffsets,
+    token: Token,
+    offsets: CommittedOffsets,
+    turn: Turn[GroupRecord, Reply],
+) -> None:
+    """Forget offsets in topics that no member consumes."""
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        # What its members are doing only they know.
+        turn.reply(token, PartitionErrors(ErrorCode.NON_EMPTY_GROUP))
+        return
+    results = []
+    consumed = {topic: group.may_consume(topic) for topic, _ in delete.partitions}
+    for topic, partition in delete.partitions:
+        error = ErrorCode.NONE
+        if consumed[topic]:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif offsets.get(delete.group_id, topic, partition) is not None:
+            turn.persist(OffsetRemoved(delete.group_id, topic, partition))
+        results.append((topic, partition, error))
+    turn.reply(token, PartitionErrors(ErrorCode.NONE, results))
+
+
+def expired_offsets(
+    group: ClassicGroup, offsets: CommittedOffsets, settings: GroupSettings, now_ms: int
+) -> Sequence[OffsetRemoved]:
+    """What removes the expired offsets of a group, by its state.
+
+    Without members they are kept from when it became empty; of a group that nobody ever joined (it
+    only holds offsets), from their commit; with members, only those in topics that none subscribes
+    to expire, from their commit (KIP-211, KIP-496).
+    """
+    since_ms: int | None = None
+    keep: frozenset[str] = frozenset()
+    if group.protocol_type is not None:
+        if group.state is GroupState.EMPTY:
+            if group.state_timestamp_ms != NO_TIMESTAMP:
+                since_ms = group.state_timestamp_ms
+        else:
+            subscribed = group.subscriptions()
+            if group.state is not GroupState.STABLE or subscribed is None:
+                return ()
+            keep = subscribed
+    retention_ms = settings.offsets_retention_ms
+    return list(offsets.expired(group.group_id, now_ms, retention_ms, since_ms=since_ms, keep=keep))

@@ -1,0 +1,321 @@
+"""The group coordinator of one partition of `__consumer_offsets`: every group that hashes to it.
+
+Pure. What is stored (groups as of their last assignment, committed offsets) is changed by `apply`
+alone, which a leader calls with what it has just decided and a successor with what it reads from
+the log. What is not stored (who is joining, sessions, timers) is changed by `decide`: it is lost
+with the leader, and clients repeat their requests (rule C8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.coordinator.decision import Decision, Now, Token, Turn
+from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.commands import (
+    NO_GENERATION,
+    NO_MEMBER,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribedMember,
+    DescribeGroup,
+    DescribeReply,
+    ErrorReply,
+    FetchOffsets,
+    ForgetTopics,
+    GroupListing,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    LeaveReply,
+    ListGroups,
+    ListReply,
+    PartitionErrors,
+    Reply,
+    Sync,
+    SyncReply,
+)
+from tidelog.coordinator.group.group_offsets import (
+    commit_error,
+    commit_offsets,
+    delete_offsets,
+    expired_offsets,
+    fetch_offsets,
+)
+from tidelog.coordinator.group.log_records import (
+    GroupRecord,
+    GroupRemoved,
+    GroupStored,
+    OffsetRemoved,
+    OffsetStored,
+    StoredGroup,
+)
+from tidelog.coordinator.group.membership import Membership
+from tidelog.coordinator.group.offsets import CommittedOffsets
+from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.timers import Timers
+from tidelog.protocol.error_codes import ErrorCode
+
+_SWEEP = Timer(TimerKind.SWEEP)
+
+
+class GroupMachine:
+    """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
+    applying each decision's records before the next."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._timers: Timers[Timer] = Timers()
+        self._rebalancer = Rebalancer(settings, self._timers)
+        self._membership = Membership(settings, self._timers, self._rebalancer)
+        self._groups: dict[str, ClassicGroup] = {}
+        self._stored: dict[str, StoredGroup] = {}
+        self._offsets = CommittedOffsets()
+
+    @property
+    def stored_groups(self) -> Mapping[str, StoredGroup]:
+        """The groups as the log has them; not to be changed."""
+        return self._stored
+
+    @property
+    def offsets(self) -> CommittedOffsets:
+        """The committed offsets as the log has them."""
+        return self._offsets
+
+    @property
+    def groups(self) -> Mapping[str, ClassicGroup]:
+        """The groups as they are now; not to be changed."""
+        return self._groups
+
+    # What is stored.
+
+    def apply(self, record: GroupRecord) -> None:
+        """Take up a record."""
+        match record:
+            case OffsetStored():
+                self._offsets.store(record)
+            case OffsetRemoved():
+                self._offsets.remove(record)
+            case GroupStored(group_id, group):
+                self._stored[group_id] = group
+            case GroupRemoved(group_id):
+                self._stored.pop(group_id, None)
+
+    def loaded(self, now: Now) -> Decision[GroupRecord, Reply]:
+        """Everything stored was applied: the groups go on. Members have their session timeout to be
+        heard of, since nobody knows how long ago they were."""
+        turn: GroupTurn = Turn(now)
+        for group_id, stored in self._stored.items():
+            group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
+            for member in group.members.values():
+                self._rebalancer.expect_heartbeat(group, member, turn)
+        for group_id in self._offsets.group_ids():
+            if group_id not in self._groups:
+                self._groups[group_id] = ClassicGroup(group_id)
+        self._schedule_sweep(now)
+        return turn.decision()
+
+    # Time.
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is to be called next, on the monotonic clock."""
+        return self._timers.next_deadline()
+
+    def tick(self, now: Now) -> Decision[GroupRecord, Reply] | None:
+        """What follows from one timer that has run out; None when none has. Call it until then."""
+        timer = self._timers.pop_due(now.monotonic_ms)
+        if timer is None:
+            return None
+        turn: GroupTurn = Turn(now)
+        group = self._groups.get(timer.group_id)
+        match timer.kind:
+            case TimerKind.SWEEP:
+                self._sweep(turn)
+            case TimerKind.SESSION if group is not None:
+                self._membership.session_expired(group, timer.member_id, turn)
+            case TimerKind.JOIN if group is not None:
+                self._rebalancer.join_timer_expired(group, turn)
+            case TimerKind.SYNC if group is not None:
+                self._rebalancer.sync_timer_expired(group, turn)
+        return turn.decision()
+
+    def _schedule_sweep(self, now: Now) -> None:
+        at_ms = now.monotonic_ms + self._settings.offsets_check_interval_ms
+        self._timers.set(_SWEEP, at_ms)
+
+    def _sweep(self, turn: GroupTurn) -> None:
+        self._schedule_sweep(turn.now)
+        for group in list(self._groups.values()):
+            expired = expired_offsets(group, self._offsets, self._settings, turn.now.time_ms)
+            turn.records.extend(expired)
+            left = sum(map(len, self._offsets.of_group(group.group_id).values())) - len(expired)
+            if left == 0 and group.state is GroupState.EMPTY and group.is_unused:
+                self._remove(group, turn)
+
+    def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
+        """Forget a group; what is left of its offsets was removed before."""
+        group.transition(GroupState.DEAD, turn.now.time_ms)
+        for member_id in list(group.pending_joins):
+            self._rebalancer.put_out(group, member_id, turn)
+        del self._groups[group.group_id]
+        if group.group_id in self._stored:
+            turn.persist(GroupRemoved(group.group_id))
+
+    # Requests.
+
+    def decide(self, command: Command, token: Token, now: Now) -> Decision[GroupRecord, Reply]:
+        """What a request leads to. It is answered under `token`, perhaps by a later decision."""
+        turn: GroupTurn = Turn(now)
+        match command:
+            case Join():
+                self._join(command, token, turn)
+            case Sync():
+                self._sync(command, token, turn)
+            case Heartbeat():
+                self._heartbeat(command, token, turn)
+            case Leave():
+                self._leave(command, token, turn)
+            case CommitOffsets():
+                self._commit(command, token, turn)
+            case FetchOffsets():
+                turn.reply(token, fetch_offsets(command, self._offsets))
+            case DeleteOffsets():
+                self._delete_offsets(command, token, turn)
+            case DeleteGroup(group_id):
+                turn.reply(token, ErrorReply(self._delete(group_id, turn)))
+            case DescribeGroup(group_id):
+                turn.reply(token, _description(self._groups.get(group_id)))
+            case ListGroups(states):
+                turn.reply(token, self._list(states))
+            case ForgetTopics(topics):
+                for group_id in self._offsets.group_ids():
+                    turn.records.extend(self._offsets.removals(group_id, sorted(topics)))
+                turn.reply(token, ErrorReply(ErrorCode.NONE))
+        return turn.decision()
+
+    def _join(self, join: Join, token: Token, turn: GroupTurn) -> None:
+        settings = self._settings
+        group = self._groups.get(join.group_id)
+        error = ErrorCode.NONE
+        if not join.group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        elif not (
+            settings.session_timeout_ms_min
+            <= join.session_timeout_ms
+            <= settings.session_timeout_ms_max
+        ):
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif group is None and join.member_id != NO_MEMBER:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        if error is not ErrorCode.NONE:
+            turn.reply(token, JoinReply(error, join.member_id))
+            return
+        group = group or ClassicGroup(join.group_id)
+        self._membership.join(group, join, token, turn)
+        if not group.is_unused:
+            self._groups[join.group_id] = group
+
+    def _sync(self, sync: Sync, token: Token, turn: GroupTurn) -> None:
+        group = self._groups.get(sync.group_id)
+        if not sync.group_id or group is None:
+            turn.reply(token, SyncReply(_missing(sync.group_id)))
+        else:
+            self._membership.sync(group, sync, token, turn)
+
+    def _heartbeat(self, heartbeat: Heartbeat, token: Token, turn: GroupTurn) -> None:
+        group = self._groups.get(heartbeat.group_id)
+        if not heartbeat.group_id or group is None:
+            turn.reply(token, HeartbeatReply(_missing(heartbeat.group_id)))
+        else:
+            self._membership.heartbeat(group, heartbeat, token, turn)
+
+    def _leave(self, leave: Leave, token: Token, turn: GroupTurn) -> None:
+        group = self._groups.get(leave.group_id)
+        if not leave.group_id:
+            turn.reply(token, LeaveReply(ErrorCode.INVALID_GROUP_ID))
+        elif group is None:
+            unknown = [(each, ErrorCode.UNKNOWN_MEMBER_ID) for each in leave.members]
+            turn.reply(token, LeaveReply(ErrorCode.NONE, unknown))
+        else:
+            self._membership.leave(group, leave, token, turn)
+
+    def _commit(self, commit: CommitOffsets, token: Token, turn: GroupTurn) -> None:
+        group = self._groups.get(commit.group_id)
+        if group is not None:
+            error = commit_error(group, commit)
+        elif commit.generation <= NO_GENERATION:
+            error = ErrorCode.NONE
+        elif commit.knows_missing_group:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        else:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is not ErrorCode.NONE:
+            failed = [(each.topic, each.partition, error) for each in commit.offsets]
+            turn.reply(token, PartitionErrors(error, failed))
+            return
+        if group is None:
+            group = self._groups[commit.group_id] = ClassicGroup(commit.group_id)
+        member = group.members.get(commit.member_id)
+        if member is not None:
+            self._rebalancer.expect_heartbeat(group, member, turn)
+        commit_offsets(commit, token, self._settings, turn)
+
+    def _delete_offsets(self, delete: DeleteOffsets, token: Token, turn: GroupTurn) -> None:
+        group = self._groups.get(delete.group_id)
+        if group is None:
+            turn.reply(token, PartitionErrors(ErrorCode.GROUP_ID_NOT_FOUND))
+        else:
+            delete_offsets(group, delete, token, self._offsets, turn)
+
+    def _delete(self, group_id: str, turn: GroupTurn) -> ErrorCode:
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        turn.records.extend(self._offsets.removals(group_id))
+        self._remove(group, turn)
+        return ErrorCode.NONE
+
+    def _list(self, states: frozenset[str]) -> ListReply:
+        wanted = {state.lower() for state in states}
+        return ListReply(
+            [
+                GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+                for group in self._groups.values()
+                if not wanted or group.state.value.lower() in wanted
+            ]
+        )
+
+
+def _missing(group_id: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _description(group: ClassicGroup | None) -> DescribeReply:
+    if group is None:
+        return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
+    is_stable = group.state is GroupState.STABLE
+    return DescribeReply(
+        ErrorCode.NONE,
+        group.state.value,
+        group.protocol_type or "",
+        (group.protocol or "") if is_stable else "",
+        [
+            DescribedMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol) if is_stable else b"",
+                member.assignment if is_stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )

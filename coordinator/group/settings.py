@@ -1,0 +1,25 @@
+"""What a broker's settings say to the group coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Defaults are Kafka's."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 30 * 60_000
+    members_max: int = 2**31 - 1
+    """Of one group."""
+    pending_members_max: int = 10_000
+    """Of one group: new members that were told their id and have not come back with it."""
+    new_member_join_timeout_ms: int = 5 * 60_000
+    """A new member's first join is given up after this; it cannot send heartbeats yet."""
+    offset_metadata_characters_max: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 60 * 60_000
+    offsets_check_interval_ms: int = 10 * 60_000
+    group_record_bytes_max: int = 16 * 1024 * 1024
+    """Subscriptions and assignments of all members together."""
