@@ -208,7 +208,7 @@ class Broker:
                 serving = tasks.create_task(self._serve(server, address))
                 tasks.create_task(self._cancel_start_on_stop(serving))
         finally:
-            await server.close()
+            await server.abort()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
