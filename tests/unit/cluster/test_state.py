@@ -122,8 +122,8 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
         "given twice",
         fenced,
         2,
-        [retired(1, Succession(FLIGHTS, Epoch(2), (0, 0, 2)))],
-        r"gives 3 partitions \(2 different\)",
+        [retired(1, Succession(FLIGHTS, Epoch(2), (0, 0, 2)), RETIRED.successors[1])],
+        r"gives 4 partitions \(3 different\) .* owned 3",
     ),
     (
         "not its own",
