@@ -166,14 +166,14 @@ class KafkaLogClient:
             raise refused
         return answers
 
-    async def end_offset(self, key: Key) -> int:
+    async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
         leader = await self._leader(key)
         answer = await self._ask(
             leader,
             "produce",
             ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=1,
+                isolation_level=_ISOLATIONS[isolation],
                 topics=[
                     ListOffsetsTopic(
                         name=key.topic,

@@ -71,7 +71,7 @@ class LogClient(Protocol):
         did (then the first error is raised)."""
         ...
 
-    async def end_offset(self, key: Key) -> int:
+    async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
         """The offset behind the last record that readers are shown."""
         ...
 

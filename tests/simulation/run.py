@@ -24,6 +24,7 @@ from tests.simulation.workload import (
     Actor,
     Consumer,
     IdempotentProducer,
+    Observer,
     PlainProducer,
     WorkloadSettings,
     read_everything,
@@ -136,7 +137,7 @@ class _Simulation:
         self.cluster.start_broker(0)
         await self._in_client("admin", self._create_topics)
         clients = self._start_clients()
-        await self.nemesis.run(seconds, self.random.choice((1.5, 3.0, 6.0)))
+        await self.nemesis.run(seconds, self.random.choice((2.0, 4.0, 8.0)))
         await self.nemesis.heal()
         await asyncio.sleep(_HEALED_SECONDS)
         self.stopping.set()
@@ -166,6 +167,10 @@ class _Simulation:
         programs += [
             (f"consumer-{number}", _consumer(isolations[number % 2]))
             for number in range(settings.consumers)
+        ]
+        programs += [
+            (f"observer-{number}", lambda actor: Observer(actor).run())
+            for number in range(settings.observers)
         ]
         return [self._client(name, program) for name, program in programs]
 

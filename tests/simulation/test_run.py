@@ -48,7 +48,7 @@ def test_a_seed_replays_to_the_byte() -> None:
     ids=lambda value: str(value),
 )
 def test_a_broken_log_is_caught(faults: ToyFaults, names: set[str]) -> None:
-    for seed in range(10):
+    for seed in range(30):
         found = run(seed, _SECONDS, toy_system(faults)).report.names()
         if found:
             assert found & names, found

@@ -213,7 +213,7 @@ class ToyClient:
             for key, batches, watermark in answer["partitions"]
         ]
 
-    async def end_offset(self, key: Key) -> int:
+    async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
         answer = await self._ask({"kind": "fetch", "positions": [[*key, 0]]})
         return int(answer["partitions"][0][2])
 

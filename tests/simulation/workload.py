@@ -33,6 +33,7 @@ class WorkloadSettings:
     producers: int = 2
     plain_producers: int = 1
     consumers: int = 2
+    observers: int = 2
     pause_seconds_mean: float = 0.25
     records_max: int = 4
     padding_bytes_max: int = 2000
@@ -75,23 +76,44 @@ class Actor:
 
 
 class _Pipe:
-    """The unresolved batches of one producer id in one partition, in sequence order."""
+    """The batches of one producer id in one partition, numbered in sequence order."""
 
     def __init__(self) -> None:
         self.next_sequence = 0
         self.broken = False
         """A batch was given up: no sequence behind it can be accepted any more."""
-        self.unresolved: deque[int] = deque()
-        self.changed = asyncio.Event()
+        self._next_number = 0
+        self._unresolved: deque[int] = deque()
+        self._changed = asyncio.Event()
 
-    def resolve(self, sequence: int) -> None:
-        self.unresolved.remove(sequence)
-        self.changed.set()
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch more may be sent. Brokers recognise the last five, so that no more may
+        lie between the oldest one without an answer and the newest one."""
+        return not self._unresolved or self._next_number - self._unresolved[0] < IN_FLIGHT_MAX
 
-    async def wait_for_turn(self, sequence: int) -> None:
-        while self.unresolved[0] != sequence:
-            self.changed.clear()
-            await self.changed.wait()
+    def begin(self, records: int) -> int:
+        """A batch of so many records begins; its number."""
+        number = self._next_number
+        self._next_number += 1
+        self.next_sequence += records
+        self._unresolved.append(number)
+        return number
+
+    def is_first(self, number: int) -> bool:
+        """Whether every batch before it is resolved."""
+        return self._unresolved[0] == number
+
+    def resolve(self, number: int) -> None:
+        """It is answered, or given up."""
+        self._unresolved.remove(number)
+        self._changed.set()
+
+    async def wait_for_turn(self, number: int) -> None:
+        """Wait until every batch before it is resolved."""
+        while not self.is_first(number):
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class IdempotentProducer:
@@ -113,7 +135,7 @@ class IdempotentProducer:
                 await self._begin_again()
             key = actor.random.choice(actor.settings.keys)
             pipe = self._pipes.setdefault(key, _Pipe())
-            if len(pipe.unresolved) < IN_FLIGHT_MAX:
+            if pipe.has_room:
                 self._start(key, pipe)
             await actor.pause(actor.settings.pause_seconds_mean)
         await self._drain()
@@ -132,10 +154,8 @@ class IdempotentProducer:
     def _start(self, key: Key, pipe: _Pipe) -> None:
         actor = self._actor
         assert self._identity is not None
-        values = tuple(
-            f"{actor.name}/{self._values + number}"
-            for number in range(actor.random.randint(1, actor.settings.records_max))
-        )
+        count = actor.random.randint(1, actor.settings.records_max)
+        values = tuple(f"{actor.name}/{self._values + place}" for place in range(count))
         self._values += len(values)
         batch = OutgoingBatch(
             key,
@@ -145,19 +165,21 @@ class IdempotentProducer:
             pipe.next_sequence,
             actor.random.randint(0, actor.settings.padding_bytes_max),
         )
-        pipe.next_sequence += len(values)
-        pipe.unresolved.append(batch.base_sequence)
+        number = pipe.begin(len(values))
         operation = actor.history.invoke(actor.name, "send", [Send(key, value) for value in values])
-        task = asyncio.create_task(self._deliver(batch, pipe, operation), name=f"batch {values[0]}")
+        delivery = self._deliver(batch, pipe, number, operation)
+        task = asyncio.create_task(delivery, name=f"batch {values[0]}")
         self._in_flight[task] = None
         task.add_done_callback(self._in_flight.pop)
 
-    async def _deliver(self, batch: OutgoingBatch, pipe: _Pipe, operation: Operation) -> None:
+    async def _deliver(
+        self, batch: OutgoingBatch, pipe: _Pipe, number: int, operation: Operation
+    ) -> None:
         actor = self._actor
         attempt = 0
         give_up_at = actor.clock.monotonic() + actor.settings.delivery_seconds_max
         while True:
-            first = pipe.unresolved[0] == batch.base_sequence
+            first = pipe.is_first(number)
             try:
                 base_offset = await actor.client.produce(batch)
             except (RequestRefused, NoAnswer) as error:
@@ -168,15 +190,15 @@ class IdempotentProducer:
                     actor.history.unknown(operation, _text(error))
                     break
                 actor.history.errors[f"retried {_text(error)}"] += 1
-                await pipe.wait_for_turn(batch.base_sequence)
+                await pipe.wait_for_turn(number)
                 await actor.backoff(attempt)
                 attempt += 1
                 continue
-            for number, send in enumerate(operation.sends):
-                send.offset = base_offset + number
+            for offset, send in enumerate(operation.sends, base_offset):
+                send.offset = offset
             actor.history.ok(operation)
             break
-        pipe.resolve(batch.base_sequence)
+        pipe.resolve(number)
 
 
 class PlainProducer:
@@ -213,8 +235,8 @@ class PlainProducer:
             actor.history.unknown(operation, _text(error))
             await actor.backoff(0)
         else:
-            for number, send in enumerate(operation.sends):
-                send.offset = base_offset + number
+            for offset, send in enumerate(operation.sends, base_offset):
+                send.offset = offset
             actor.history.ok(operation)
 
 
@@ -258,6 +280,30 @@ class Consumer:
                 start = max(0, end - actor.random.randint(0, 20))
             self._positions[key] = start
         actor.history.assign(actor.name)
+
+
+class Observer:
+    """Asks one broker or another how far a partition reaches; never sees less than was known."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    async def run(self) -> None:
+        """Observe until the run is ending."""
+        actor = self._actor
+        while not actor.stopping.is_set():
+            if actor.random.random() < 0.5:
+                actor.client.forget()
+            key = actor.random.choice(actor.settings.keys)
+            operation = actor.history.invoke(actor.name, "poll")
+            try:
+                end = await actor.client.end_offset(key, "read_uncommitted")
+            except (RequestRefused, NoAnswer) as error:
+                actor.history.fail(operation, _text(error))
+            else:
+                operation.polls = [Poll(key, end, end, [], "read_uncommitted", end)]
+                actor.history.ok(operation)
+            await actor.pause(actor.settings.pause_seconds_mean)
 
 
 async def read_once(
