@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.storage.scripted_server import ScriptedServer, answer, error
 from tidelog.errors import InvalidConfiguration, Unreachable
-from tidelog.localstack.s3_servers import REGION, S3Server, free_ports, start_moto
+from tidelog.localstack.ports import free_ports
+from tidelog.localstack.s3_servers import REGION, S3Server, start_moto
 from tidelog.storage.bucket_admin import (
     UPLOAD_RULE_ID,
     BucketCreation,

@@ -37,8 +37,8 @@ from tidelog.storage.object_store import (
 
 T = TypeVar("T")
 PROCESSES = 8
-ROUNDS = 40
-INCREMENTS = 10
+ROUNDS = 25
+INCREMENTS = 6
 
 
 class StoppedClock(SystemClock):

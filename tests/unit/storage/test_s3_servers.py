@@ -14,11 +14,11 @@ import pytest
 
 from tidelog.localstack import s3_servers
 from tidelog.localstack.moto_process import OneWriteAtATime
+from tidelog.localstack.ports import free_ports
 from tidelog.localstack.s3_servers import (
     MissingTool,
     S3Server,
     ServerNotReady,
-    free_ports,
     minio_program,
     start_moto,
 )
