@@ -27,6 +27,15 @@ API_NAME = "Produce"
 TOPIC_IDS_FROM = 13
 ZSTD_FROM = 7
 _ACKS = (-1, 0, 1)
+_REFUSALS_BY_STATE = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Refusals that say what the partition holds. They are reads (B3): a broker that has been superseded
+may not know of the batches that its successor has taken, and a producer believes them for good."""
 
 
 def produce(
@@ -106,7 +115,7 @@ async def _answer(
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
-            result = _result(outcome, failure)
+            result = _result(broker, outcome, failure)
             _count(broker.metrics, data, result)
             answered.append(_partition_response(data.index, result))
         responses.append(
@@ -134,11 +143,16 @@ async def _durable(broker: DataServices, submission: Submission) -> None:
 
 
 def _result(
-    outcome: AppendItem | AppendFailed, failure: AppendFailed | None
+    broker: DataServices, outcome: AppendItem | AppendFailed, failure: AppendFailed | None
 ) -> Appended | AppendFailed:
     if isinstance(outcome, AppendFailed):
         return outcome
     if isinstance(outcome.result, AppendFailed):
+        if outcome.result.code in _REFUSALS_BY_STATE and not broker.may_serve_reads():
+            return AppendFailed(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the lease is not fresh: another broker may know better; nothing was appended",
+            )
         return outcome.result
     if failure is not None or outcome.result is None:
         return failure or AppendFailed(ErrorCode.UNKNOWN_SERVER_ERROR, "the append has no result")
