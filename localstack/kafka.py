@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from types import TracebackType
 
 from tidelog.errors import TidelogError
 from tidelog.localstack.broker_process import log_tail
+from tidelog.localstack.ports import accepts, free_ports
 
 KAFKA_VERSION = "4.1.0"
 READY_SECONDS_MAX = 120.0
@@ -100,7 +100,7 @@ class KafkaServer:
         """Format a new node in `folder` and wait until it accepts connections."""
         lib = kafka_jars(cache)
         folder.mkdir(parents=True, exist_ok=True)
-        port, controller_port = _free_port(), _free_port()
+        port, controller_port = free_ports(2)
         properties = folder / "server.properties"
         data = folder / "data"
         properties.write_text(
@@ -124,7 +124,7 @@ class KafkaServer:
             )
         server = cls(process, f"127.0.0.1:{port}", data)
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while not _accepts(port):
+        while not accepts(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 server.kill()
                 raise KafkaNotAvailable(f"Kafka did not start:\n{log_tail(log_path)}")
@@ -147,15 +147,3 @@ class KafkaServer:
         traceback: TracebackType | None,
     ) -> None:
         self.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as s:
-        s.settimeout(1)
-        return s.connect_ex(("127.0.0.1", port)) == 0

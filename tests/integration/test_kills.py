@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.s3_servers import free_ports, start_moto
+from tidelog.localstack.ports import free_ports
+from tidelog.localstack.s3_servers import start_moto
 
 TOPIC = "kills"
 PARTITIONS = 4
