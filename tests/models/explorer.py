@@ -1,0 +1,88 @@
+"""Explicit-state exploration: breadth first, or long random walks."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+W = TypeVar("W", bound=Hashable)
+
+
+class Violation(Exception):
+    """A state that the protocol must never reach."""
+
+
+class Outcome(NamedTuple):
+    """What an exploration found."""
+
+    states: int
+    whole: bool
+    """Whether every reachable state was visited."""
+    violation: str | None
+    trace: tuple[str, ...]
+    """The steps that lead to the violation."""
+
+    def __str__(self) -> str:
+        extent = "all" if self.whole else "the first"
+        verdict = self.violation or "no violation"
+        steps = "".join(f"\n    {step}" for step in self.trace)
+        return f"{extent} {self.states} states: {verdict}{steps}"
+
+
+class Model(Generic[W]):
+    """A first state, the steps that are possible in a state, and what must hold in each."""
+
+    def __init__(
+        self,
+        first: W,
+        steps: Callable[[W], Iterable[tuple[str, W]]],
+        check: Callable[[W], None],
+    ) -> None:
+        """`steps` and `check` raise Violation."""
+        self._first = first
+        self._steps = steps
+        self._check = check
+
+    def explore(self, states_max: int) -> Outcome:
+        """Visit every state, shortest traces first, or the first `states_max` of them."""
+        parents: dict[W, tuple[W, str] | None] = {self._first: None}
+        waiting = deque([self._first])
+        state = self._first
+        try:
+            while waiting and len(parents) < states_max:
+                state = waiting.popleft()
+                self._check(state)
+                for name, following in self._steps(state):
+                    if following not in parents:
+                        parents[following] = (state, name)
+                        waiting.append(following)
+        except Violation as violation:
+            trace = []
+            parent = parents[state]
+            while parent is not None:
+                state, name = parent
+                trace.append(name)
+                parent = parents[state]
+            return Outcome(len(parents), False, str(violation), tuple(reversed(trace)))
+        return Outcome(len(parents), not waiting, None, ())
+
+    def walk(self, walks: int, length: int, seed: int) -> Outcome:
+        """Random runs, for limits that are too wide to visit every state."""
+        chance = random.Random(seed)
+        visited = 0
+        for _ in range(walks):
+            state, trace = self._first, []
+            try:
+                for _ in range(length):
+                    choices = list(self._steps(state))
+                    if not choices:
+                        break
+                    name, state = chance.choice(choices)
+                    trace.append(name)
+                    visited += 1
+                    self._check(state)
+            except Violation as violation:
+                return Outcome(visited, False, str(violation), tuple(trace))
+        return Outcome(visited, False, None, ())

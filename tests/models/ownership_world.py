@@ -1,0 +1,307 @@
+"""The ownership model's world: metadata log, bucket, memories; how it is read; what must hold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+from tests.models.explorer import Violation
+
+BROKERS = 3
+
+
+class Limits(NamedTuple):
+    """How far the world goes."""
+
+    appends: int = 2
+    changes: int = 2
+    """Of ownership."""
+    rolls: int = 2
+    checkpoints: int = 1
+    """A broker."""
+    reads: int = 1
+
+
+WIDE = Limits(appends=6, changes=6, rolls=5, checkpoints=4, reads=3)
+
+VARIANTS = {
+    "no seal": Limits(1, 1, 0, 0, 0),
+    "reassigns before the seal": Limits(1, 1, 0, 0, 0),
+    "fenced brokers act": Limits(0, 2, 0, 0, 0),
+    "move not validated": Limits(1, 2, 0, 0, 0),
+    "accepts without an opening image": Limits(1, 0, 0, 0, 0),
+    "accepts while giving away": Limits(1, 1, 0, 0, 0),
+    "checkpoint of another tenure taken": Limits(1, 2, 0, 1, 0),
+    "checkpoint leaves out what is being given away": Limits(1, 1, 0, 1, 0),
+    "table commit without the next-offset check": Limits(1, 2, 2, 0, 0),
+    "deletes above the floor": Limits(2, 1, 1, 0, 0),
+    "deletes what a base refers to": Limits(1, 1, 0, 1, 0),
+    "deletes the newest checkpoint": Limits(1, 1, 1, 1, 0),
+    "retired WALs deleted too early": Limits(0, 3, 0, 0, 0),
+    "reader takes a table older than the base": Limits(1, 1, 1, 1, 1),
+    "reader does not look at the metadata again": Limits(1, 2, 0, 1, 1),
+    "reader takes a deleted slot for the end": Limits(2, 0, 1, 1, 1),
+}
+"""Broken variants, and the smallest world in which each goes wrong."""
+
+
+class Extent(NamedTuple):
+    """Where a record lies."""
+
+    offset: int
+    broker: int
+    slot: int
+
+
+class Image(NamedTuple):
+    """A partition's state. Of what lies below `table_next` it says nothing."""
+
+    next: int = 0
+    extents: tuple[Extent, ...] = ()
+    table_next: int = 0
+
+
+class Tenure(NamedTuple):
+    """What the metadata log says; `handover` is None after a fence."""
+
+    epoch: int
+    broker: int
+    handover: Image | None
+
+
+class Entry(NamedTuple):
+    """A slot: the image that opens a tenure, or a record."""
+
+    epoch: int
+    image: Image | None = None
+    offset: int = -1
+    value: int = -1
+
+
+class Checkpoint(NamedTuple):
+    """Of slot `slot`; `epoch` is -1 if the broker did not lead the partition."""
+
+    slot: int
+    epoch: int
+    image: Image
+
+
+class Base(NamedTuple):
+    """Where a log begins: an image, and the WAL and slot to replay from (none for a hand-over)."""
+
+    tenure: Tenure
+    image: Image
+    slot: int | None
+
+
+class Search(NamedTuple):
+    """Someone looks for the log's state: which tenure it looks into, and that WAL's checkpoint."""
+
+    tenures: tuple[Tenure, ...]
+    ended: frozenset[int]
+    """Whose WALs have ended, as far as it knows."""
+    number: int
+    checkpoint: Checkpoint | None
+    looked: bool = False
+    """Whether `checkpoint` has been read for this tenure."""
+
+
+class Local(NamedTuple):
+    """A broker's memory. phase: idle, opening, loaded, owner, giving, dead."""
+
+    phase: str = "idle"
+    epoch: int = -1
+    image: Image = Image()
+    search: Search | None = None
+    handover: Image | None = None
+    """While giving away: the image that was written when it stopped accepting."""
+    roll: tuple[int, int] | None = None
+    table_next: int = 0
+
+
+class Reader(NamedTuple):
+    """A reader of the bucket: the table that it has read, and how long the log was at that time."""
+
+    table: tuple[int, ...]
+    least: int
+    search: Search | None = None
+
+
+class Used(NamedTuple):
+    """How much of the limits has been used."""
+
+    appends: int = 0
+    changes: int = 0
+    rolls: int = 0
+    reads: int = 0
+
+
+class World(NamedTuple):
+    """Metadata log, bucket, memories, and the ghost of what is true."""
+
+    tenures: tuple[Tenure, ...]
+    fenced: frozenset[int]
+    retired: frozenset[int]
+    sealed: frozenset[int]
+    wals: tuple[tuple[Entry | None, ...], ...]
+    """None: the slot's object was deleted."""
+    checkpoints: tuple[frozenset[Checkpoint], ...]
+    table: tuple[int, ...]
+    """Values; the offset is the index."""
+    truth: tuple[int, ...]
+    """Every value that was durably appended."""
+    brokers: tuple[Local, ...]
+    used: Used
+    written: tuple[int, ...]
+    """Checkpoints of each broker."""
+    marked: frozenset[tuple[int, int | Checkpoint]]
+    """What a collector has found to be superfluous, and may delete at any later time."""
+    reader: Reader | None
+
+
+T = TypeVar("T")
+
+
+class Missing(Exception):
+    """An object that was to be read is not there."""
+
+
+def beginning() -> World:
+    """Broker 0 owns the empty partition."""
+    none: frozenset[int] = frozenset()
+    return World(
+        tenures=(Tenure(0, 0, None),),
+        fenced=none,
+        retired=none,
+        sealed=none,
+        wals=((),) * BROKERS,
+        checkpoints=(frozenset(),) * BROKERS,
+        table=(),
+        truth=(),
+        brokers=(Local(),) * BROKERS,
+        used=Used(),
+        written=(0,) * BROKERS,
+        marked=frozenset(),
+        reader=None,
+    )
+
+
+def put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def newest(world: World, broker: int) -> Checkpoint | None:
+    """A broker's newest checkpoint."""
+    return max(world.checkpoints[broker], key=lambda c: c.slot, default=None)
+
+
+def floor(world: World, broker: int) -> int:
+    """Where whoever reads a broker's WAL begins."""
+    checkpoint = newest(world, broker)
+    return 0 if checkpoint is None else checkpoint.slot
+
+
+# Reading: what recovery does, step by step.
+
+
+def readable(world: World, search: Search, start: int, variant: str) -> tuple[Entry | None, ...]:
+    """A WAL's slots from `start` on. One that is alive ends for its reader at the first slot that
+    is missing, unless a checkpoint says that it was deleted; where one has ended, None is missing.
+    """
+    broker = search.tenures[search.number].broker
+    slots = world.wals[broker][start:]
+    if broker in search.ended or None not in slots:
+        return slots
+    end = slots.index(None)
+    careless = variant == "reader takes a deleted slot for the end"
+    if floor(world, broker) > start + end and not careless:
+        raise Missing(f"slot {start + end} of {broker}")
+    return slots[:end]
+
+
+def look_into(world: World, search: Search, variant: str) -> Base | Search:
+    """The base, if it is in this tenure; else where to look next."""
+    tenure = search.tenures[search.number]
+    checkpoint = search.checkpoint
+    if checkpoint is not None and checkpoint not in world.checkpoints[tenure.broker]:
+        raise Missing(f"a checkpoint of {tenure.broker}")
+    start = 0 if checkpoint is None else checkpoint.slot
+    if checkpoint is not None:
+        other = variant == "checkpoint of another tenure taken" and checkpoint.epoch != -1
+        if checkpoint.epoch == tenure.epoch or other:
+            return Base(tenure, checkpoint.image, start)
+    slots = readable(world, search, start, variant)
+    for number, entry in enumerate(slots, start):
+        if entry is not None and entry.image is not None and entry.epoch == tenure.epoch:
+            return Base(tenure, entry.image, number)
+    if None in slots:
+        # It may have opened there.
+        raise Missing(f"a slot of {tenure.broker}")
+    if tenure.handover is not None:
+        return Base(tenure, tenure.handover, None)
+    if search.number == 0:
+        return Base(tenure, Image(), None)
+    return Search(search.tenures, search.ended, search.number - 1, None)
+
+
+def replay(world: World, search: Search, base: Base, table_next: int, variant: str) -> Image:
+    """The state at the WAL's end."""
+    image = base.image
+    following, extents = image.next, list(image.extents)
+    if base.slot is not None:
+        slots = readable(world, search, base.slot, variant)
+        for number, entry in enumerate(slots, base.slot):
+            if entry is None:
+                raise Missing(f"slot {number} of {base.tenure.broker}")
+            if entry.epoch != base.tenure.epoch:
+                continue
+            offset = entry.offset if entry.image is None else entry.image.next
+            if offset != following:
+                raise Violation(f"replay met offset {offset}, expected {following}")
+            if entry.image is None:
+                extents.append(Extent(following, base.tenure.broker, number))
+                following += 1
+    kept = tuple(extent for extent in extents if extent.offset >= table_next)
+    return Image(following, kept, max(image.table_next, table_next))
+
+
+def values_of(world: World, table: tuple[int, ...], image: Image) -> tuple[int, ...]:
+    """The log by a version of the table and the image's extents."""
+    values = list(table)
+    for extent in image.extents:
+        if extent.offset < len(table):
+            continue
+        entry = world.wals[extent.broker][extent.slot]
+        if entry is None:
+            raise Missing(f"slot {extent.slot} of {extent.broker}")
+        if extent.offset != len(values):
+            raise Violation(f"a hole before offset {extent.offset}")
+        values.append(entry.value)
+    return tuple(values)
+
+
+def found_at_once(world: World, variant: str) -> tuple[Base, Search]:
+    """The base of the newest tenure, found while nothing else happens."""
+    everybody = frozenset(range(BROKERS))
+    last = len(world.tenures) - 1
+    search = Search(world.tenures, everybody, last, None)
+    while True:
+        broker = search.tenures[search.number].broker
+        search = search._replace(checkpoint=newest(world, broker), looked=True)
+        outcome = look_into(world, search, variant)
+        if isinstance(outcome, Base):
+            return outcome, search
+        search = outcome
+
+
+def check(world: World, variant: str) -> None:
+    """What must hold in every state."""
+    if world.table != world.truth[: len(world.table)]:
+        raise Violation(f"the table {world.table} is no prefix of the log {world.truth}")
+    try:
+        base, search = found_at_once(world, variant)
+        image = replay(world, search, base, len(world.table), variant)
+        recovered = values_of(world, world.table, image)
+    except Missing as missing:
+        raise Violation(f"the log cannot be recovered: {missing} is gone") from None
+    if recovered != world.truth:
+        raise Violation(f"recovered {recovered}, the log is {world.truth}")
