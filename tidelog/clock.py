@@ -26,8 +26,12 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock and the running event loop's timers."""
 
+    # A machine that was suspended must not take its lease for fresh: where the system has a clock
+    # that goes on meanwhile, that one counts.
+    _CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(self._CLOCK_ID)
 
     def time_ms(self) -> int:
         return time.time_ns() // 1_000_000
