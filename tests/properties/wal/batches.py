@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, TopicPartition
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.records.batch import (
     CONTROL_FLAG,
     NO_PRODUCER_EPOCH,
@@ -14,7 +14,7 @@ from tidelog.records.batch import (
     BatchHeader,
     build_batch,
 )
-from tidelog.wal.object_format import ObjectHeader, ObjectKind, Slot
+from tidelog.wal.object_format import ObjectHeader, ObjectKind
 
 
 def topic_partition(number: int) -> TopicPartition:

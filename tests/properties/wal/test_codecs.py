@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from tests.properties.wal.batches import batch, header, incarnation, marker, top
 from tests.properties.wal.images import many_images
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot, TopicId
-from tidelog.records.batch import BatchHeader, crc32c
+from tidelog.records.batch import BatchHeader
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
 from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
