@@ -12,6 +12,8 @@ batch that fails does not disturb the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
 from typing import TypeAlias
 
 import numpy as np
@@ -38,6 +40,9 @@ _LANES_MIN = 40
 """With fewer batches (or records with headers) a step of numpy costs more than a Python loop."""
 _RUN_ROWS_MIN = 16
 _RUN_ROWS_MAX = 1024
+_STINT_ROWS = 256
+_ZIGZAG = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
+"""The values of varints of one byte."""
 _GATHER_BYTES_MAX = 1 << 20
 _LONG_KEY_BYTES = 1 << 10
 
@@ -143,12 +148,11 @@ def read_varints(
     As `sequential` reads them: of 32 bits, or of 64 with VARLONG_BYTES_MAX.
     """
     byte = data.take(positions, mode="clip")
-    if byte.max(initial=0) < 128:
-        short = byte.view(np.int8)
-        return ((short >> 1) ^ -(short & 1)).astype(np.int64), positions + 1
+    if not len(byte) or np.maximum.reduce(byte) < 128:
+        return _ZIGZAG.take(byte), positions + 1
     ends = positions + 1
     second = data.take(ends, mode="clip")
-    if byte.min() > 127 and second.max() < 128:
+    if np.minimum.reduce(byte) > 127 and np.maximum.reduce(second) < 128:
         pair = (byte & np.uint8(127)).astype(np.int16)
         pair |= second.astype(np.int16) << 7
         ends += 1
@@ -218,13 +222,15 @@ def _find_records(
 
 def _walk(data: Bytes, view: memoryview, position: int, found: Integers) -> int:
     """The starts of one batch's records from a position on, into `found`; where the last ends."""
-    row, stint = 0, 64
+    row, stint, guess = 0, _STINT_ROWS, _STINT_ROWS
     while row < len(found):
+        left = len(found) - row
         run = 0
-        if len(found) - row >= _RUN_ROWS_MIN:
-            run, size = _run_of_equals(data, view, position, min(len(found) - row, _RUN_ROWS_MAX))
+        if left >= _RUN_ROWS_MIN:
+            run, size = _run_of_equals(data, view, position, min(left, guess))
             found[row : row + run] = position + size * np.arange(run)
             row, position = row + run, position + size * run
+            guess = min(4 * guess, _RUN_ROWS_MAX) if run == guess else _RUN_ROWS_MIN
         if run < _RUN_ROWS_MIN:
             # Sizes vary: trying again at once would cost more than it brings.
             following = found[row : row + stint]
@@ -251,31 +257,40 @@ def _run_of_equals(data: Bytes, view: memoryview, position: int, rows_max: int) 
     return (rows_max if equal.all() else int(equal.argmin())), size
 
 
+def _record_sizes() -> list[int]:
+    """A record's size by its first two bytes, the first one lowest; 0 where they do not say it."""
+    first, second = np.arange(1 << 16) & 255, np.arange(1 << 16) >> 8
+    long = np.where(second < 128, 2 + ((second << 7 | first & 127) >> 1), 0)
+    sizes = np.where(first < 128, 1 + (first >> 1), long)
+    # One object a number, not one an entry: the table takes half a megabyte instead of two.
+    numbers = list(range(int(sizes.max()) + 1))
+    return [numbers[size] for size in sizes.tolist()]
+
+
+_RECORD_SIZES = _record_sizes()
+_TWO_BYTES = Struct("<H")
+
+
 def _walk_singly(view: memoryview, position: int, found: Integers) -> int:
     """As `_walk`, in a plain loop."""
     rows: list[int] = []
-    add = rows.append
+    add, sizes, two_bytes = rows.append, _RECORD_SIZES, _TWO_BYTES.unpack_from
     try:
         for _ in range(len(found)):
             add(position)
-            byte = view[position]
-            if byte < 128:
-                position += 1 + (byte >> 1)
+            size = sizes[two_bytes(view, position)[0]]
+            if size:
+                position += size
                 continue
-            second = view[position + 1]
-            if second < 128:
-                position += 2 + ((second << 7 | byte & 127) >> 1)
-                continue
-            value = byte & 127 | (second & 127) << 7
-            position += 2
-            for shift in range(14, 7 * VARINT_BYTES_MAX, 7):
+            value = 0
+            for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
                 byte = view[position]
                 position += 1
                 value |= (byte & 127) << shift
                 if byte < 128:
                     break
             position += value >> 1
-    except IndexError:
+    except (IndexError, StructError):
         # Beyond the buffer: the record before reaches out of its batch and is refused for it.
         position = len(view) + 1
         rows += [position] * (len(found) - len(rows))

@@ -49,6 +49,7 @@ __all__ = ["BatchInfo", "ErrorCode", "InvalidBatch", "Limits", "RecordError", "v
 _GROUP_BYTES_MAX = 4 * 1024 * 1024
 _GROUP_RECORDS_MAX = 1 << 16
 _MAGIC_POSITION = 16
+_CODECS = tuple(Compression)
 
 
 def validate(
@@ -110,7 +111,7 @@ def _settle(
 
 def _describe(entry: _Entry, survey: Survey, now_ms: int) -> BatchInfo:
     header, limits = entry.header, entry.section.limits
-    codec = Compression(header.attributes & COMPRESSION_MASK)
+    codec = _CODECS[header.attributes & COMPRESSION_MASK]
     first, greatest, greatest_index = survey
     if limits.timestamp_type is TimestampType.LOG_APPEND_TIME:
         first = greatest = now_ms
@@ -135,7 +136,7 @@ def _describe(entry: _Entry, survey: Survey, now_ms: int) -> BatchInfo:
         header.producer_epoch if identified else NO_PRODUCER_EPOCH,
         header.base_sequence if identified else NO_SEQUENCE,
         header.last_sequence if identified else NO_SEQUENCE,
-        header.is_transactional,
+        bool(header.attributes & TRANSACTIONAL_FLAG),
         needs_rewrite,
     )
 
@@ -205,7 +206,7 @@ def _open(
     """The batch's records, decompressed."""
     start, end = position + HEADER_SIZE, position + header.size_bytes
     buffer = request
-    codec = Compression(header.attributes & COMPRESSION_MASK)
+    codec = _CODECS[header.attributes & COMPRESSION_MASK]
     if codec is not Compression.NONE:
         try:
             buffer = decompress(
