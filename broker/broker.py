@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
+from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
@@ -122,6 +123,7 @@ class Broker:
         self.wal: WalWriter
         self.appender: Appender
         self.producer_ids: ProducerIds
+        self.coordinators: Coordinators
         self._checkpointer: Checkpointer
         self._openings: Openings
 
@@ -259,6 +261,7 @@ class Broker:
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
                 tasks.create_task(self._openings.run()),
+                tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self._expire_producers()),
             ]
             await server.start()
@@ -273,6 +276,8 @@ class Broker:
                 },
             )
             await self._stopping.wait()
+            # Joins that wait for other members would hold up the end.
+            self.coordinators.close()
             await server.close()
             await self._checkpointer.checkpoint()
             await self.wal.close()
@@ -324,6 +329,18 @@ class Broker:
         self.metrics.registry.register(WalCollector(self.wal.metrics))
         self.appender = Appender(self.wal, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
+        self.coordinators = Coordinators(
+            lambda: self.metadata.state,
+            self.partitions,
+            self.wal,
+            self._reader,
+            self._settings,
+            self.clock,
+            self._offload,
+            self.may_serve_reads,
+        )
+        # After the partitions: a coordinator finds there what it is to coordinate.
+        self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self._openings = Openings(self.metadata, self.clock, self.incarnation)
         self._checkpointer = Checkpointer(
             self._store,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.group_error_responses import GROUP_SHAPES
 from tidelog.protocol.error_codes import ErrorCode, error_name
 from tidelog.protocol.message import Message, Request, Response, Struct
 from tidelog.protocol.schemas import (
@@ -346,4 +347,5 @@ _SHAPES: Mapping[type[Message], Shape] = {
     transactions.InitProducerIdRequest: lambda _r, _v, code, _m: (
         transactions.InitProducerIdResponse(error_code=code, producer_epoch=-1)
     ),
+    **GROUP_SHAPES,
 }

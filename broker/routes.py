@@ -19,6 +19,16 @@ from tidelog.broker.handlers.configs import (
 )
 from tidelog.broker.handlers.coordinator import find_coordinator
 from tidelog.broker.handlers.fetch import fetch
+from tidelog.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
+from tidelog.broker.handlers.groups import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
 from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
@@ -38,6 +48,16 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
     ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,

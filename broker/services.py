@@ -14,6 +14,7 @@ from tidelog.network import Network
 
 if TYPE_CHECKING:
     from tidelog.broker.appender import Appender
+    from tidelog.broker.coordinators import Coordinators
     from tidelog.broker.fetch_session import FetchSessions
     from tidelog.broker.fetcher import Fetcher
     from tidelog.broker.offset_lookup import OffsetLookup
@@ -110,6 +111,11 @@ class DataServices(Services, Protocol):
 
     @property
     def producer_ids(self) -> ProducerIds: ...
+
+    @property
+    def coordinators(self) -> Coordinators:
+        """The coordinators of this broker."""
+        ...
 
     def may_serve_reads(self) -> bool:
         """Whether the lease is fresh enough to answer what others may have changed (B3)."""

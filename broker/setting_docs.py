@@ -11,10 +11,11 @@ from tidelog.broker.setting_brokers import (
     REPLICATION_SETTINGS,
     SERVER_SETTINGS,
 )
+from tidelog.broker.setting_groups import GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.setting_kinds import INT_MAX, LONG_MAX, Effect, Scope, Setting, format_value
 from tidelog.broker.setting_logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.setting_own import OWN_SETTINGS
-from tidelog.broker.setting_producers import OFFSETS_SETTINGS, PRODUCER_SETTINGS
+from tidelog.broker.setting_producers import PRODUCER_SETTINGS
 from tidelog.broker.setting_topics import TOPIC_SETTINGS
 
 _INTRODUCTION = """\
@@ -45,7 +46,7 @@ default. Where there are several synonyms, the first in the list counts.
 
 Settings marked *no effect* are accepted, stored and reported, so that clients and tools that set
 them work, but nothing reads them: Tidelog has no replicas, no log files and no thread pools to
-tune, and transactions, groups, retention and compaction are not built yet.
+tune, and transactions, retention and compaction are not built yet.
 """
 
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
@@ -54,6 +55,7 @@ _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
     ("Brokers and their leases", CLUSTER_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),
+    ("Consumer groups", GROUP_SETTINGS),
     ("Committed offsets", OFFSETS_SETTINGS),
     ("Replication", REPLICATION_SETTINGS),
 )

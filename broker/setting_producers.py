@@ -1,4 +1,4 @@
-"""The broker settings of producers, transactions and committed offsets."""
+"""The broker settings of producers and transactions."""
 
 from __future__ import annotations
 
@@ -77,51 +77,5 @@ PRODUCER_SETTINGS: tuple[Setting, ...] = (
         True,
         "Whether a transaction's partitions are verified with its coordinator (KIP-890).",
         dynamic=True,
-    ),
-)
-
-OFFSETS_SETTINGS: tuple[Setting, ...] = (
-    without_effect(
-        "offsets.topic.num.partitions", Kind.INT, 50, "Partitions of __consumer_offsets.", 1
-    ),
-    without_effect(
-        "offsets.topic.replication.factor",
-        Kind.SHORT,
-        3,
-        "Replicas of __consumer_offsets in Kafka.",
-        1,
-    ),
-    without_effect(
-        "offsets.topic.segment.bytes",
-        Kind.INT,
-        100 * MIB,
-        "segment.bytes of __consumer_offsets in Kafka.",
-        1,
-    ),
-    without_effect(
-        "offsets.topic.compression.codec", Kind.INT, 0, "The codec of __consumer_offsets in Kafka."
-    ),
-    without_effect(
-        "offsets.retention.minutes",
-        Kind.INT,
-        7 * 24 * 60,
-        "How long the offsets of an empty group are kept.",
-        1,
-    ),
-    without_effect(
-        "offsets.retention.check.interval.ms",
-        Kind.LONG,
-        600000,
-        "How often expired offsets are removed.",
-        1,
-    ),
-    without_effect(
-        "offsets.commit.timeout.ms", Kind.INT, 5000, "Kafka's wait for a commit's replicas.", 1
-    ),
-    without_effect(
-        "offsets.load.buffer.size", Kind.INT, 5 * MIB, "Kafka's buffer for loading offsets.", 1
-    ),
-    without_effect(
-        "offset.metadata.max.bytes", Kind.INT, 4096, "The largest metadata of a committed offset."
     ),
 )

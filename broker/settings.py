@@ -20,10 +20,11 @@ from tidelog.broker.setting_brokers import (
     REPLICATION_SETTINGS,
     SERVER_SETTINGS,
 )
+from tidelog.broker.setting_groups import GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.setting_kinds import InvalidValue, Scope, Setting, SettingValue, format_value
 from tidelog.broker.setting_logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.setting_own import OWN_SETTINGS
-from tidelog.broker.setting_producers import OFFSETS_SETTINGS, PRODUCER_SETTINGS
+from tidelog.broker.setting_producers import PRODUCER_SETTINGS
 from tidelog.broker.setting_topics import TOPIC_SETTINGS
 from tidelog.errors import InvalidConfiguration
 
@@ -37,6 +38,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
             REPLICATION_SETTINGS,
             CLUSTER_SETTINGS,
             PRODUCER_SETTINGS,
+            GROUP_SETTINGS,
             OFFSETS_SETTINGS,
             OWN_SETTINGS,
         )

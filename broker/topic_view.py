@@ -16,15 +16,15 @@ _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
 
 
-def _bits(*operations: int) -> int:
+def bits(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 
 
-TOPIC_OPERATIONS = _bits(
+TOPIC_OPERATIONS = bits(
     _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
 )
 """All operations on a topic, as a bit field (KIP-430): without an authorizer everybody has them."""
-CLUSTER_OPERATIONS = _bits(
+CLUSTER_OPERATIONS = bits(
     _CREATE,
     _ALTER,
     _DESCRIBE,

@@ -9,6 +9,7 @@ from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetcher import Isolation, epoch_error
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.services import DataServices
+from tidelog.broker.topic_creation import INTERNAL_TOPICS
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Offset
 from tidelog.protocol.error_codes import ErrorCode
@@ -172,6 +173,9 @@ async def _delete_records(
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
         partition = broker.partitions.named(topic, asked.partition_index)
+        if topic in INTERNAL_TOPICS:
+            result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            return result
         log = partition.log
         offset = log.high_watermark if asked.offset == TO_HIGH_WATERMARK else asked.offset
         if not 0 <= offset <= log.high_watermark:

@@ -11,6 +11,7 @@ from tidelog.broker.dispatch import CloseConnection, RequestContext
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
+from tidelog.broker.topic_creation import INTERNAL_TOPICS
 from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.produce import (
@@ -34,8 +35,8 @@ _REFUSALS_BY_STATE = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Refusals that say what the partition holds. They are reads (B3): a broker that has been superseded
-may not know of the batches that its successor has taken, and a producer believes them for good."""
+"""Refusals that say what the partition holds. They are reads (B3): a broker that has been
+superseded may not know of its successor's batches, and a producer believes them for good."""
 
 
 def produce(
@@ -82,6 +83,12 @@ def _item(
             partition = broker.partitions.named(topic.name, data.index)
     except PartitionError as error:
         return AppendFailed(error.code, str(error))
+    if partition.topic_name in INTERNAL_TOPICS:
+        # What lies there is a coordinator's state, and only it may say so.
+        return AppendFailed(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{partition.topic_name} is an internal topic; only brokers write to it",
+        )
     limits = partition.limits
     if context.api_version < ZSTD_FROM:
         limits = replace(limits, zstd_allowed=False)

@@ -217,6 +217,10 @@ def _topic_to_delete(state: ClusterState, name: str | None, topic_id: UUID) -> t
             raise TopicRefused(
                 ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}"
             )
+    if topic.internal:
+        raise TopicRefused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic; it stays"
+        )
     return topic.topic_id, topic.name
 
 
@@ -286,6 +290,12 @@ def _plan_extension(
     if topic is None:
         raise TopicRefused(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name[:249]}"
+        )
+    if topic.internal:
+        # Keys are spread over its partitions by their number: with another, none would be found.
+        raise TopicRefused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{topic.name} is an internal topic; its number of partitions stays",
         )
     additional = wanted.count - topic.partition_count
     if additional <= 0:

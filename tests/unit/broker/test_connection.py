@@ -255,8 +255,8 @@ def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
 
 
 def test_a_handler_without_versions_to_advertise_is_refused() -> None:
-    with pytest.raises(ValueError, match="JoinGroup"):
-        Dispatcher({ApiKey.JOIN_GROUP: never}, BrokerMetrics())
+    with pytest.raises(ValueError, match="SaslHandshake"):
+        Dispatcher({ApiKey.SASL_HANDSHAKE: never}, BrokerMetrics())
 
 
 # --- memory ---

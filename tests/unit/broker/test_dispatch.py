@@ -17,6 +17,12 @@ from tidelog.protocol.schemas.configs import (
     IncrementalAlterConfigsResource,
 )
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchTopic
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
 from tidelog.protocol.schemas.metadata import (
     DescribeTopicPartitionsTopic,
     MetadataRequestTopic,
@@ -81,6 +87,17 @@ def asked(key: ApiKey, version: int) -> Request[Response]:
         ApiKey.INCREMENTAL_ALTER_CONFIGS: {"resources": [IncrementalAlterConfigsResource()]},
         ApiKey.ELECT_LEADERS: {"topic_partitions": [ElectLeadersTopic(topic="t", partitions=[0])]},
         ApiKey.FIND_COORDINATOR: {"key": "k", "coordinator_keys": ["k"]},
+        ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
+        ApiKey.DELETE_GROUPS: {"groups_names": ["g"]},
+        ApiKey.OFFSET_COMMIT: {
+            "topics": [
+                OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition()])
+            ]
+        },
+        ApiKey.OFFSET_FETCH: {
+            "topics": [OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
+            "groups": [OffsetFetchRequestGroup(group_id="g")],
+        },
     }
     for name, value in one.get(key, {}).items():
         setattr(request, name, value)

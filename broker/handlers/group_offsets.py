@@ -1,0 +1,246 @@
+"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): committed offsets of groups.
+
+A transaction's offsets will be pending until its marker; until there are transactions, none is, and
+`require_stable` asks for what is so anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+
+from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.handlers.group_requests import ask, reply_of
+from tidelog.broker.services import DataServices
+from tidelog.coordinator.group.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetsReply,
+    OffsetToCommit,
+    PartitionErrors,
+    Reply,
+)
+from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH, CommittedOffset
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+NO_OFFSET = -1
+NO_RETENTION = -1
+GROUP_BATCHES_FROM = 8
+GROUP_ERROR_FROM = 2
+MISSING_GROUP_FROM = 9
+
+_Codes = dict[tuple[str, int], ErrorCode]
+
+
+def offset_commit(
+    broker: DataServices, request: OffsetCommitRequest, context: RequestContext
+) -> Awaitable[OffsetCommitResponse]:
+    """Store offsets; answered when they are durable."""
+    state = broker.metadata.state
+    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    retention_ms = request.retention_time_ms
+    command = CommitOffsets(
+        group_id=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
+        knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
+        offsets=[
+            OffsetToCommit(
+                topic.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+            )
+            for topic in request.topics
+            if topic.name not in unknown
+            for each in topic.partitions
+        ],
+    )
+    return _committed(request, unknown, ask(broker, request.group_id, command))
+
+
+async def _committed(
+    request: OffsetCommitRequest, unknown: set[str], asked: Awaitable[Reply]
+) -> OffsetCommitResponse:
+    try:
+        reply = await reply_of(PartitionErrors, asked)
+    except CoordinatorRefused as error:
+        reply = PartitionErrors(error.code)
+    codes = _codes(reply)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if topic.name in unknown
+                        else codes.get((topic.name, each.partition_index), reply.error),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _codes(reply: PartitionErrors) -> _Codes:
+    return {(topic, partition): error for topic, partition, error in reply.partitions}
+
+
+async def offset_fetch(
+    broker: DataServices, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Committed offsets, of several groups from version 8 on."""
+    version = context.api_version
+    if version >= GROUP_BATCHES_FROM:
+        asked = [(each, _ask_for_offsets(broker, each)) for each in request.groups]
+        return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
+            for each in request.topics
+        ]
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    return await _only_group(group, _ask_for_offsets(broker, group), version)
+
+
+def _ask_for_offsets(broker: DataServices, group: OffsetFetchRequestGroup) -> Awaitable[Reply]:
+    topics = None
+    if group.topics is not None:
+        topics = {each.name: each.partition_indexes for each in group.topics}
+    return ask(broker, group.group_id, FetchOffsets(group.group_id, topics))
+
+
+async def _group(
+    group: OffsetFetchRequestGroup, asked: Awaitable[Reply]
+) -> OffsetFetchResponseGroup:
+    try:
+        reply = await reply_of(OffsetsReply, asked)
+    except CoordinatorRefused as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        error_code=reply.error,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=number,
+                        committed_offset=found.offset if found else NO_OFFSET,
+                        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
+                        metadata=found.metadata if found else "",
+                    )
+                    for number, found in partitions.items()
+                ],
+            )
+            for name, partitions in reply.topics.items()
+        ],
+    )
+
+
+async def _only_group(
+    group: OffsetFetchRequestGroup, asked: Awaitable[Reply], version: int
+) -> OffsetFetchResponse:
+    error = ErrorCode.NONE
+    topics: Mapping[str, Mapping[int, CommittedOffset | None]] = {}
+    try:
+        topics = (await reply_of(OffsetsReply, asked)).topics
+    except CoordinatorRefused as refusal:
+        error = refusal.code
+        if version < GROUP_ERROR_FROM:
+            # There is no other place for it.
+            topics = {
+                each.name: dict.fromkeys(each.partition_indexes) for each in group.topics or ()
+            }
+    return OffsetFetchResponse(
+        error_code=error,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=number,
+                        committed_offset=found.offset if found else NO_OFFSET,
+                        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
+                        metadata=found.metadata if found else "",
+                        error_code=error,
+                    )
+                    for number, found in partitions.items()
+                ],
+            )
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+def offset_delete(
+    broker: DataServices, request: OffsetDeleteRequest, context: RequestContext
+) -> Awaitable[OffsetDeleteResponse]:
+    """Forget committed offsets of partitions that nobody in the group consumes."""
+    state = broker.metadata.state
+    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    partitions = [
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        if topic.name not in unknown
+        for each in topic.partitions
+    ]
+    command = DeleteOffsets(request.group_id, partitions)
+    return _offsets_deleted(request, unknown, ask(broker, request.group_id, command))
+
+
+async def _offsets_deleted(
+    request: OffsetDeleteRequest, unknown: set[str], asked: Awaitable[Reply]
+) -> OffsetDeleteResponse:
+    try:
+        reply = await reply_of(PartitionErrors, asked)
+    except CoordinatorRefused as error:
+        reply = PartitionErrors(error.code)
+    if reply.error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=reply.error)
+    codes = _codes(reply)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if topic.name in unknown
+                        else codes[(topic.name, each.partition_index)],
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,316 @@
+"""Runs a coordinator's machine over one internal partition that this broker leads.
+
+A decision's records are appended as one record batch and applied at once, in the order of the log,
+so that later decisions rest on them. Its answers are given when they, and all that was appended
+before, are durable: nobody is told of a state that could still be lost (rule H5). Nothing is rolled
+back. If a slot is lost, the incarnation ends, and its successor rebuilds the state from the log.
+
+Opening: the log is read from its start while requests are answered COORDINATOR_LOAD_IN_PROGRESS. A
+store that does not answer is asked again; a log that does not decode stops this coordinator alone,
+with the object named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import Enum
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tidelog.clock import Clock
+from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.errors import CorruptObject, TidelogError
+from tidelog.identifiers import Slot
+from tidelog.offload import Offload
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.buffers import Buffer
+from tidelog.records.records import NewRecord, decode_records
+from tidelog.storage.object_store import StoreError
+
+logger = logging.getLogger(__name__)
+
+LOAD_RETRY_SECONDS = 1.0
+
+CommandT_contra = TypeVar("CommandT_contra", contravariant=True)
+CommandT = TypeVar("CommandT")
+RecordT = TypeVar("RecordT")
+ReplyT = TypeVar("ReplyT")
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+
+
+class Machine(Protocol[CommandT_contra, RecordT, ReplyT_co]):
+    """A pure coordinator. Each decision's records are applied before anything else is asked."""
+
+    def apply(self, record: RecordT) -> None:
+        """Take up a record of the log."""
+        ...
+
+    def loaded(self, now: Now) -> Decision[RecordT, ReplyT_co]:
+        """All of the log was applied; requests may come."""
+        ...
+
+    def decide(
+        self, command: CommandT_contra, token: Token, now: Now
+    ) -> Decision[RecordT, ReplyT_co]:
+        """What a request leads to."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is to be called, by the monotonic clock; None for never."""
+        ...
+
+    def tick(self, now: Now) -> Decision[RecordT, ReplyT_co] | None:
+        """What follows from a timer that has run out; None when none has."""
+        ...
+
+
+class InternalLog(Protocol):
+    """An internal partition that this broker leads; nobody else appends to it."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        ...
+
+    def append(self, records: Sequence[NewRecord], now_ms: int) -> Slot:
+        """Append the records as one batch; they count when the slot is durable. TidelogError when
+        the incarnation has ended: then they were not appended."""
+        ...
+
+    def is_durable(self, slot: Slot) -> bool:
+        """Whether the slot is durable, as all before it are then."""
+        ...
+
+    def durable(self, slot: Slot) -> asyncio.Future[None]:
+        """Done when the slot is durable; fails when that can no longer be told."""
+        ...
+
+    def read(self) -> AsyncIterator[tuple[str, Buffer]]:
+        """The durable log: the key of an object, and the record batches in it; and so on. Raises
+        CorruptObject or StoreError."""
+        ...
+
+
+class Codec(NamedTuple, Generic[RecordT]):
+    """How the machine's records lie in the log. `decode` raises TidelogError."""
+
+    encode: Callable[[RecordT], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes | None, bytes | None], RecordT]
+
+
+class CoordinatorRefused(TidelogError):
+    """The coordinator cannot be asked now; `code` is Kafka's error. Whether the request takes
+    effect is not known if it was accepted before: clients repeat it."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RuntimeState(Enum):
+    """What requests are answered with, unless they are served."""
+
+    LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    READY = ErrorCode.NONE
+    CORRUPT = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    STOPPED = ErrorCode.NOT_COORDINATOR
+
+
+class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
+    """One coordinator of one internal partition. `run` is its task."""
+
+    def __init__(
+        self,
+        name: str,
+        log: InternalLog,
+        new_machine: Callable[[], Machine[CommandT, RecordT, ReplyT]],
+        codec: Codec[RecordT],
+        clock: Clock,
+        offload: Offload,
+        may_serve: Callable[[], bool],
+    ) -> None:
+        """`name` is the partition's, for messages. `may_serve`: whether the lease is fresh enough
+        to answer what a successor may have changed (rule B3)."""
+        self.name = name
+        self._log = log
+        self._new_machine = new_machine
+        self._machine = new_machine()
+        self._codec = codec
+        self._clock = clock
+        self._offload = offload
+        self._may_serve = may_serve
+        self._state = RuntimeState.LOADING
+        self._waiting: dict[Token, asyncio.Future[ReplyT]] = {}
+        self._next_token = 0
+        self._newest: Slot | None = None
+        """The slot that holds what was appended last."""
+        self._sleeps_until_ms: int | None = None
+        self._wake = asyncio.Event()
+        if log.is_empty:
+            self._begin()
+
+    @property
+    def state(self) -> RuntimeState:
+        """Whether it can be asked."""
+        return self._state
+
+    def submit(self, command: CommandT) -> asyncio.Future[ReplyT]:
+        """Ask for something: decided at once, in the order of the calls. The answer comes when what
+        it rests on is durable. Raises, or fails with, CoordinatorRefused."""
+        if self._state is not RuntimeState.READY:
+            raise self._refusal()
+        token = Token(self._next_token)
+        self._next_token += 1
+        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        try:
+            self._carry_out(self._machine.decide(command, token, self._now()))
+        except TidelogError as error:
+            # The WAL has ended, and with it this incarnation.
+            self._waiting.pop(token, None)
+            raise CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        return future
+
+    def stop(self) -> None:
+        """The partition is no longer ours, or the broker ends: whoever waits is sent away."""
+        self._state = RuntimeState.STOPPED
+        self._fail(list(self._waiting), self._refusal())
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Load, then serve timers until stopped. TidelogError when the incarnation has ended."""
+        if self._state is RuntimeState.LOADING:
+            await self._load()
+        while self._state is RuntimeState.READY:
+            decision = self._machine.tick(self._now())
+            if decision is not None:
+                self._carry_out(decision)
+            else:
+                await self._sleep()
+
+    # Loading.
+
+    async def _load(self) -> None:
+        """The log from its start. Where a snapshot of the state holds a part of it, what follows
+        that is read."""
+        started = self._clock.monotonic()
+        while self._state is RuntimeState.LOADING:
+            self._machine = self._new_machine()
+            try:
+                count = await self._replay()
+            except StoreError as error:
+                logger.warning(
+                    "a coordinator cannot read its log",
+                    extra={"partition": self.name, "key": error.key, "why": str(error)},
+                )
+                await self._clock.sleep(LOAD_RETRY_SECONDS)
+            except CorruptObject as error:
+                logger.error(
+                    "a coordinator's log is corrupt; it answers COORDINATOR_NOT_AVAILABLE",
+                    extra={"partition": self.name, "key": error.key, "why": error.why},
+                )
+                if self._state is RuntimeState.LOADING:
+                    self._state = RuntimeState.CORRUPT
+            else:
+                seconds = self._clock.monotonic() - started
+                logger.info(
+                    "a coordinator has loaded its log",
+                    extra={"partition": self.name, "records": count, "seconds": seconds},
+                )
+                if self._state is RuntimeState.LOADING:
+                    self._begin()
+
+    async def _replay(self) -> int:
+        count = 0
+        async for key, batches in self._log.read():
+            try:
+                records = await self._offload.run(_decode, batches, self._codec)
+            except TidelogError as error:
+                raise CorruptObject(key, str(error)) from error
+            for record in records:
+                self._machine.apply(record)
+            count += len(records)
+        return count
+
+    def _begin(self) -> None:
+        self._state = RuntimeState.READY
+        self._carry_out(self._machine.loaded(self._now()))
+
+    # Decisions.
+
+    def _carry_out(self, decision: Decision[RecordT, ReplyT]) -> None:
+        if decision.records:
+            now_ms = self._clock.time_ms()
+            encoded = map(self._codec.encode, decision.records)
+            records = [NewRecord(value, key, timestamp=now_ms) for key, value in encoded]
+            self._newest = self._log.append(records, now_ms)
+            for record in decision.records:
+                self._machine.apply(record)
+        if decision.replies:
+            self._release(decision.replies)
+        deadline_ms = self._machine.next_deadline_ms()
+        sleeps_until_ms = self._sleeps_until_ms
+        if deadline_ms is not None and (sleeps_until_ms is None or deadline_ms < sleeps_until_ms):
+            self._wake.set()
+
+    def _release(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
+        """Answer when everything that was appended so far is durable."""
+        if self._newest is None or self._log.is_durable(self._newest):
+            self._answer(replies)
+            return
+
+        def when_durable(durable: asyncio.Future[None]) -> None:
+            error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
+            if error is None:
+                self._answer(replies)
+            else:
+                refusal = CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(error))
+                self._fail([token for token, _ in replies], refusal)
+
+        self._log.durable(self._newest).add_done_callback(when_durable)
+
+    def _answer(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
+        if not self._may_serve():
+            stale = CoordinatorRefused(ErrorCode.NOT_COORDINATOR, "the broker's lease is not fresh")
+            self._fail([token for token, _ in replies], stale)
+            return
+        for token, reply in replies:
+            future = self._waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(reply)
+
+    def _fail(self, tokens: Sequence[Token], refusal: CoordinatorRefused) -> None:
+        for token in tokens:
+            future = self._waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_exception(refusal)
+                # Who asked may have gone; that is no error of the event loop's.
+                future.exception()
+
+    def _refusal(self) -> CoordinatorRefused:
+        return CoordinatorRefused(
+            self._state.value, f"the coordinator of {self.name} is {self._state.name.lower()}"
+        )
+
+    # Time.
+
+    def _now(self) -> Now:
+        return Now(int(self._clock.monotonic() * 1000), self._clock.time_ms())
+
+    async def _sleep(self) -> None:
+        deadline_ms = self._sleeps_until_ms = self._machine.next_deadline_ms()
+        seconds = None
+        if deadline_ms is not None:
+            seconds = max(0.0, deadline_ms / 1000 - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+
+def _decode(batches: Buffer, codec: Codec[RecordT]) -> list[RecordT]:
+    """Pure; runs in a worker thread."""
+    return [codec.decode(record.key, record.value) for record in decode_records(batches)]
