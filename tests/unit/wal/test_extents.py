@@ -1,0 +1,101 @@
+"""Extents: where offsets lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.wal.extents import Extent, Extents
+
+
+def extent(base: int, last: int, timestamp: int = 0, key: str = "a", position: int = 64) -> Extent:
+    return Extent(base, last, timestamp, key, position, 10 * (last - base + 1))
+
+
+THREE = (extent(5, 9, 30), extent(10, 10, 50, "b"), extent(11, 20, 40, "c"))
+
+
+def test_an_offset_is_found_in_the_extent_that_holds_it() -> None:
+    extents = Extents(THREE)
+    assert [extents.find(offset) for offset in (5, 9, 10, 20)] == [
+        THREE[0],
+        THREE[0],
+        THREE[1],
+        THREE[2],
+    ]
+    assert extents.find(4) is None
+    assert extents.find(21) is None
+    assert Extents().find(0) is None
+
+
+def test_readers_go_on_from_an_offset() -> None:
+    extents = Extents(THREE)
+    assert list(extents.from_offset(0)) == list(THREE)
+    assert list(extents.from_offset(9)) == list(THREE)
+    assert list(extents.from_offset(10)) == list(THREE[1:])
+    assert list(extents.from_offset(21)) == []
+
+
+def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
+    extents = Extents(THREE)
+    assert list(extents.since_timestamp(31)) == list(THREE[1:])
+    assert list(extents.since_timestamp(51)) == []
+    assert extents.of_max_timestamp() == THREE[1]
+    assert Extents().of_max_timestamp() is None
+
+
+def test_of_equal_times_the_first_is_taken() -> None:
+    assert Extents([extent(0, 0, 5), extent(1, 1, 5)]).of_max_timestamp() == extent(0, 0, 5)
+
+
+def test_it_grows_while_someone_goes_through_it() -> None:
+    extents = Extents(THREE)
+    found = extents.since_timestamp(0)
+    assert next(found) == THREE[0]
+    extents.append(extent(21, 21))
+    assert list(found) == list(THREE[1:])
+
+
+def test_a_hole_is_refused() -> None:
+    extents = Extents(THREE)
+    for wrong in (extent(22, 23), extent(20, 23), extent(21, 20)):
+        with pytest.raises(ValueError, match="extent from"):
+            extents.append(wrong)
+    assert list(extents) == list(THREE)
+
+
+def test_batches_side_by_side_share_an_extent() -> None:
+    extents = Extents()
+    extents.append_batch(Extent(0, 1, 7, "a", 64, 100))
+    extents.append_batch(Extent(2, 2, 5, "a", 164, 50))
+    extents.append_batch(Extent(3, 3, 9, "a", 300, 50))
+    extents.append_batch(Extent(4, 4, 9, "b", 350, 50))
+    assert list(extents) == [
+        Extent(0, 2, 7, "a", 64, 150),
+        Extent(3, 3, 9, "a", 300, 50),
+        Extent(4, 4, 9, "b", 350, 50),
+    ]
+    assert extents.total_bytes == 250
+
+
+def test_what_lies_wholly_below_an_offset_is_dropped() -> None:
+    extents = Extents(THREE)
+    extents.drop_below(10)
+    assert list(extents) == list(THREE[1:])
+    extents.drop_below(15)
+    assert list(extents) == [THREE[2]]
+    assert extents.total_bytes == THREE[2].length
+    extents.drop_below(21)
+    assert (len(extents), extents.base_offset, extents.next_offset) == (0, None, None)
+    extents.append(extent(100, 101))
+    assert extents.next_offset == 102
+
+
+def test_a_copy_does_not_grow_with_the_original() -> None:
+    extents = Extents(THREE)
+    copied, cut = extents.copy(), extents.copy(11)
+    extents.drop_below(10)
+    extents.append(extent(21, 22))
+    assert list(copied) == list(THREE)
+    assert list(cut) == list(THREE[:2])
+    assert cut.total_bytes == sum(e.length for e in THREE[:2])
+    assert copied != extents
