@@ -33,8 +33,8 @@ def render(results: Results, notes: str) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `{results.command}` on {_machine()}, commit {_commit()}. The machine is shared:"
-        " trust the ratios within a run, not the absolute values.",
+        f"Written by `{results.command}` on {_machine()}, commit {_commit()}. The machine is"
+        " shared: trust the ratios within a run, not the absolute values.",
         "",
     ]
     for direction in ("produce", "consume"):
@@ -51,7 +51,8 @@ def _throughput(
     lines = [
         f"## {direction.capitalize()}",
         "",
-        "| records | Tidelog MB/s | Kafka MB/s | ratio | Tidelog CPU s/GB | Kafka CPU s/GB | ratio |"
+        "| records | Tidelog MB/s | Kafka MB/s | ratio |"
+        " Tidelog CPU s/GB | Kafka CPU s/GB | ratio |"
         " Tidelog peak MB | Kafka peak MB | PUTs a GB | GETs a GB | bytes stored a byte |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
