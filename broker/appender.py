@@ -23,7 +23,12 @@ from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.batch import BatchHeader, TimestampType
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
+    BatchHeader,
+    TimestampType,
+)
 from tidelog.records.buffers import Buffer
 from tidelog.records.rewriting import admit
 from tidelog.records.rules import InvalidBatch, Limits, RecordError
@@ -32,6 +37,8 @@ from tidelog.wal.writer import WalLost, WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are checked together in one call."""
+INLINE_BYTES_MAX = 64 * 1024
+"""Up to here checking takes less time than handing it to a thread, if nothing is compressed."""
 
 
 class Appended(NamedTuple):
@@ -115,6 +122,12 @@ def prepare(
     return prepared
 
 
+def _has_codec(item: AppendItem) -> bool:
+    """Whether its records may have to be decompressed or compressed, which takes its time."""
+    flags = item.records[ATTRIBUTES_POSITION + 1 : ATTRIBUTES_POSITION + 2]
+    return bool(item.limits.compression) or any(byte & COMPRESSION_MASK for byte in flags)
+
+
 class Appender:
     """Serves submissions in order. `run` is its task; it ends only by cancellation or an error."""
 
@@ -159,7 +172,11 @@ class Appender:
         items = [item for submission in group for item in submission.items]
         requests = [item.records for item in items]
         limits = [item.limits for item in items]
-        prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
+        size_bytes = sum(submission.size_bytes for submission in group)
+        if size_bytes <= INLINE_BYTES_MAX and not any(map(_has_codec, items)):
+            prepared = iter(prepare(requests, limits, now_ms))
+        else:
+            prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
         for submission in group:
             for item in submission.items:
                 item.result = self._append(item.partition, next(prepared), now_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection
@@ -12,6 +12,9 @@ from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.wire import Buffer
+
+_GATHERED_BYTES_MAX: Final = 64 * 1024
+"""Answers beyond this are sent at once: the transport then says whether the client keeps up."""
 
 
 class SocketOwner(Protocol):
@@ -51,6 +54,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._long_poll: asyncio.Task[None] | None = None
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
         self._reading = True
         self._draining = False
         self._active = 0.0
@@ -197,14 +202,24 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._refuse(error)
 
     def _send(self, buffers: list[Buffer]) -> None:
-        transport = self._transport
-        if transport is None or not buffers:
+        """Send once all that is ready now has been done: many requests wait for the same WAL slot,
+        and their answers make one system call then."""
+        if self._transport is None or not buffers:
             return
-        self._metrics.sent_bytes += sum(map(len, buffers))
-        if len(buffers) == 1:
-            transport.write(buffers[0])
-        else:
-            transport.writelines(buffers)
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing += buffers
+        self._outgoing_bytes += sum(map(len, buffers))
+        if self._outgoing_bytes >= _GATHERED_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        size_bytes, self._outgoing_bytes = self._outgoing_bytes, 0
+        if self._transport is None or not outgoing:
+            return
+        self._metrics.sent_bytes += size_bytes
+        self._transport.writelines(outgoing)
 
     def _refuse(self, error: CloseConnection) -> None:
         """Close the connection; answers that are ready are still sent, others are not given."""
@@ -213,8 +228,10 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         self._owner.refused(connection, error)
         connection.lost()
+        self._flush()
         transport.close()
 
     def _close_when_finished(self, connection: Connection) -> None:
         if self._transport is not None and not connection.unfinished:
+            self._flush()
             self._transport.close()

@@ -17,6 +17,7 @@ from tidelog.broker.health import HealthServer
 from tidelog.broker.layer_metrics import StoreCollector
 from tidelog.broker.log_format import configure_logging
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.process_memory import settle_garbage, tune_allocator
 from tidelog.broker.setting_loading import load_settings
 from tidelog.broker.settings import BrokerSettings
 from tidelog.cli.address import Address, shown
@@ -58,6 +59,7 @@ def server(
     The first line on stdout is "ready kafka=HOST:PORT http=HOST:PORT|- cluster=ID broker=N"; logs
     go to stderr.
     """
+    tune_allocator()
     settings = load_settings(file=config, flags=assignments)
     configure_logging(sys.stderr)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -121,6 +123,7 @@ async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) 
     await broker.ready.wait()
     if not broker.is_ready:
         return
+    settle_garbage()
     kafka = shown(broker.advertised)
     http = "-" if health is None else shown(health.address)
     cluster, number = broker.cluster_id, broker.incarnation.broker_id

@@ -1,0 +1,34 @@
+"""The server's allocator settings, in a process of their own: they cannot be taken back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+GROW_AND_SHRINK = """
+import resource
+from tidelog.broker.process_memory import tune_allocator
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def take_and_free():
+    block = bytearray(8 << 20)
+    del block
+
+tune_allocator()
+take_and_free()
+before = faults()
+for _ in range(20):
+    take_and_free()
+print(faults() - before)
+"""
+
+
+def test_a_block_as_large_as_a_wal_object_is_used_again_without_new_pages() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GROW_AND_SHRINK], capture_output=True, text=True, check=True
+    )
+
+    # 20 fresh blocks would fault in 40,000 pages.
+    assert int(done.stdout) < 2_000
