@@ -58,7 +58,7 @@ def produce(bootstrap: str, topic: str, records: list[bytes], acks: str) -> list
     return offsets
 
 
-def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = consumer.consume(count, WAIT_SECONDS)
