@@ -1,0 +1,258 @@
+"""One group coordinator in a time of its own; what it persists is kept, as its log would be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.commands import (
+    Command,
+    CommitOffsets,
+    DescribeGroup,
+    DescribeReply,
+    FetchOffsets,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    Leaver,
+    LeaveReply,
+    OffsetsReply,
+    OffsetToCommit,
+    PartitionErrors,
+    Reply,
+    SupportedProtocol,
+    Sync,
+    SyncReply,
+)
+from tidelog.coordinator.group.log_records import GroupRecord, decode_record, encode_record
+from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.states import GroupState
+from tidelog.protocol.error_codes import ErrorCode
+
+R = TypeVar("R", bound=Reply)
+
+GROUP = "g"
+RANGE = (SupportedProtocol("range", b"range metadata"),)
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+DELAY_MS = GroupSettings().initial_rebalance_delay_ms
+START_MS = 1_700_000_000_000
+
+
+class GroupWorld:
+    """Asks a machine, applies what it decides, and remembers who was answered what."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings or GroupSettings()
+        self.monotonic_ms = 0
+        self.log: list[GroupRecord] = []
+        self.replies: dict[Token, Reply] = {}
+        self.last_token = Token(0)
+        self._ids = 0
+        self.machine = GroupMachine(self.settings)
+        self._take(self.machine.loaded(self.now))
+
+    @property
+    def now(self) -> Now:
+        return Now(self.monotonic_ms, START_MS + self.monotonic_ms)
+
+    def submit(self, command: Command) -> Token:
+        """Ask; the answer may come later."""
+        self.last_token = token = Token(self.last_token + 1)
+        self._take(self.machine.decide(command, token, self.now))
+        return token
+
+    def ask(self, command: Command, kind: type[R]) -> R:
+        """Ask for what is answered at once."""
+        reply = self.replies[self.submit(command)]
+        assert isinstance(reply, kind)
+        return reply
+
+    def reply(self, token: Token, kind: type[R]) -> R:
+        """What a request was answered."""
+        reply = self.replies[token]
+        assert isinstance(reply, kind)
+        return reply
+
+    def is_parked(self, token: Token) -> bool:
+        return token not in self.replies
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, timer by timer."""
+        end = self.monotonic_ms + milliseconds
+        while True:
+            deadline = self.machine.next_deadline_ms()
+            if deadline is None or deadline > end:
+                break
+            self.monotonic_ms = max(self.monotonic_ms, deadline)
+            decision = self.machine.tick(self.now)
+            assert decision is not None
+            self._take(decision)
+        self.monotonic_ms = end
+
+    def restart(self) -> None:
+        """The broker dies; a new one has only the log."""
+        self.machine = GroupMachine(self.settings)
+        for record in self.log:
+            self.machine.apply(decode_record(*encode_record(record)))
+        self._take(self.machine.loaded(self.now))
+
+    def _take(self, decision: Decision[GroupRecord, Reply]) -> None:
+        for record in decision.records:
+            self.log.append(record)
+            self.machine.apply(record)
+        for token, reply in decision.replies:
+            assert token not in self.replies, "answered twice"
+            self.replies[token] = reply
+
+    # Groups.
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.machine.groups[GROUP]
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    def describe(self) -> DescribeReply:
+        return self.ask(DescribeGroup(GROUP), DescribeReply)
+
+    # Requests, with what does not matter filled in.
+
+    def join_command(
+        self,
+        member_id: str = "",
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        protocols: tuple[SupportedProtocol, ...] = RANGE,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 3,
+    ) -> Join:
+        self._ids += 1
+        return Join(
+            group_id=group_id,
+            member_id=member_id,
+            instance_id=instance_id,
+            client_id="client",
+            client_host="/host",
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            protocol_type=protocol_type,
+            protocols=protocols,
+            requires_known_id=version >= 4,
+            can_skip_assignment=version >= 9,
+            fresh_id=str(self._ids),
+        )
+
+    def join(self, member_id: str = "", **options: object) -> Token:
+        return self.submit(self.join_command(member_id, **options))  # type: ignore[arg-type]
+
+    def joined(self, token: Token) -> JoinReply:
+        return self.reply(token, JoinReply)
+
+    def join_refused(self, member_id: str = "", **options: object) -> ErrorCode:
+        return self.joined(self.join(member_id, **options)).error
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+        group_id: str = GROUP,
+    ) -> Token:
+        return self.submit(
+            Sync(
+                group_id=group_id,
+                generation=generation,
+                member_id=member_id,
+                instance_id=instance_id,
+                protocol_type=protocol_type,
+                protocol=protocol,
+                assignments=assignments or {},
+            )
+        )
+
+    def synced(self, token: Token) -> SyncReply:
+        return self.reply(token, SyncReply)
+
+    def heartbeat(
+        self, member_id: str, generation: int, instance_id: str | None = None, group_id: str = GROUP
+    ) -> ErrorCode:
+        command = Heartbeat(group_id, generation, member_id, instance_id)
+        return self.ask(command, HeartbeatReply).error
+
+    def leave(self, *members: str | Leaver, group_id: str = GROUP) -> LeaveReply:
+        leavers = [Leaver(each, None) if isinstance(each, str) else each for each in members]
+        return self.ask(Leave(group_id, leavers), LeaveReply)
+
+    def commit(
+        self,
+        offset: int,
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        instance_id: str | None = None,
+        topic: str = "t",
+        metadata: str = "",
+        retention_ms: int | None = None,
+        version: int = 9,
+        group_id: str = GROUP,
+    ) -> ErrorCode:
+        command = CommitOffsets(
+            group_id=group_id,
+            generation=generation,
+            member_id=member_id,
+            instance_id=instance_id,
+            retention_ms=retention_ms,
+            knows_missing_group=version >= 9,
+            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+        )
+        reply = self.ask(command, PartitionErrors)
+        (only,) = reply.partitions
+        return only[2]
+
+    def committed(self, topic: str = "t", group_id: str = GROUP) -> int | None:
+        reply = self.ask(FetchOffsets(group_id, {topic: [0]}), OffsetsReply)
+        found = reply.topics[topic][0]
+        return None if found is None else found.offset
+
+    # Groups in the states of the tables.
+
+    def preparing(self) -> str:
+        """A member waits for others; its id."""
+        self.join()
+        assert self.state is GroupState.PREPARING_REBALANCE
+        return next(iter(self.group.members))
+
+    def completing(self, count: int = 1, **options: object) -> list[str]:
+        """A generation of so many members has begun; the leader first."""
+        tokens = [self.join(**options) for _ in range(count)]
+        # The delay is extended once for those that came while it ran.
+        self.advance(DELAY_MS * (1 if count == 1 else 2))
+        assert self.state is GroupState.COMPLETING_REBALANCE
+        return [self.joined(token).member_id for token in tokens]
+
+    def stable(self, count: int = 1, **options: object) -> list[str]:
+        """So many members have their assignments; the leader first."""
+        members = self.completing(count, **options)
+        generation = self.group.generation
+        assignments = {member: f"assigned {member}".encode() for member in members}
+        tokens = [self.sync(member, generation) for member in members[1:]]
+        tokens.append(self.sync(members[0], generation, assignments))
+        assert self.state is GroupState.STABLE
+        for token in tokens:
+            assert self.synced(token).error is ErrorCode.NONE
+        return members
