@@ -36,6 +36,7 @@ def main() -> int:
     try:
         if "throughput" in parts:
             measure_throughput(results, folder / "throughput", arguments)
+            measure_broker_alone(results, folder / "alone", arguments.share)
         if "latency" in parts:
             measure_latency(results, folder / "latency", arguments)
         if "scale" in parts:
@@ -66,9 +67,20 @@ def measure_throughput(
         warm_up = throughput.Shape(1024, 16, throughput.MIB, 200_000_000)
         throughput.measure(targets, warm_up, run=0)
         for number, shape in enumerate(throughput.SHAPES, start=1):
-            scaled = shape._replace(total_bytes=int(shape.total_bytes * arguments.share))
+            scaled = shape.share(arguments.share)
             print(f"measuring {shape.label}", file=sys.stderr, flush=True)
             results.throughput.append((shape, throughput.measure(targets, scaled, run=number)))
+
+
+def measure_broker_alone(results: report.Results, folder: Path, share: float) -> None:
+    """Some shapes on a store in memory; a new broker each, as that store forgets nothing."""
+    for shape in throughput.BROKER_ALONE:
+        print(f"measuring {shape.label}, in memory", file=sys.stderr, flush=True)
+        with tidelog("alone", "memory://bench", folder) as target:
+            warm_up = shape._replace(total_bytes=20_000_000)
+            throughput.measure([target], warm_up, run=0)
+            found = throughput.measure([target], shape.share(share), run=1)
+        results.broker_alone.append((shape, found["alone"]))
 
 
 def measure_latency(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, Any]:
         pool[start : start + arguments.record_bytes]
         for start in range(0, 4 * _MIB, max(1, 4 * _MIB // 64))
     ]
+    failures: list[str] = []
     producer = Producer(
         {
             "bootstrap.servers": arguments.bootstrap,
@@ -46,10 +47,11 @@ def produce(arguments: argparse.Namespace) -> dict[str, Any]:
             "message.max.bytes": 8 * _MIB,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 256 * 1024,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failures.append(str(error)),
             "log_level": 0,
         }
     )
-    failures: list[str] = []
     producer.list_topics(arguments.topic, timeout=30)
     run = max(1, arguments.batch_bytes // (arguments.record_bytes + 20))
     started = time.perf_counter()
@@ -69,7 +71,10 @@ def produce(arguments: argparse.Namespace) -> dict[str, Any]:
     left = producer.flush(SECONDS_MAX)
     seconds = time.perf_counter() - started
     if left or failures:
-        sys.exit(f"{left} records were not acknowledged in {SECONDS_MAX:.0f} s")
+        sys.exit(
+            f"{left} records were not acknowledged in {SECONDS_MAX:.0f} s,"
+            f" {len(failures)} failed: {failures[:1]}"
+        )
     return {"records": arguments.records, "seconds": seconds}
 
 
@@ -89,11 +94,14 @@ def consume(arguments: argparse.Namespace) -> dict[str, Any]:
         }
     )
     consumer.assign([TopicPartition(arguments.topic, p, 0) for p in range(arguments.partitions)])
-    seen = 0
+    deadline = time.perf_counter() + SECONDS_MAX
+    first = consumer.poll(SECONDS_MAX)
     started = time.perf_counter()
-    deadline = started + SECONDS_MAX
+    if first is None or first.error() is not None:
+        sys.exit(f"the first record did not come: {first and first.error()}")
+    seen = 1
     while seen < arguments.records and time.perf_counter() < deadline:
-        for message in consumer.consume(10_000, timeout=1.0):
+        for message in consumer.consume(min(10_000, arguments.records - seen), timeout=1.0):
             error = message.error()
             if error is None:
                 seen += 1

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.latency import Latency
 from benchmarks.scale import Scale
 from benchmarks.throughput import Measured, Shape
-
-ARROW = "MB/s"
 
 
 @dataclass(slots=True)
@@ -22,6 +20,8 @@ class Results:
 
     command: str
     throughput: list[tuple[Shape, dict[str, dict[str, Measured]]]] = field(default_factory=list)
+    broker_alone: list[tuple[Shape, dict[str, Measured]]] = field(default_factory=list)
+    """On a store in memory."""
     latency: dict[str, tuple[Latency, Latency, int]] = field(default_factory=dict)
     """By store: the bare PUT, the acknowledgement, the linger in ms."""
     idle_memory_mb: float = 0.0
@@ -37,9 +37,13 @@ def render(results: Results, notes: str) -> str:
         " shared: trust the ratios within a run, not the absolute values.",
         "",
     ]
-    for direction in ("produce", "consume"):
-        lines += _throughput(results.throughput, direction)
-    lines += _latency(results)
+    if results.throughput:
+        for direction in ("produce", "consume"):
+            lines += _throughput(results.throughput, direction)
+    if results.broker_alone:
+        lines += _broker_alone(results.broker_alone)
+    if results.latency:
+        lines += _latency(results)
     if results.scale is not None:
         lines += _scale(results.scale)
     return "\n".join([*lines, notes.strip(), ""])
@@ -51,9 +55,9 @@ def _throughput(
     lines = [
         f"## {direction.capitalize()}",
         "",
-        "| records | Tidelog MB/s | Kafka MB/s | ratio |"
-        " Tidelog CPU s/GB | Kafka CPU s/GB | ratio |"
-        " Tidelog peak MB | Kafka peak MB | PUTs a GB | GETs a GB | bytes stored a byte |",
+        "| records | Tidelog MB/s | Kafka MB/s | ratio | Tidelog CPU s/GB (kernel) |"
+        " Kafka CPU s/GB (kernel) | ratio | Tidelog peak MB | Kafka peak MB | PUTs a GB |"
+        " GETs a GB | bytes stored a byte |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shape, found in rows:
@@ -61,8 +65,7 @@ def _throughput(
         peer = found.get("kafka", {}).get(direction)
         cells = [shape.label, f"{ours.megabytes_a_second:.0f}"]
         cells += _against(ours.megabytes_a_second, peer and peer.megabytes_a_second, "{:.0f}")
-        cells.append(f"{ours.cpu_seconds_a_gb:.2f}")
-        cells += _against(ours.cpu_seconds_a_gb, peer and peer.cpu_seconds_a_gb, "{:.2f}")
+        cells += [_cpu(ours), *_cpu_against(ours, peer)]
         cells.append(f"{ours.peak_memory_mb:.0f}")
         cells.append("-" if peer is None else f"{peer.peak_memory_mb:.0f}")
         cells += [f"{ours.puts_a_gb:.0f}", f"{ours.gets_a_gb:.0f}", f"{ours.bytes_put_a_byte:.3f}"]
@@ -74,6 +77,32 @@ def _against(ours: float, peer: float | None, form: str) -> list[str]:
     if not peer:
         return ["-", "-"]
     return [form.format(peer), f"{ours / peer:.2f}"]
+
+
+def _cpu(measured: Measured) -> str:
+    return f"{measured.cpu_seconds_a_gb:.2f} ({measured.kernel_seconds_a_gb:.2f})"
+
+
+def _cpu_against(ours: Measured, peer: Measured | None) -> list[str]:
+    if peer is None or not peer.cpu_seconds_a_gb:
+        return ["-", "-"]
+    return [_cpu(peer), f"{ours.cpu_seconds_a_gb / peer.cpu_seconds_a_gb:.2f}"]
+
+
+def _broker_alone(rows: Sequence[tuple[Shape, Mapping[str, Measured]]]) -> list[str]:
+    lines = [
+        "## Tidelog on a store in memory: the broker without its disk",
+        "",
+        "| records | produce MB/s | CPU s/GB (kernel) | consume MB/s | CPU s/GB (kernel) |",
+        "|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        produced, consumed = found["produce"], found["consume"]
+        lines.append(
+            f"| {shape.label} | {produced.megabytes_a_second:.0f} | {_cpu(produced)} |"
+            f" {consumed.megabytes_a_second:.0f} | {_cpu(consumed)} |"
+        )
+    return [*lines, ""]
 
 
 def _latency(results: Results) -> list[str]:

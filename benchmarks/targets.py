@@ -19,6 +19,8 @@ from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import KafkaServer
 
 GB = 1_000_000_000
+LOAD_SECONDS_MAX = 400.0
+"""A load ends by itself before."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -27,6 +29,8 @@ class Usage:
     """What a process has used so far."""
 
     cpu_seconds: float
+    kernel_seconds: float
+    """Of these, in the kernel: sockets, files, memory."""
     puts: float = 0
     gets: float = 0
     bytes_put: float = 0
@@ -36,6 +40,7 @@ class Usage:
         """What it has used between two readings."""
         return Usage(
             self.cpu_seconds - before.cpu_seconds,
+            self.kernel_seconds - before.kernel_seconds,
             self.puts - before.puts,
             self.gets - before.gets,
             self.bytes_put - before.bytes_put,
@@ -61,12 +66,14 @@ class Target:
     def usage(self) -> Usage:
         """CPU seconds of the process so far and, where it says, its requests to the store."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        cpu_seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        kernel_seconds = int(fields[12]) / _TICKS_PER_SECOND
+        cpu_seconds = int(fields[11]) / _TICKS_PER_SECOND + kernel_seconds
         if self.metrics_url is None:
-            return Usage(cpu_seconds)
+            return Usage(cpu_seconds, kernel_seconds)
         found = scrape(self.metrics_url)
         return Usage(
             cpu_seconds,
+            kernel_seconds,
             found.get('tidelog_store_operations_total{operation="put"}', 0),
             found.get('tidelog_store_operations_total{operation="get"}', 0),
             found.get('tidelog_store_bytes_total{operation="put"}', 0),
@@ -85,13 +92,19 @@ class Target:
         """Begin a new measurement of the peak."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
-    def load(self, kind: str, topic: str, **options: object) -> dict[str, Any]:
+    def load(self, kind: str, topic: str, **options: float | bool) -> dict[str, Any]:
         """Run one client load against it, in a process of its own."""
         command = [sys.executable, "-m", "benchmarks.load", kind]
         command += ["--bootstrap", self.bootstrap, "--topic", topic]
         for name, value in options.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+            option = name.replace("_", "-")
+            if isinstance(value, bool):
+                command.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                command += [f"--{option}", str(value)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS_MAX
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
         result: dict[str, Any] = json.loads(done.stdout)

@@ -19,10 +19,16 @@ class Shape(NamedTuple):
     partitions: int
     batch_bytes: int
     total_bytes: int
+    idempotent: bool = True
+    """Idempotent clients have at most five requests in flight."""
 
     @property
     def records(self) -> int:
         return max(1, self.total_bytes // self.record_bytes)
+
+    def share(self, share: float) -> Shape:
+        """The same with a part of the bytes."""
+        return self._replace(total_bytes=int(self.total_bytes * share))
 
     @property
     def label(self) -> str:
@@ -31,15 +37,23 @@ class Shape(NamedTuple):
         if self.record_bytes >= KIB:
             size = f"{self.record_bytes // KIB} KiB"
         batch = f"{self.batch_bytes // KIB} KiB"
-        return f"{size}, {self.partitions} partitions, batches of {batch}"
+        many = "" if self.idempotent else ", many in flight"
+        return f"{size}, {self.partitions} partitions, batches of {batch}{many}"
 
 
 SHAPES = (
     *(Shape(100, partitions, MIB, 100_000_000) for partitions in (1, 16, 256)),
     *(Shape(KIB, partitions, MIB, 1_000_000_000) for partitions in (1, 16, 256)),
     *(Shape(100 * KIB, partitions, MIB, 2_000_000_000) for partitions in (1, 16, 256)),
-    Shape(KIB, 16, 16 * KIB, 500_000_000),
+    Shape(KIB, 16, 16 * KIB, 200_000_000),
+    Shape(KIB, 16, 16 * KIB, 500_000_000, idempotent=False),
 )
+BROKER_ALONE = (
+    Shape(KIB, 16, MIB, 500_000_000),
+    Shape(KIB, 16, 16 * KIB, 200_000_000),
+    Shape(KIB, 16, 16 * KIB, 300_000_000, idempotent=False),
+)
+"""Measured once more on a store in memory, to tell the broker's cost from the file system's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ class Measured:
 
     megabytes_a_second: float
     cpu_seconds_a_gb: float
+    kernel_seconds_a_gb: float
     peak_memory_mb: float
     puts_a_gb: float
     gets_a_gb: float
@@ -68,6 +83,7 @@ def measure(targets: Sequence[Target], shape: Shape, run: int) -> dict[str, dict
                 topic,
                 record_bytes=shape.record_bytes,
                 batch_bytes=shape.batch_bytes,
+                idempotent=shape.idempotent,
                 **options,
             ),
             "consume": _direction(
@@ -77,7 +93,7 @@ def measure(targets: Sequence[Target], shape: Shape, run: int) -> dict[str, dict
     return found
 
 
-def _direction(target: Target, kind: str, topic: str, **options: int) -> Measured:
+def _direction(target: Target, kind: str, topic: str, **options: int | bool) -> Measured:
     target.reset_peak_memory()
     before = target.usage()
     result = target.load(kind, topic, **options)
@@ -86,6 +102,7 @@ def _direction(target: Target, kind: str, topic: str, **options: int) -> Measure
     return Measured(
         result["bytes"] / 1e6 / result["seconds"],
         used.cpu_seconds / gigabytes,
+        used.kernel_seconds / gigabytes,
         target.peak_memory_mb(),
         used.puts / gigabytes,
         used.gets / gigabytes,
