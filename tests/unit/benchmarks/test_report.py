@@ -1,0 +1,100 @@
+"""What the benchmarks' report says of given measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.latency import Latency
+from benchmarks.load import percentile
+from benchmarks.report import Results, notes_of, render
+from benchmarks.scale import Scale
+from benchmarks.targets import Usage
+from benchmarks.throughput import KIB, MIB, Measured, Shape
+
+SHAPE = Shape(KIB, 16, MIB, 1_000_000_000)
+OURS = Measured(200.0, 1.5, 0.5, 300.0, 250.0, 10.0, 1.01)
+PEERS = Measured(100.0, 3.0, 1.0, 600.0, 0.0, 0.0, 0.0)
+
+
+def row_of(document: str, label: str) -> list[str]:
+    """The cells of the first row with this label."""
+    line = next(line for line in document.splitlines() if line.startswith(f"| {label} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_sets_our_figures_against_the_peers() -> None:
+    found = {"tidelog": {"produce": OURS, "consume": OURS}}
+    found["kafka"] = {"produce": PEERS, "consume": PEERS}
+
+    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+
+    assert cells[1:4] == ["200", "100", "2.00"]
+    assert cells[4:7] == ["1.50 (0.50)", "3.00 (1.00)", "0.50"]
+    assert cells[7:] == ["300", "600", "250", "10", "1.010"]
+
+
+def test_without_a_peer_there_is_nothing_to_compare() -> None:
+    found = {"tidelog": {"produce": OURS, "consume": OURS}}
+
+    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+
+    assert cells[1:7] == ["200", "-", "-", "1.50 (0.50)", "-", "-"]
+
+
+def test_a_peer_that_used_no_measurable_time_is_no_divisor() -> None:
+    idle = replace(PEERS, cpu_seconds_a_gb=0.0)
+    found = {"tidelog": {"produce": OURS, "consume": OURS}}
+    found["kafka"] = {"produce": idle, "consume": idle}
+
+    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+
+    assert cells[5:7] == ["-", "-"]
+
+
+def test_an_acknowledgement_is_set_against_a_put_and_the_linger() -> None:
+    results = Results("make bench", latency={"disk": (Latency(3.0, 9.0), Latency(4.0, 12.0), 5)})
+
+    cells = row_of(render(results, ""), "disk")
+
+    assert cells[1:] == ["3.00", "9.00", "4.00", "12.00", "5", "0.50", "1.00"]
+
+
+def test_only_what_was_measured_is_in_the_report() -> None:
+    scale = Scale(80.0, 95.0, 0.5, 0.7, 0.004, 200.0, 198.0)
+
+    document = render(Results("make bench", scale=scale), "")
+
+    assert "1,000 partitions" in document
+    assert "## Produce" not in document
+    assert "## Acknowledgement" not in document
+
+
+def test_the_prose_of_the_report_before_is_kept(tmp_path: Path) -> None:
+    document = tmp_path / "BENCHMARKS.md"
+    assert notes_of(document) == "## What the figures mean"
+
+    document.write_text(render(Results("first"), "## What the figures mean\n\nMuch."))
+    document.write_text(render(Results("second"), notes_of(document)))
+
+    assert document.read_text().endswith("## What the figures mean\n\nMuch.\n")
+    assert "`second`" in document.read_text()
+
+
+def test_usage_is_what_was_used_between_two_readings() -> None:
+    before, after = Usage(1.0, 0.5, 10, 5, 1000, 500), Usage(3.5, 1.0, 14, 5, 1800, 500)
+
+    assert after.since(before) == Usage(2.5, 0.5, 4, 0, 800, 0)
+
+
+def test_a_percentile_of_few_values_is_one_of_them() -> None:
+    assert percentile([1.0], 0.99) == 1.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 3.0
+    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
+
+
+def test_a_share_of_a_shape_has_fewer_records_and_the_same_name() -> None:
+    part = SHAPE.share(0.1)
+
+    assert part.records == SHAPE.total_bytes // 10 // KIB
+    assert part.label == SHAPE.label
