@@ -206,11 +206,14 @@ class Extents:
         for index in indexes:
             yield self[index]
 
-    def of_max_timestamp(self) -> Extent | None:
-        """The first of those that hold the latest timestamp."""
-        if not self._keys:
-            return None
-        return self[int(np.frombuffer(self._max_timestamps, np.int64).argmax())]
+    def by_max_timestamp(self) -> Iterator[Extent]:
+        """The extents, those with the latest timestamp first, equal ones in offset order."""
+        times = np.frombuffer(self._max_timestamps, np.int64)
+        # A list, so that no view of the array is alive when it grows.
+        indexes = np.argsort(-times, kind="stable").tolist()
+        del times
+        for index in indexes:
+            yield self[index]
 
     def drop_below(self, offset: int) -> None:
         """Forget the extents that lie wholly below an offset."""

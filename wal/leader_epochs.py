@@ -59,8 +59,8 @@ class LeaderEpochs:
     ) -> tuple[LeaderEpoch, int]:
         """The largest epoch that is not above the one asked for, and the offset behind its last
         record; what an OffsetForLeaderEpoch answers. Undefined (-1, -1) for an epoch newer than
-        those known."""
-        if not self._starts or leader_epoch > self._starts[-1].leader_epoch:
+        those known, and for -1, which is none."""
+        if not self._starts or not 0 <= leader_epoch <= self._starts[-1].leader_epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         following = high_watermark
         for start in reversed(self._starts):

@@ -322,7 +322,7 @@ class WalWriter:
         self._wake.set()
 
     def _refuse_if_ended(self) -> None:
-        if self._failure is not None:
+        if self._failure is not None and not isinstance(self._failure, WalClosed):
             raise WalLost(f"{self._failure}; nothing was added") from self._failure
         if self._closing:
             raise WalClosed(f"the WAL of {self._incarnation} is closed; nothing was added")

@@ -147,7 +147,8 @@ class Broker:
         )
         for partition, image in images.items():
             tenure = world.tenures[partition][-1]
-            assert tenure.incarnation == self.incarnation
+            if tenure.incarnation != self.incarnation:
+                continue
             log = PartitionLog.from_image(image)
             if log.leader_epoch < tenure.leader_epoch:
                 log.begin_tenure(tenure.leader_epoch)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from awscrt.checksums import crc32c
 
 from tests.properties.wal.batches import EPOCH_0, batch, header, incarnation, topic_partition
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Slot
-from tidelog.records.batch import BatchHeader, checksum, crc32c
+from tidelog.records.batch import BatchHeader, checksum
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.object_format import (

@@ -9,8 +9,8 @@ def test_parts_of_an_object_are_served_without_a_copy() -> None:
     cache = TailCache(100)
     cache.put("a", b"0123456789")
     found = cache.get("a", 2, 3)
-    assert found == b"234"
     assert found is not None
+    assert bytes(found) == b"234"
     assert found.readonly
     assert cache.get("a", 8, 3) is None
     assert cache.get("b", 0, 1) is None
@@ -29,11 +29,11 @@ def test_the_longest_unused_object_goes_first() -> None:
 
 def test_pieces_that_were_read_by_range_are_kept_too() -> None:
     cache = TailCache(100)
-    assert cache.put("a", b"567", position=5) == b"567"
-    assert cache.get("a", 5, 2) == b"56"
+    assert bytes(cache.put("a", b"567", position=5)) == b"567"
+    assert bytes(cache.get("a", 5, 2) or b"") == b"56"
     assert cache.get("a", 6, 2) is None
     cache.put("a", b"56789", position=5)
-    assert cache.get("a", 5, 5) == b"56789"
+    assert bytes(cache.get("a", 5, 5) or b"") == b"56789"
     assert cache.size_bytes == 5
 
 
@@ -53,5 +53,5 @@ def test_a_view_stays_valid_when_its_object_is_dropped() -> None:
     view = cache.put("a", b"abc")
     cache.drop("a")
     cache.drop("a")
-    assert view == b"abc"
+    assert bytes(view) == b"abc"
     assert (cache.get("a", 0, 3), cache.size_bytes) == (None, 0)

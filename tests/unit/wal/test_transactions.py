@@ -163,7 +163,7 @@ def test_aborted_transactions_are_listed_where_they_touch_the_fetched_range() ->
     partition.end(A, 2, commit=False)  # 5
     partition.durable()
 
-    def aborted(start: int, upper: int) -> list[tuple[int, int, int, int]]:
+    def aborted(start: int, upper: int) -> list[tuple[int, ...]]:
         return [tuple(a) for a in partition.log.aborted_between(start, upper)]
 
     first, second = (A, 0, 2, 1), (A, 4, 5, 6)
