@@ -1,0 +1,326 @@
+"""How a coordinator rests on its log: answers when durable, timers, loading, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tidelog.clock import SystemClock
+from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.coordinator.runtime import (
+    Codec,
+    CoordinatorRefused,
+    CoordinatorRuntime,
+    RuntimeState,
+)
+from tidelog.errors import CorruptObject, Refused, TidelogError
+from tidelog.identifiers import Slot
+from tidelog.offload import InlineOffload
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.records import NewRecord, encode_batch
+from tidelog.storage.object_store import StoreOutcomeUnknown
+from tidelog.wal.writer import WalLost
+
+
+class Adder:
+    """A machine that adds up: "+3" is stored, "?" asks, "soon" adds 100 by a timer, "wait" is
+    answered by the next "+"."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.deadline_ms: int | None = None
+        self.parked: list[Token] = []
+
+    def apply(self, record: int) -> None:
+        self.total += record
+
+    def loaded(self, now: Now) -> Decision[int, int]:
+        return Decision()
+
+    def decide(self, command: str, token: Token, now: Now) -> Decision[int, int]:
+        if command.startswith("+"):
+            parked, self.parked = self.parked, []
+            added = int(command)
+            total = self.total + added
+            return Decision([added], [(each, total) for each in [*parked, token]])
+        if command == "soon":
+            self.deadline_ms = now.monotonic_ms + 20
+        if command == "wait":
+            self.parked.append(token)
+            return Decision()
+        return Decision(replies=[(token, self.total)])
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    def tick(self, now: Now) -> Decision[int, int] | None:
+        if self.deadline_ms is None or self.deadline_ms > now.monotonic_ms:
+            return None
+        self.deadline_ms = None
+        return Decision([100])
+
+
+def decode(key: bytes | None, value: bytes | None) -> int:
+    if value is None or not value.lstrip(b"-").isdigit():
+        raise Refused(f"{value!r} is no number")
+    return int(value)
+
+
+CODEC = Codec(lambda record: (b"", str(record).encode()), decode)
+
+
+@dataclass
+class Log:
+    """A log whose slots become durable when the test says so."""
+
+    stored: list[tuple[str, bytes | TidelogError]] = field(default_factory=list)
+    appended: list[bytes | None] = field(default_factory=list)
+    durable_end: int = 0
+    ended: bool = False
+    faults: int = 0
+    waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.stored
+
+    def append(self, records: Sequence[NewRecord], now_ms: int) -> Slot:
+        if self.ended:
+            raise WalLost("the WAL has ended")
+        self.appended += [record.value for record in records]
+        return Slot(len(self.appended) - 1)
+
+    def is_durable(self, slot: Slot) -> bool:
+        return slot < self.durable_end
+
+    def durable(self, slot: Slot) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters.append((slot, future))
+        return future
+
+    def make_durable(self) -> None:
+        self.durable_end = len(self.appended)
+        for slot, future in self.waiters:
+            if slot < self.durable_end and not future.done():
+                future.set_result(None)
+
+    def lose(self) -> None:
+        self.ended = True
+        for _, future in self.waiters:
+            if not future.done():
+                future.set_exception(WalLost("the slot is lost"))
+
+    async def read(self) -> AsyncIterator[tuple[str, bytes]]:
+        for key, data in list(self.stored):
+            await asyncio.sleep(0)
+            if isinstance(data, TidelogError):
+                self.faults += 1
+                raise data
+            yield key, data
+
+
+def batch(*values: int) -> bytes:
+    return bytes(encode_batch([NewRecord(str(each).encode()) for each in values]))
+
+
+Runtime = CoordinatorRuntime[str, int, int]
+Story = Callable[[Runtime, Log], Awaitable[None]]
+
+
+def tell(story: Story, log: Log | None = None, *, fresh: Callable[[], bool] = lambda: True) -> None:
+    log = log or Log()
+
+    async def main() -> None:
+        runtime: Runtime = CoordinatorRuntime(
+            "numbers-0", log, Adder, CODEC, SystemClock(), InlineOffload(), fresh
+        )
+        task = asyncio.create_task(runtime.run())
+        async with asyncio.timeout(10):
+            await story(runtime, log)
+            runtime.stop()
+            await task
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the others run until this holds; `tell` bounds the time."""
+    for _ in range(10_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+
+
+def test_an_answer_waits_until_its_records_are_durable() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        answer = runtime.submit("+3")
+        assert log.appended == [b"3"]
+        await settle()
+        assert not answer.done()
+        log.make_durable()
+        assert await answer == 3
+
+    tell(story)
+
+
+def test_a_question_waits_for_what_was_appended_before_it() -> None:
+    """It sees a state that could still be lost, so it is not answered before that is safe."""
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+3")
+        question = runtime.submit("?")
+        await settle()
+        assert not question.done()
+        log.make_durable()
+        assert await question == 3
+        assert (await runtime.submit("?")) == 3
+
+    tell(story)
+
+
+def test_later_decisions_rest_on_what_is_not_durable_yet() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        answers = [runtime.submit("+3"), runtime.submit("+4")]
+        log.make_durable()
+        assert [await answer for answer in answers] == [3, 7]
+
+    tell(story)
+
+
+def test_a_parked_request_is_answered_by_a_later_decision_when_that_is_durable() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        parked = runtime.submit("wait")
+        answer = runtime.submit("+5")
+        await settle()
+        assert not parked.done()
+        log.make_durable()
+        assert (await parked, await answer) == (5, 5)
+
+    tell(story)
+
+
+def test_timers_run_out_without_a_request() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        await runtime.submit("soon")
+        await until(lambda: log.appended == [b"100"])
+        log.make_durable()
+        assert await runtime.submit("?") == 100
+
+    tell(story)
+
+
+def test_a_lost_slot_leaves_its_requests_undecided() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        answer = runtime.submit("+3")
+        log.lose()
+        with pytest.raises(CoordinatorRefused) as refused:
+            await answer
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(CoordinatorRefused):
+            runtime.submit("+4")
+
+    tell(story)
+
+
+def test_whoever_waits_is_sent_away_at_the_end() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        waiting = [runtime.submit("wait"), runtime.submit("+3")]
+        runtime.stop()
+        for answer in waiting:
+            with pytest.raises(CoordinatorRefused) as refused:
+                await answer
+            assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(CoordinatorRefused):
+            runtime.submit("?")
+        log.make_durable()
+        await settle()
+
+    tell(story)
+
+
+def test_a_broker_whose_lease_is_not_fresh_says_nothing_of_its_state() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        with pytest.raises(CoordinatorRefused) as refused:
+            await runtime.submit("?")
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    tell(story, fresh=lambda: False)
+
+
+def test_a_request_whose_sender_has_gone_disturbs_nobody() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        gone, stays = runtime.submit("wait"), runtime.submit("wait")
+        gone.cancel()
+        runtime.submit("+1")
+        log.make_durable()
+        assert await stays == 1
+
+    tell(story)
+
+
+# Loading.
+
+
+def test_the_log_is_read_before_anything_is_answered() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        assert runtime.state is RuntimeState.LOADING
+        with pytest.raises(CoordinatorRefused) as refused:
+            runtime.submit("?")
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert await runtime.submit("?") == 6
+
+    tell(story, Log([("a", batch(1, 2)), ("b", batch(3))]))
+
+
+def test_an_empty_log_is_ready_at_once() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        assert await runtime.submit("?") == 0
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (("wal/b", bytes(encode_batch([NewRecord(b"three")]))), "no number"),
+        (("wal/b", batch(1)[:-1] + b"?"), "checksum"),
+        (("wal/b", CorruptObject("wal/b", "it is missing")), "missing"),
+    ],
+)
+def test_a_log_that_cannot_be_read_stops_its_coordinator_and_names_the_object(
+    stored: tuple[str, bytes | TidelogError], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        with pytest.raises(CoordinatorRefused) as refused:
+            runtime.submit("?")
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        (record,) = caplog.records
+        assert record.__dict__["key"] == "wal/b"
+        assert said in record.__dict__["why"]
+
+    tell(story, Log([("wal/a", batch(1)), stored]))
+
+
+def test_a_store_that_does_not_answer_is_asked_again_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.coordinator.runtime.LOAD_RETRY_SECONDS", 0.001)
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: log.faults == 1)
+        log.stored[1] = ("b", batch(2))
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert await runtime.submit("?") == 3
+
+    fault = StoreOutcomeUnknown("b", "no answer")
+    tell(story, Log([("a", batch(1)), ("b", fault)]))
