@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.exits import REFUSED
-from tidelog.storage.bucket_admin import BucketReport, check_bucket, create_bucket
+
+if TYPE_CHECKING:
+    from tidelog.storage.bucket_admin import BucketReport
+
+# boto3 takes its time to import, and 17 MB: only the commands that need it do.
 
 
 @click.group()
@@ -22,6 +27,8 @@ def bucket() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(url: str, as_json: bool) -> None:
     """Create the bucket of s3://BUCKET/PREFIX, and the rule that ends incomplete uploads."""
+    from tidelog.storage.bucket_admin import create_bucket
+
     done = create_bucket(url)
     if as_json:
         print(json.dumps(asdict(done)))
@@ -35,6 +42,8 @@ def create(url: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(url: str, as_json: bool) -> None:
     """Say whether brokers can run on s3://BUCKET/PREFIX, and what stands against it."""
+    from tidelog.storage.bucket_admin import check_bucket
+
     report = check_bucket(url)
     if as_json:
         print(json.dumps({"ok": report.ok, **asdict(report)}))
