@@ -35,15 +35,17 @@ def lines(text: str) -> list[Line]:
 
 
 def names_of_tests(path: Path) -> set[str]:
-    """Names of the test functions, with their class if they have one."""
+    """Names of the tests: functions, classes (also those made of state machines), methods."""
     names = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.ClassDef):
             functions = (inner for inner in node.body if isinstance(inner, ast.FunctionDef))
-            names |= {f"{node.name}::{function.name}" for function in functions}
-    return {name for name in names if name.rpartition("::")[2].startswith("test_")}
+            names |= {node.name, *(f"{node.name}::{function.name}" for function in functions)}
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {name for name in names if name.rpartition("::")[2].startswith(("test_", "Test"))}
 
 
 def make_targets() -> set[str]:
