@@ -104,42 +104,43 @@ async def _answer(
     failure = None
     if submission is not None:
         try:
-            async with asyncio.timeout(max(request.timeout_ms, 1) / 1000):
+            # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
+            seconds = None if request.acks == 0 else max(request.timeout_ms, 1) / 1000
+            async with asyncio.timeout(seconds):
                 await submission.done
                 if request.acks != 0:
                     await _durable(broker, submission)
         except TimeoutError:
+            # Else a store that stands still would fill the memory with what is sent again.
+            outcome = "nothing was appended" if submission.withdraw() else "it may still become so"
             failure = AppendFailed(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"not durable within {request.timeout_ms} ms; it may still become so",
+                f"not durable within {request.timeout_ms} ms; {outcome}",
             )
         except TidelogError as error:
             failure = AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
-    if request.acks == 0:
-        _close_on_failure(outcomes)
-        return None
     responses = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
             result = _result(broker, outcome, failure)
             _count(broker.metrics, data, result)
+            if request.acks == 0:
+                _close_on_failure(result)
+                continue
             answered.append(_partition_response(data.index, result))
         responses.append(
             TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=answered
             )
         )
-    return ProduceResponse(responses=responses)
+    return ProduceResponse(responses=responses) if request.acks != 0 else None
 
 
-def _close_on_failure(outcomes: list[list[AppendItem | AppendFailed]]) -> None:
+def _close_on_failure(result: Appended | AppendFailed) -> None:
     """With acks 0 a closed connection is the only way to say that something was refused."""
-    for of_topic in outcomes:
-        for outcome in of_topic:
-            failure = outcome.result if isinstance(outcome, AppendItem) else outcome
-            if isinstance(failure, AppendFailed):
-                raise CloseConnection("acks_0_failed", f"{failure.code.name}: {failure.message}")
+    if isinstance(result, AppendFailed):
+        raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
 
 
 async def _durable(broker: DataServices, submission: Submission) -> None:

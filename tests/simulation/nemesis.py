@@ -5,39 +5,93 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 
 from tests.simulation.cluster import SimulatedCluster, spare_host
 from tests.simulation.process import SimulatedProcess
 
 _PUT_WAIT_SECONDS_MAX = 2.0
+_PREFIXES = ("", "cluster/", "cluster/", "wal/")
+"""What a broker may be cut off from: everything, leases and metadata, or its WAL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What kind of run it is: weights of the faults, and whether they may overlap."""
+
+    weights: Mapping[str, int]
+    overlapping: bool = True
+
+
+PROFILES: Mapping[str, Profile] = {
+    "mixed": Profile(
+        {
+            "kill": 5,
+            "kill during put": 5,
+            "kill twice": 3,
+            "pause": 3,
+            "take over": 3,
+            "usurp": 1,
+            "second process": 2,
+            "isolation": 3,
+            "store burst": 3,
+            "store faults": 5,
+            "resets": 3,
+            "silence": 2,
+            "partition": 2,
+        }
+    ),
+    "crashes": Profile(
+        {"kill": 4, "kill during put": 4, "kill twice": 2, "store faults": 3, "resets": 1}
+    ),
+    "zombies": Profile({"take over": 2, "usurp": 3, "pause": 1}, overlapping=False),
+    "weather": Profile(
+        {
+            "store burst": 3,
+            "store faults": 6,
+            "isolation": 2,
+            "pause": 2,
+            "resets": 3,
+            "silence": 2,
+            "partition": 2,
+            "kill during put": 1,
+        }
+    ),
+}
+
+
+def profile_of(seed: int) -> str:
+    """Seeds take the profiles in turn, so that a few of them meet all."""
+    return list(PROFILES)[seed % len(PROFILES)]
 
 
 class Nemesis:
     """One fault after the other, sometimes several at once."""
 
-    def __init__(self, cluster: SimulatedCluster, seed: int | str) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: int) -> None:
         self._cluster = cluster
         self._loop = cluster.loop
         self._random = random.Random(f"nemesis {seed}")
+        self._profile = PROFILES[profile_of(seed)]
         self.counts: Counter[str] = Counter()
         self._usual = replace(cluster.store.settings)
         self._background: dict[asyncio.Task[None], None] = {}
-        self._faults: list[tuple[int, str, Callable[[], Awaitable[None]]]] = [
-            (5, "kill", self._kill),
-            (5, "kill during put", self._kill_during_put),
-            (3, "kill twice", self._kill_twice),
-            (3, "pause", self._pause),
-            (3, "take over", self._take_over),
-            (2, "second process", self._second_process),
-            (3, "isolation", self._isolate),
-            (3, "store burst", self._store_burst),
-            (5, "store faults", self._store_faults),
-            (3, "resets", self._resets),
-            (2, "silence", self._silence),
-            (2, "partition", self._partition),
-        ]
+        self._faults: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill": self._kill,
+            "kill during put": self._kill_during_put,
+            "kill twice": self._kill_twice,
+            "pause": self._pause,
+            "take over": self._take_over,
+            "usurp": self._usurp,
+            "second process": self._second_process,
+            "isolation": self._isolate,
+            "store burst": self._store_burst,
+            "store faults": self._store_faults,
+            "resets": self._resets,
+            "silence": self._silence,
+            "partition": self._partition,
+        }
 
     async def run(self, seconds: float, pause_seconds_mean: float) -> None:
         """Inject faults for so long."""
@@ -46,11 +100,15 @@ class Nemesis:
             await asyncio.sleep(self._random.expovariate(1.0 / pause_seconds_mean))
             if self._loop.time() >= end:
                 break
-            name, fault = self._choose()
+            name = self._random.choices(
+                list(self._profile.weights), list(self._profile.weights.values())
+            )[0]
             self.counts[name] += 1
-            task = asyncio.create_task(self._inject(fault), name=f"fault {name}")
+            task = asyncio.create_task(self._inject(name), name=f"fault {name}")
             self._background[task] = None
             task.add_done_callback(self._background.pop)
+            if not self._profile.overlapping:
+                await asyncio.wait([task], timeout=end - self._loop.time())
 
     async def heal(self) -> None:
         """End every fault: all processes run, all connections can be made, the store serves."""
@@ -67,13 +125,8 @@ class Nemesis:
             if not self._cluster.brokers(broker_id):
                 self._cluster.start_broker(broker_id)
 
-    def _choose(self) -> tuple[str, Callable[[], Awaitable[None]]]:
-        weights = [weight for weight, _, _ in self._faults]
-        _, name, fault = self._random.choices(self._faults, weights)[0]
-        return name, fault
-
-    async def _inject(self, fault: Callable[[], Awaitable[None]]) -> None:
-        await fault()
+    async def _inject(self, name: str) -> None:
+        await self._faults[name]()
 
     def _victim(self) -> SimulatedProcess | None:
         running = [one for one in self._cluster.brokers() if not one.paused]
@@ -133,6 +186,18 @@ class Nemesis:
         await asyncio.sleep(self._random.uniform(8.0, 25.0))
         victim.resume()
 
+    async def _usurp(self) -> None:
+        """Let another process take over while it can neither renew its lease nor read that it has
+        been superseded, but goes on to write its WAL and to answer its clients."""
+        victim = self._victim()
+        if victim is None:
+            return
+        seconds = self._random.uniform(18.0, 30.0)
+        self._cluster.store.isolate(victim, seconds, "cluster/")
+        await asyncio.sleep(self._random.uniform(0.0, 2.0))
+        self._start_rival(victim)
+        await asyncio.sleep(seconds)
+
     async def _second_process(self) -> None:
         """A second process with the same id while the first is well."""
         victim = self._victim()
@@ -149,15 +214,17 @@ class Nemesis:
     # --- store and network ---
 
     async def _isolate(self) -> None:
-        """Cut it off from the store but not from its clients; perhaps another one takes over."""
+        """Cut it off from the store, or a part of it, but not from its clients; another one may
+        take over meanwhile. (Object stores throttle by prefix.)"""
         victim = self._victim()
         if victim is None:
             return
+        prefix = self._random.choice(_PREFIXES)
         if self._random.random() < 0.3:
-            self._cluster.store.isolate(victim, self._random.uniform(0.3, 10.0))
+            self._cluster.store.isolate(victim, self._random.uniform(0.3, 10.0), prefix)
             return
         # Long enough for another process to take over while it still answers its clients.
-        self._cluster.store.isolate(victim, self._random.uniform(15.0, 40.0))
+        self._cluster.store.isolate(victim, self._random.uniform(15.0, 40.0), prefix)
         await asyncio.sleep(self._random.uniform(0.0, 3.0))
         self._start_rival(victim)
 

@@ -15,7 +15,7 @@ from tests.simulation.history import History, Isolation, Key
 from tests.simulation.log_client import LogClient
 from tests.simulation.logs import traced
 from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
-from tests.simulation.nemesis import Nemesis
+from tests.simulation.nemesis import Nemesis, profile_of
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.store import SimulatedStore, StoreSettings
@@ -77,7 +77,8 @@ class Result:
         """The run in one line."""
         counts = self.counts
         return (
-            f"seed {self.seed:<6} {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
+            f"seed {self.seed:<6} {profile_of(self.seed):<7}"
+            f" {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
             f" steps={self.steps} acked={counts['values acknowledged']}"
             f" read={counts['values read']} unknown={counts['send unknown']}"
             f" retried={counts['retried']} kills={counts['exit killed']}"

@@ -112,7 +112,7 @@ class SimulatedStore:
         self._under_way: dict[SimulatedProcess, dict[_Call, None]] = {}
         self._unavailable_until = 0.0
         self._unavailable_share = 0.0
-        self._isolated_until: dict[SimulatedProcess, float] = {}
+        self._isolated: dict[SimulatedProcess, tuple[float, str]] = {}
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -128,16 +128,16 @@ class SimulatedStore:
         self.counts["bursts"] += 1
         self._note(f"refuses {share:.2f} of the requests for {seconds:.3f} s")
 
-    def isolate(self, process: SimulatedProcess, seconds: float) -> None:
-        """Let no request of this process through for a while."""
-        self._isolated_until[process] = self.loop.time() + seconds
+    def isolate(self, process: SimulatedProcess, seconds: float, prefix: str = "") -> None:
+        """Let no request of this process for keys with a prefix through for a while."""
+        self._isolated[process] = (self.loop.time() + seconds, prefix)
         self.counts["isolations"] += 1
-        self._note(f"is out of reach of {process.name} for {seconds:.3f} s")
+        self._note(f"{prefix!r} is out of reach of {process.name} for {seconds:.3f} s")
 
     def heal(self) -> None:
         """Serve every request from now on. What is delayed already still arrives."""
         self._unavailable_until = 0.0
-        self._isolated_until.clear()
+        self._isolated.clear()
         for name in ("refused", "reply_lost", "request_lost", "delayed", "repeated", "slow"):
             setattr(self.settings, f"{name}_probability", 0.0)
         self._note("healed")
@@ -163,7 +163,7 @@ class SimulatedStore:
             return future
         self.counts[kind] += 1
         writes = kind in ("put", "delete")
-        fault = self._fault(process, writes, conditional)
+        fault = self._fault(process, key, writes, conditional)
         call = _Call(kind, key, action, conditional, fault, future)
         self._under_way[process][call] = None
         future.add_done_callback(
@@ -236,10 +236,11 @@ class SimulatedStore:
                 self._later(late, self._apply, call, 0.0)
                 self.counts["applied after death"] += 1
 
-    def _fault(self, process: SimulatedProcess, writes: bool, conditional: bool) -> Fault:
+    def _fault(self, process: SimulatedProcess, key: str, writes: bool, conditional: bool) -> Fault:
         settings = self.settings
         chance = self._random.random()
-        if self.loop.time() < self._isolated_until.get(process, 0.0):
+        until, prefix = self._isolated.get(process, (0.0, ""))
+        if self.loop.time() < until and key.startswith(prefix):
             return "request lost" if writes and chance < 0.5 else "refused"
         if self.loop.time() < self._unavailable_until and chance < self._unavailable_share:
             return "refused"

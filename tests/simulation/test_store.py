@@ -176,6 +176,10 @@ def test_one_process_can_be_cut_off_from_the_store() -> None:
             await world.view().get("other1")
         world.store.heal()
         await world.view().put("k", b"v")
+        world.store.isolate(world.process, 10, "a/")
+        await world.view().get("k")
+        with pytest.raises(StoreNotApplied):
+            await world.view().get("a/k")
 
     simulate(story, unknown_seconds_max=0.1, slow_probability=0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from tidelog.storage import sequence
 from tidelog.wal import partition_log
 from tidelog.wal.extents import Advance
 from tidelog.wal.fencing import _Sealer
+from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.producer_state import ProducerState
 from tidelog.wal.writer import WalWriter
@@ -35,7 +37,6 @@ def _no_sequence_check() -> list[_Patch]:
 
 def _acknowledge_early() -> list[_Patch]:
     """Nobody waits for the slot to be durable."""
-    import asyncio
 
     def durable(self: WalWriter, slot: Slot) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,6 +67,31 @@ def _no_seal() -> list[_Patch]:
         return await _Sealer(store, clock, entropy, dead).guess_tail(start)
 
     return [(takeover, "seal", seal)]
+
+
+def _end_too_low() -> list[_Patch]:
+    """A take-over stops reading one slot before the seal."""
+    right = takeover.seal
+
+    async def seal(*arguments: Any) -> Slot:
+        return Slot(max(0, await right(*arguments) - 1))
+
+    return [(takeover, "seal", seal)]
+
+
+def _replay_skips_slots() -> list[_Patch]:
+    """Recovery passes over what lies in some slots."""
+    right = SlotIndex.entries
+
+    def entries(self: SlotIndex, *arguments: Any) -> Any:
+        return () if self.header.slot % 8 == 5 else right(self, *arguments)
+
+    return [(SlotIndex, "entries", entries)]
+
+
+def _checkpoint_too_new() -> list[_Patch]:
+    """A checkpoint holds a part of the slot with which replay begins."""
+    return [(WalWriter, "begin_slot", lambda self: self.slot)]
 
 
 def _taken_is_mine() -> list[_Patch]:
@@ -131,6 +157,9 @@ VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
     "acknowledge-early": _acknowledge_early,
     "acknowledge-out-of-order": _acknowledge_out_of_order,
     "no-seal": _no_seal,
+    "end-too-low": _end_too_low,
+    "replay-skips-slots": _replay_skips_slots,
+    "checkpoint-too-new": _checkpoint_too_new,
     "taken-is-mine": _taken_is_mine,
     "unknown-is-lost": _unknown_is_lost,
     "watermark-behind": _watermark_behind,
