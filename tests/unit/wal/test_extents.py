@@ -39,12 +39,15 @@ def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
     extents = Extents(THREE)
     assert list(extents.since_timestamp(31)) == list(THREE[1:])
     assert list(extents.since_timestamp(51)) == []
-    assert extents.of_max_timestamp() == THREE[1]
-    assert Extents().of_max_timestamp() is None
+    assert [each.max_timestamp for each in extents.by_max_timestamp()] == sorted(
+        (each.max_timestamp for each in THREE), reverse=True
+    )
+    assert list(Extents().by_max_timestamp()) == []
 
 
-def test_of_equal_times_the_first_is_taken() -> None:
-    assert Extents([extent(0, 0, 5), extent(1, 1, 5)]).of_max_timestamp() == extent(0, 0, 5)
+def test_of_equal_times_the_first_comes_first() -> None:
+    two = [extent(0, 0, 5), extent(1, 1, 5)]
+    assert list(Extents(two).by_max_timestamp()) == two
 
 
 def test_it_grows_while_someone_goes_through_it() -> None:
