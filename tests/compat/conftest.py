@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,13 @@ from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import kafka_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
-NPM_PACKAGES = ("kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1", "zstd-codec@0.1.5")
+NPM_PACKAGES = (
+    "kafkajs@2.2.4",
+    "kafkajs-snappy@1.1.0",
+    "kafkajs-lz4@1.2.1",
+    "zstd-codec@0.1.5",
+    "fzstd@0.1.1",
+)
 RequireTool = Callable[[str], str]
 TOOL_OF_CLIENT = {"java": "java", "kafkajs": "npm", "kcat": "kcat"}
 
@@ -48,7 +55,8 @@ def kafka_lib(require_tool: RequireTool) -> Path:
 @pytest.fixture(scope="session")
 def npm_modules(require_tool: RequireTool) -> Path:
     require_tool("npm")
-    folder = CACHE / "npm"
+    # Another list of packages gets another folder.
+    folder = CACHE / f"npm-{zlib.crc32(' '.join(NPM_PACKAGES).encode()):08x}"
     if not (folder / "complete").exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}')

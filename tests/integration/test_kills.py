@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -128,13 +129,26 @@ def check(load: Load, found: dict[int, list[tuple[int, int]]]) -> None:
     assert wrong == {}, "acknowledged records that are lost or elsewhere"
 
 
+def wait_for_puts_in_flight(broker: BrokerProcess, seconds_max: float = 30) -> None:
+    """Look at the broker's metrics until WAL objects are being uploaded; the kill comes at once."""
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        with urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        begun, durable = counts["tidelog_wal_puts_total"], counts["tidelog_wal_slots_total"]
+        if float(begun) > float(durable):
+            return
+    raise AssertionError("no PUT was ever in flight")
+
+
 def run_kills(store: str, folder: Path, kills: int, seed: int) -> None:
     """Kill and restart the broker under load; then read everything."""
     chance = random.Random(seed)
     listen = f"127.0.0.1:{free_ports(1)[0]}"
     log = folder / "broker.log"
     with contextlib.ExitStack() as stack:
-        broker = BrokerProcess.start(store, log, listen=listen)
+        broker = BrokerProcess.start(store, log, listen=listen, http="127.0.0.1:0")
         stack.callback(lambda: broker.kill())
         admin = AdminClient({"bootstrap.servers": broker.kafka})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
@@ -148,11 +162,12 @@ def run_kills(store: str, folder: Path, kills: int, seed: int) -> None:
             while len(load.acknowledged) < before + 200:
                 load._stop.wait(0.01)
             load._stop.wait(chance.uniform(0, 0.3))
+            wait_for_puts_in_flight(broker)
             under_way += load.unacknowledged > 0
             broker.kill()
-            broker = BrokerProcess.start(store, log, listen=listen)
+            broker = BrokerProcess.start(store, log, listen=listen, http="127.0.0.1:0")
         load.stop()
-        assert under_way == kills, "some kills met no PUT in flight"
+        assert under_way == kills, "some kills met no unacknowledged record"
         check(load, read_all(broker.kafka))
         print(
             f"{kills} kills, {load.sent} records sent, {len(load.acknowledged)} acknowledged,"

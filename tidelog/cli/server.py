@@ -24,6 +24,7 @@ from tidelog.cli.address import Address, shown
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster import processes
 from tidelog.entropy import SystemEntropy
+from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
@@ -95,14 +96,7 @@ async def _serve(
         process=processes.current(),
         is_running=processes.is_running,
     )
-    health = None
-    if http is not None:
-        health = HealthServer(
-            *http,
-            health=broker.faults,
-            exposition=metrics.exposition,
-            connections_max=settings.integer("http.connections.max"),
-        )
+    health = None if http is None else _health_server(http, broker, metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.stop)
@@ -117,6 +111,23 @@ async def _serve(
             health.close()
         offload.close()
         await store.close()
+
+
+def _health_server(
+    address: tuple[str, int], broker: Broker, metrics: BrokerMetrics
+) -> HealthServer:
+    try:
+        return HealthServer(
+            *address,
+            health=broker.faults,
+            exposition=metrics.exposition,
+            connections_max=broker.settings.integer("http.connections.max"),
+        )
+    except OSError as error:
+        raise Refused(
+            f"cannot listen on {shown(address)}: {error.strerror}; stop what listens there or"
+            " choose another address with --http"
+        ) from error
 
 
 async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) -> None:

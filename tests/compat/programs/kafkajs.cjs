@@ -6,15 +6,17 @@ const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = require("kafkaj
 const SnappyCodec = require("kafkajs-snappy");
 const LZ4 = require("kafkajs-lz4");
 const { ZstdCodec } = require("zstd-codec");
+const fzstd = require("fzstd");
 
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec;
 CompressionCodecs[CompressionTypes.LZ4] = new LZ4().codec;
 
-// KafkaJS takes any codec of this shape; this one is WebAssembly, so that nothing has to be compiled.
+// KafkaJS takes any codec of this shape; these need no compiler. zstd-codec compresses, fzstd also reads
+// frames that do not tell their size, as librdkafka and Java write them.
 const zstd = new Promise((resolve) => ZstdCodec.run((library) => resolve(new library.Simple())));
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   compress: async (encoder) => Buffer.from((await zstd).compress(encoder.buffer)),
-  decompress: async (buffer) => Buffer.from((await zstd).decompress(buffer)),
+  decompress: async (buffer) => Buffer.from(fzstd.decompress(buffer)),
 });
 
 const bytes = (text) => (text === "-" ? null : Buffer.from(text, "hex"));

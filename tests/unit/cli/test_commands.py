@@ -164,3 +164,12 @@ def test_a_server_on_a_taken_port_says_so(
     result = command("server", "--store", f"file://{tmp_path}", "--listen", broker.kafka)
     assert result.code == 1
     assert broker.kafka in result.err
+
+
+def test_a_server_whose_http_port_is_taken_says_so(
+    command: Command, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--http", broker.http)
+    result = command("server", "--store", f"file://{tmp_path}", *arguments)
+    assert result.code == 1
+    assert broker.http in result.err
