@@ -1,0 +1,85 @@
+"""What the transaction coordinator decides: records and replies, and markers to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidelog.coordinator.decision import Decision, Token, Turn
+from tidelog.coordinator.transaction.commands import Reply
+from tidelog.coordinator.transaction.log_records import TransactionRecord, TransactionStored
+from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
+from tidelog.identifiers import ProducerEpoch, ProducerId
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """The markers of one decided transaction, to be written until MarkersSettled names each."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    coordinator_epoch: int
+    commit: bool
+    ordinal: int
+    transaction_version: int
+    partitions: frozenset[EnlistedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDecision(Decision[TransactionRecord, Reply]):
+    """A decision with what else may follow from it.
+
+    `replies_when_appended` may be given as soon as the records are appended. `markers` go to
+    leaders that share the coordinator's WAL at once, right behind the records, and to all others
+    when the records are durable (rule H3).
+    """
+
+    replies_when_appended: Sequence[tuple[Token, Reply]] = ()
+    markers: Sequence[Markers] = ()
+
+
+@dataclass(slots=True)
+class TransactionTurn(Turn[TransactionRecord, Reply]):
+    """A decision being made."""
+
+    replies_when_appended: list[tuple[Token, Reply]] = field(default_factory=list)
+    markers: list[Markers] = field(default_factory=list)
+
+    def reply_when_appended(self, token: Token, reply: Reply) -> None:
+        """Answer a request without waiting until the answer is durable."""
+        self.replies_when_appended.append((token, reply))
+
+    def store(self, transactional_id: str, transaction: Transaction) -> None:
+        """Have the transaction written."""
+        self.persist(TransactionStored(transactional_id, transaction))
+
+    def decide_outcome(
+        self, transactional_id: str, prepared: Transaction, coordinator_epoch: int
+    ) -> None:
+        """Have a decided transaction written, and its markers; without partitions it has ended."""
+        self.store(transactional_id, prepared)
+        if prepared.partitions:
+            self.markers.append(markers_of(transactional_id, prepared, coordinator_epoch))
+        else:
+            self.store(transactional_id, prepared.completed(self.now.time_ms))
+
+    def decision(self) -> TransactionDecision:
+        """What was decided."""
+        return TransactionDecision(
+            self.records, self.replies, self.replies_when_appended, self.markers
+        )
+
+
+def markers_of(transactional_id: str, prepared: Transaction, coordinator_epoch: int) -> Markers:
+    """All markers of a decided transaction."""
+    return Markers(
+        transactional_id,
+        prepared.producer_id,
+        prepared.producer_epoch,
+        coordinator_epoch,
+        prepared.state.is_commit,
+        prepared.ordinal,
+        prepared.client_version,
+        prepared.partitions,
+    )

@@ -1,0 +1,125 @@
+"""InitProducerId with a transactional id: who is its producer from now on."""
+
+from __future__ import annotations
+
+from tidelog.coordinator.decision import Token
+from tidelog.coordinator.transaction.commands import (
+    FreshIdNeeded,
+    IdentityReply,
+    InitProducer,
+)
+from tidelog.coordinator.transaction.decision import TransactionTurn
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.states import TransactionState
+from tidelog.coordinator.transaction.transaction import (
+    NO_EPOCH,
+    NO_ID,
+    Transaction,
+    created,
+    is_exhausted,
+)
+from tidelog.identifiers import ProducerEpoch
+from tidelog.protocol.error_codes import ErrorCode
+
+
+def init_producer(
+    asked: InitProducer,
+    before: Transaction | None,
+    settings: TransactionSettings,
+    coordinator_epoch: int,
+    token: Token,
+    turn: TransactionTurn,
+) -> None:
+    """Give the producer its identity, fence the one before, or say why not."""
+    error = _error(asked, before, settings)
+    if error is not ErrorCode.NONE:
+        turn.reply(token, IdentityReply(error))
+    elif before is None:
+        _create(asked, token, turn)
+    elif before.state is TransactionState.ONGOING:
+        _fence(asked, before, coordinator_epoch, token, turn)
+    elif before.is_exhausted:
+        _rotate(asked, before, token, turn)
+    else:
+        _bump(asked, before, token, turn)
+
+
+def _error(
+    asked: InitProducer, before: Transaction | None, settings: TransactionSettings
+) -> ErrorCode:
+    producer_id, epoch = asked.identity
+    if not asked.transactional_id or (producer_id == NO_ID) != (epoch == NO_EPOCH):
+        return ErrorCode.INVALID_REQUEST
+    if not 0 < asked.timeout_ms <= settings.timeout_ms_max:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    if before is None:
+        return ErrorCode.NONE
+    if before.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    # The previous id is right when the answer was lost that came with the new one.
+    is_repeat = producer_id == before.previous_producer_id and is_exhausted(epoch)
+    if producer_id not in (NO_ID, before.producer_id) and not is_repeat:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.NONE
+
+
+def _create(asked: InitProducer, token: Token, turn: TransactionTurn) -> None:
+    # A producer that was forgotten and knows an identity begins anew too.
+    if asked.fresh_id is None:
+        turn.reply_when_appended(token, FreshIdNeeded())
+        return
+    after = created(asked.fresh_id, asked.timeout_ms, turn.now.time_ms)
+    _take_over(asked, after, token, turn)
+
+
+def _fence(
+    asked: InitProducer,
+    before: Transaction,
+    coordinator_epoch: int,
+    token: Token,
+    turn: TransactionTurn,
+) -> None:
+    """Abort the open transaction under an epoch that nobody is given; the producer asks again.
+
+    If it is the transaction's own producer that asks, its repetition is known by its epoch.
+    (Kafka under TV1 forgets that, and so fences a lone producer that goes on from its own epoch.)
+    """
+    is_own = asked.identity == (before.producer_id, before.producer_epoch)
+    last_epoch = before.producer_epoch if is_own else NO_EPOCH
+    prepared = before.fenced(last_epoch, turn.now.time_ms)
+    turn.decide_outcome(asked.transactional_id, prepared, coordinator_epoch)
+    turn.reply(token, IdentityReply(ErrorCode.CONCURRENT_TRANSACTIONS))
+
+
+def _rotate(asked: InitProducer, before: Transaction, token: Token, turn: TransactionTurn) -> None:
+    if asked.fresh_id is None:
+        turn.reply_when_appended(token, FreshIdNeeded())
+        return
+    is_successor = asked.identity.epoch == NO_EPOCH
+    last_epoch = NO_EPOCH if is_successor else before.producer_epoch
+    after = before.rotated(asked.fresh_id, last_epoch, asked.timeout_ms, turn.now.time_ms)
+    _take_over(asked, after, token, turn)
+
+
+def _bump(asked: InitProducer, before: Transaction, token: Token, turn: TransactionTurn) -> None:
+    expected = asked.identity.epoch
+    epoch = ProducerEpoch(before.producer_epoch + 1)
+    if expected == NO_EPOCH:
+        last_epoch = NO_EPOCH
+    elif expected == before.producer_epoch:
+        last_epoch = before.producer_epoch
+    elif expected == before.last_epoch:
+        # A repetition: the answer was lost. Nobody else came between, or there were no last epoch.
+        epoch, last_epoch = before.producer_epoch, before.last_epoch
+    else:
+        turn.reply(token, IdentityReply(ErrorCode.PRODUCER_FENCED))
+        return
+    after = before.initialised(epoch, last_epoch, asked.timeout_ms, turn.now.time_ms)
+    _take_over(asked, after, token, turn)
+
+
+def _take_over(
+    asked: InitProducer, after: Transaction, token: Token, turn: TransactionTurn
+) -> None:
+    turn.store(asked.transactional_id, after)
+    turn.reply(token, IdentityReply(ErrorCode.NONE, after.producer_id, after.producer_epoch))

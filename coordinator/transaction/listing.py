@@ -1,0 +1,42 @@
+"""DescribeTransactions and ListTransactions (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.coordinator.transaction.commands import (
+    DescribeReply,
+    ListReply,
+    ListTransactions,
+    TransactionListing,
+)
+from tidelog.coordinator.transaction.transaction import NOT_BEGUN, Transaction
+from tidelog.protocol.error_codes import ErrorCode
+
+
+def describe(transactional_id: str, transaction: Transaction | None) -> DescribeReply:
+    """A transactional id's newest transaction."""
+    if not transactional_id:
+        return DescribeReply(ErrorCode.INVALID_REQUEST)
+    if transaction is None:
+        return DescribeReply(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribeReply(ErrorCode.NONE, transaction)
+
+
+def list_transactions(
+    asked: ListTransactions, transactions: Mapping[str, Transaction], now_ms: int
+) -> ListReply:
+    """The transactional ids that pass all filters."""
+    return ListReply(
+        [
+            TransactionListing(transactional_id, each.producer_id, each.state)
+            for transactional_id, each in transactions.items()
+            if (not asked.states or each.state in asked.states)
+            and (not asked.producer_ids or each.producer_id in asked.producer_ids)
+            and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
+        ]
+    )
+
+
+def _has_lasted(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
+    return transaction.begun_ms != NOT_BEGUN and now_ms - transaction.begun_ms > duration_ms

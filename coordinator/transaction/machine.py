@@ -1,0 +1,205 @@
+"""The transaction coordinator of one partition of `__transaction_state`: every transactional id
+that hashes to it.
+
+Pure. Everything that it knows is changed by `apply` alone, which a leader calls with what it has
+just decided and a successor with what it reads from the log. So it decides on what is appended, and
+is asked again on what was lost. Nothing is ever pending in it: where Kafka answers
+CONCURRENT_TRANSACTIONS while an append is under way, the answer waits until it is durable (rule
+H5), and that a fence may have failed need not be remembered, since a lost one leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from itertools import islice
+
+from tidelog.coordinator.decision import Now, Token
+from tidelog.coordinator.timers import Timers
+from tidelog.coordinator.transaction.commands import (
+    AddPartitions,
+    Command,
+    DescribeTransaction,
+    EndTransaction,
+    IdentityReply,
+    InitProducer,
+    ListTransactions,
+    MarkersSettled,
+    SettledReply,
+    VerifyPartitions,
+)
+from tidelog.coordinator.transaction.decision import (
+    TransactionDecision,
+    TransactionTurn,
+    markers_of,
+)
+from tidelog.coordinator.transaction.ending import end_transaction
+from tidelog.coordinator.transaction.enlistment import add_partitions, verify_partitions
+from tidelog.coordinator.transaction.initialisation import init_producer
+from tidelog.coordinator.transaction.listing import describe, list_transactions
+from tidelog.coordinator.transaction.log_records import (
+    TransactionRecord,
+    TransactionRemoved,
+    TransactionStored,
+)
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.states import TransactionState, may_follow
+from tidelog.coordinator.transaction.transaction import NO_EPOCH, EnlistedPartition, Transaction
+from tidelog.protocol.error_codes import ErrorCode
+
+
+class Check(Enum):
+    """What is looked for from time to time."""
+
+    TIMEOUTS = "timeouts"
+    EXPIRY = "expiry"
+
+
+class TransactionMachine:
+    """All transactional ids of one partition. Apply what was stored, call `loaded`, then `decide`
+    and `tick`, applying each decision's records before the next."""
+
+    def __init__(self, settings: TransactionSettings, coordinator_epoch: int) -> None:
+        """`coordinator_epoch`: the leader epoch of the partition, which markers carry."""
+        self._settings = settings
+        self._coordinator_epoch = coordinator_epoch
+        self._timers: Timers[Check] = Timers()
+        self._transactions: dict[str, Transaction] = {}
+        self._ongoing: dict[str, None] = {}
+        self._awaited: dict[str, set[EnlistedPartition]] = {}
+        """Of decided transactions: the partitions that have no marker yet, as far as is known."""
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """The transactional ids as the log has them; not to be changed."""
+        return self._transactions
+
+    # What is stored.
+
+    def apply(self, record: TransactionRecord) -> None:
+        """Take up a record."""
+        transactional_id = record.transactional_id
+        self._ongoing.pop(transactional_id, None)
+        self._awaited.pop(transactional_id, None)
+        match record:
+            case TransactionStored(_, transaction):
+                self._transactions[transactional_id] = transaction
+                if transaction.state is TransactionState.ONGOING:
+                    self._ongoing[transactional_id] = None
+                elif transaction.state.is_prepared:
+                    self._awaited[transactional_id] = set(transaction.partitions)
+            case TransactionRemoved():
+                self._transactions.pop(transactional_id, None)
+
+    def loaded(self, now: Now) -> TransactionDecision:
+        """Everything stored was applied. The markers of decided transactions are asked for again:
+        who has which is not stored, and a marker more does no harm."""
+        turn = TransactionTurn(now)
+        for transactional_id in self._awaited:
+            transaction = self._transactions[transactional_id]
+            if transaction.partitions:
+                markers = markers_of(transactional_id, transaction, self._coordinator_epoch)
+                turn.markers.append(markers)
+            else:
+                turn.store(transactional_id, transaction.completed(now.time_ms))
+        self._schedule(Check.TIMEOUTS, now, self._settings.timeout_check_interval_ms)
+        self._schedule(Check.EXPIRY, now, self._settings.expiry_check_interval_ms)
+        return turn.decision()
+
+    # Requests.
+
+    def decide(self, command: Command, token: Token, now: Now) -> TransactionDecision:
+        """What a request leads to; it is answered under `token`."""
+        turn = TransactionTurn(now)
+        settings, epoch = self._settings, self._coordinator_epoch
+        match command:
+            case InitProducer(transactional_id=key):
+                before = self._transactions.get(key)
+                if before is None and len(self._transactions) >= settings.transactional_ids_max:
+                    turn.reply(token, IdentityReply(ErrorCode.POLICY_VIOLATION))
+                else:
+                    init_producer(command, before, settings, epoch, token, turn)
+            case AddPartitions(transactional_id=key):
+                add_partitions(command, self._transactions.get(key), settings, token, turn)
+            case VerifyPartitions(transactional_id=key):
+                verify_partitions(command, self._transactions.get(key), token, turn)
+            case EndTransaction(transactional_id=key):
+                end_transaction(command, self._transactions.get(key), epoch, token, turn)
+            case MarkersSettled():
+                turn.reply(token, self._settle(command, turn))
+            case DescribeTransaction(key):
+                turn.reply(token, describe(key, self._transactions.get(key)))
+            case ListTransactions():
+                turn.reply(token, list_transactions(command, self._transactions, now.time_ms))
+        return turn.decision()
+
+    def _settle(self, settled: MarkersSettled, turn: TransactionTurn) -> SettledReply:
+        transactional_id = settled.transactional_id
+        transaction = self._transactions.get(transactional_id)
+        awaited = self._awaited.get(transactional_id)
+        if transaction is None or awaited is None:
+            return SettledReply(is_complete=False)
+        # A late word on an earlier transaction says nothing about this one.
+        named = (settled.producer_id, settled.ordinal)
+        if named != (transaction.producer_id, transaction.ordinal):
+            return SettledReply(is_complete=False)
+        awaited -= settled.partitions
+        if awaited:
+            return SettledReply(is_complete=False)
+        turn.store(transactional_id, transaction.completed(turn.now.time_ms))
+        return SettledReply(is_complete=True)
+
+    # Time.
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is to be called next, on the monotonic clock."""
+        return self._timers.next_deadline()
+
+    def tick(self, now: Now) -> TransactionDecision | None:
+        """What follows from one timer that has run out; None when none has. Call it until then."""
+        check = self._timers.pop_due(now.monotonic_ms)
+        if check is None:
+            return None
+        turn = TransactionTurn(now)
+        match check:
+            case Check.TIMEOUTS:
+                is_all = self._abort_timed_out(turn)
+                interval_ms = self._settings.timeout_check_interval_ms
+            case Check.EXPIRY:
+                is_all = self._forget_expired(turn)
+                interval_ms = self._settings.expiry_check_interval_ms
+        self._schedule(check, now, interval_ms if is_all else self._settings.check_pause_ms)
+        return turn.decision()
+
+    def _schedule(self, check: Check, now: Now, within_ms: int) -> None:
+        self._timers.set(check, now.monotonic_ms + within_ms)
+
+    def _abort_timed_out(self, turn: TransactionTurn) -> bool:
+        """Fence and abort; False if there may be more."""
+        now_ms = turn.now.time_ms
+        due = (
+            (transactional_id, transaction)
+            for transactional_id in self._ongoing
+            if (transaction := self._transactions[transactional_id]).begun_ms
+            + transaction.timeout_ms
+            < now_ms
+        )
+        found = list(islice(due, self._settings.check_transactions_max))
+        for transactional_id, transaction in found:
+            fenced = transaction.fenced(NO_EPOCH, now_ms)
+            turn.decide_outcome(transactional_id, fenced, self._coordinator_epoch)
+        return len(found) < self._settings.check_transactions_max
+
+    def _forget_expired(self, turn: TransactionTurn) -> bool:
+        """Forget ids that were idle for long; False if there may be more."""
+        updated_ms_max = turn.now.time_ms - self._settings.id_expiration_ms
+        due = (
+            transactional_id
+            for transactional_id, transaction in self._transactions.items()
+            if transaction.updated_ms <= updated_ms_max
+            and may_follow(transaction.state, TransactionState.DEAD)
+        )
+        found = list(islice(due, self._settings.check_transactions_max))
+        for transactional_id in found:
+            turn.persist(TransactionRemoved(transactional_id))
+        return len(found) < self._settings.check_transactions_max

@@ -1,0 +1,52 @@
+"""Which error code a client of an older version is told. The only place that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+
+NEVER: Final = 2**15
+"""No version."""
+
+
+class Since(NamedTuple):
+    """The first version that understands a code, and what earlier ones are told."""
+
+    version: int
+    before: ErrorCode
+
+
+_FENCED_SINCE_2 = Since(2, ErrorCode.INVALID_PRODUCER_EPOCH)
+# A producer repeats a batch that found too few replicas; it would not know the coordinator's codes.
+_TRY_AGAIN = Since(NEVER, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
+    {
+        (ApiKey.INIT_PRODUCER_ID, ErrorCode.PRODUCER_FENCED): Since(
+            4, ErrorCode.INVALID_PRODUCER_EPOCH
+        ),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.PRODUCER_FENCED): _FENCED_SINCE_2,
+        (ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.PRODUCER_FENCED): _FENCED_SINCE_2,
+        (ApiKey.END_TXN, ErrorCode.PRODUCER_FENCED): _FENCED_SINCE_2,
+        (ApiKey.PRODUCE, ErrorCode.PRODUCER_FENCED): Since(NEVER, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ApiKey.PRODUCE, ErrorCode.TRANSACTION_ABORTABLE): Since(11, ErrorCode.INVALID_TXN_STATE),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.TRANSACTION_ABORTABLE): Since(
+            4, ErrorCode.INVALID_TXN_STATE
+        ),
+        (ApiKey.PRODUCE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): _TRY_AGAIN,
+        (ApiKey.PRODUCE, ErrorCode.COORDINATOR_NOT_AVAILABLE): _TRY_AGAIN,
+        (ApiKey.PRODUCE, ErrorCode.NOT_COORDINATOR): _TRY_AGAIN,
+        (ApiKey.PRODUCE, ErrorCode.CONCURRENT_TRANSACTIONS): _TRY_AGAIN,
+        (ApiKey.PRODUCE, ErrorCode.NETWORK_EXCEPTION): _TRY_AGAIN,
+    }
+)
+
+
+def error_for(api: ApiKey, version: int, error: ErrorCode) -> ErrorCode:
+    """The code with which a request of this version is answered."""
+    since = OLDER_CODES.get((api, error))
+    return error if since is None or version >= since.version else since.before
