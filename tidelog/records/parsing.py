@@ -311,7 +311,7 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     bad = columns.bad[rows]
     length, position = read_varints(data, columns.start[rows], bad)
     end = position + length
-    bad |= (length < RECORD_BYTES_MIN - 1) | (end > limits)
+    bad |= end > limits
     bad |= data.take(position, mode="clip") != 0
     position += 1
     columns.timestamp_delta[rows], position = read_varints(data, position, bad, VARLONG_BYTES_MAX)
@@ -326,6 +326,7 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     count, position = read_varints(data, position, bad)
     bad |= (key_length < -1) | (value_length < -1)
     bad |= (count < 0) | (count > RECORD_HEADERS_MAX)
+    # Of a length that is negative or too small nothing is left here, or less.
     room = end - position
     bad |= np.where(count == 0, room != 0, room < HEADER_BYTES_MIN * count)
     columns.end[rows] = end

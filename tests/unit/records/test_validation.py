@@ -301,11 +301,24 @@ def test_malformed_records_are_named(body: bytes, why: str) -> None:
     verdict = refusal(handmade(body))
     assert verdict.error_code == ErrorCode.INVALID_RECORD
     assert why in verdict.message
+    # Among many others, a batch is examined in another way.
+    many = [handmade(b"\x0c\0\0\0\1\1\0")] * 100
+    assert validate([*many, handmade(body), *many], LIMITS, NOW_MS)[100] == verdict
 
 
 def test_numbers_in_more_bytes_than_needed_are_read() -> None:
     accepted(handmade(b"\x8e\x80\x80\x80\0\0\0\0\x81\0\1\0"))
     accepted(handmade(b"\x1e\0\x80\x80\x80\x80\x80\x80\x80\x80\x80\0\0\1\1\0"))
+
+
+@pytest.mark.parametrize("others", [0, 1_000])
+def test_a_record_has_no_more_than_1024_headers(others: int) -> None:
+    some = [NewRecord(b"v", None, (), SOME_TIME)] * others
+    most = NewRecord(b"v", None, [("k", b"")] * 1024, SOME_TIME)
+    accepted(encode_batch([*some, most]))
+    more = most._replace(headers=[*most.headers, ("k", b"")])
+    verdict = refusal(encode_batch([*some, more]))
+    assert verdict.message == f"record {others}: a count of 1025 headers does not fit"
 
 
 def test_header_keys_beyond_ascii_are_kept() -> None:
