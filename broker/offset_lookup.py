@@ -10,6 +10,7 @@ from tidelog.offload import Offload
 from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
+from tidelog.wal.extents import Extent
 
 
 class TimestampOffset(NamedTuple):
@@ -43,13 +44,20 @@ class OffsetLookup:
                 return found
         return None
 
-    async def of_maximum(self, partition: Partition) -> TimestampOffset | None:
-        """The first of the records with the largest timestamp; None where there is none."""
+    async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
+        """The first of the records below `upper` with the largest timestamp; None where there is
+        none. Raises CorruptObject or StoreError."""
         log = partition.log
-        extent = log.extents.of_max_timestamp()
-        if extent is None or log.high_watermark <= log.log_start:
-            return None
-        return await self.at_or_after(partition, extent.max_timestamp, log.high_watermark)
+        newest: TimestampOffset | None = None
+        # Of an extent's records the newest may be a marker, or lie outside of what can be read:
+        # then another extent may hold a newer one, until none can.
+        for extent in log.extents.copy(upper).by_max_timestamp():
+            if newest is not None and _newer(newest, _best_of(extent)) == newest:
+                break
+            data = await self._reader.read_extent(extent)
+            found = await self._offload.run(first_of_newest, data, log.log_start, upper)
+            newest = _newer(newest, found)
+        return newest
 
 
 def first_at_or_after(
@@ -66,3 +74,32 @@ def first_at_or_after(
             if record.timestamp >= timestamp_ms and lower <= record.offset < upper:
                 return TimestampOffset(record.timestamp, record.offset)
     return None
+
+
+def _best_of(extent: Extent) -> TimestampOffset:
+    """What could be found in an extent at best."""
+    return TimestampOffset(extent.max_timestamp, extent.base_offset)
+
+
+def first_of_newest(data: Buffer, lower: int, upper: int) -> TimestampOffset | None:
+    """The first of the records in [lower, upper) of these batches with the largest timestamp."""
+    newest: TimestampOffset | None = None
+    for position, header in iterate_batches(data):
+        if header.last_offset < lower or header.base_offset >= upper or header.is_control:
+            continue
+        if newest is not None and header.max_timestamp <= newest.timestamp_ms:
+            continue
+        batch = memoryview(data)[position : position + header.size_bytes]
+        for record in decode_records(batch):
+            if lower <= record.offset < upper:
+                newest = _newer(newest, TimestampOffset(record.timestamp, record.offset))
+    return newest
+
+
+def _newer(one: TimestampOffset | None, other: TimestampOffset | None) -> TimestampOffset | None:
+    """The one with the larger timestamp; of equals the first in the log."""
+    return max(
+        (each for each in (one, other) if each is not None),
+        key=lambda each: (each.timestamp_ms, -each.offset),
+        default=None,
+    )

@@ -19,7 +19,7 @@ from tidelog.coordinator.cluster.records import (
 )
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject, TidelogError
-from tidelog.identifiers import Epoch, LeaderEpoch, TopicId, TopicPartition
+from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.rules import Limits
 from tidelog.wal.image import PartitionImage
@@ -183,7 +183,8 @@ class PartitionRegistry:
             if place in self._partitions or tenure.leader_epoch != 0 or len(tenures) > 1:
                 continue
             if tenure.incarnation.epoch == self._epoch and tenure.handover is None:
-                log = PartitionLog.from_image(PartitionImage.empty(place, LeaderEpoch(0)))
+                log = PartitionLog.from_image(PartitionImage.empty(place, tenure.leader_epoch))
+                log.begin_tenure(tenure.leader_epoch)
                 self._partitions[place] = Partition(topic.name, log, self._limits(topic_id))
 
     def _drop(self, topic_id: TopicId) -> None:
@@ -197,7 +198,10 @@ class PartitionRegistry:
 
     def _renew_limits(self) -> None:
         renewed: dict[TopicId, Limits] = {}
+        topics = self._state().topics
         for place, partition in self._partitions.items():
+            if place.topic_id not in topics:
+                continue  # the same entry deletes it, by a later record
             if place.topic_id not in renewed:
                 renewed[place.topic_id] = self._limits(place.topic_id)
             partition.limits = renewed[place.topic_id]

@@ -105,7 +105,7 @@ async def _look_up(
     else:
         lookup = broker.offset_lookup
         if timestamp == MAX_TIMESTAMP:
-            found = await lookup.of_maximum(partition)
+            found = await lookup.of_maximum(partition, upper)
         else:
             found = await lookup.at_or_after(partition, timestamp, upper)
         if found is None:
