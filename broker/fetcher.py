@@ -51,6 +51,9 @@ class PartitionRead:
     log_start: int = -1
     aborted: Sequence[AbortedTransaction] | None = None
     found: LogSlice = field(default_factory=LogSlice)
+    available_bytes: int = 0
+    """What there is, as far as the limits let it be read; what they cut off in the middle of a
+    batch counts too, as in Kafka."""
     leader_epoch: int = -1
 
 
@@ -71,12 +74,14 @@ class Fetcher:
     ) -> list[PartitionRead]:
         """One answer per target, in order. Waits while there is less than the client wants."""
         deadline = self._clock.monotonic() + limits.wait_ms_max / 1000
+        # Nobody waits for more than the answer may hold.
+        bytes_min = min(limits.bytes_min, limits.bytes_max)
         # Parked before the first look, so that nothing can come unseen between look and wait.
         with Waiter(_queues(targets, find)) as waiter:
             while True:
-                reads = await self._read(targets, find, isolation, limits.bytes_max)
+                reads = await self._read(targets, find, isolation, bytes_min, limits.bytes_max)
                 remaining = deadline - self._clock.monotonic()
-                if _enough(reads, limits.bytes_min) or remaining <= 0:
+                if _enough(reads, bytes_min) or remaining <= 0:
                     return reads
                 if not await waiter.wait(remaining):
                     return reads
@@ -86,11 +91,19 @@ class Fetcher:
         targets: Sequence[FetchTarget],
         find: Callable[[FetchTarget], Partition],
         isolation: Isolation,
+        bytes_min: int,
         bytes_max: int,
     ) -> list[PartitionRead]:
         loaded: Loaded = {}
+        # What is loaded is held until the answer is put together, so it is limited like the answer.
+        loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
-            reads, missing = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            reads = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            missing = []
+            for extent in _missing(reads, bytes_min):
+                if loadable_bytes > 0:
+                    loadable_bytes -= extent.length
+                    missing.append(extent)
             if not missing:
                 break
             loaded = {**loaded, **await self._reader.load(missing)}
@@ -103,9 +116,9 @@ class Fetcher:
         isolation: Isolation,
         bytes_max: int,
         loaded: Loaded,
-    ) -> tuple[list[PartitionRead], list[Extent]]:
+    ) -> list[PartitionRead]:
         """Read without waiting; the extents that have to be loaded first are named."""
-        reads, missing = [], []
+        reads = []
         room = bytes_max
         serves = self._may_serve()
         for target in targets:
@@ -121,9 +134,7 @@ class Fetcher:
                 continue
             self._read_partition(partition, read, isolation, room, room == bytes_max, loaded)
             room -= read.found.size_bytes
-            if read.found.missing is not None and room > 0:
-                missing.append(read.found.missing)
-        return reads, missing
+        return reads
 
     def _read_partition(
         self,
@@ -147,13 +158,14 @@ class Fetcher:
         read.log_start = log.log_start
         committed = isolation is Isolation.READ_COMMITTED
         upper = log.last_stable_offset if committed else log.high_watermark
-        if room > 0 and target.fetch_offset < upper:
+        if (room > 0 or at_least_one) and target.fetch_offset < upper:
+            bytes_max = min(room, target.bytes_max)
             try:
-                read.found = self._reader.slice(
+                read.found = found = self._reader.slice(
                     log.extents,
                     target.fetch_offset,
                     upper,
-                    min(room, target.bytes_max),
+                    bytes_max,
                     at_least_one=at_least_one,
                     loaded=loaded,
                 )
@@ -164,6 +176,7 @@ class Fetcher:
                 )
                 read.code = ErrorCode.KAFKA_STORAGE_ERROR
                 return
+            read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
         if committed:
             read.aborted = log.aborted_between(target.fetch_offset, upper)
 
@@ -188,11 +201,23 @@ def epoch_error(asked: int, current: int) -> ErrorCode:
     return ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
+def _missing(reads: Sequence[PartitionRead], bytes_min: int) -> list[Extent]:
+    """What to load: where nothing was found; elsewhere while there is less than the client wants.
+    So a partition whose records are not in memory is not passed over for others."""
+    is_enough = sum(read.available_bytes for read in reads) >= bytes_min
+    return [
+        read.found.missing
+        for read in reads
+        if read.found.missing is not None and not (is_enough and read.found.buffers)
+    ]
+
+
 def _enough(reads: Sequence[PartitionRead], bytes_min: int) -> bool:
-    """Whether to answer at once: enough bytes, an error, or nothing to wait for."""
-    size_bytes = 0
+    """Whether to answer at once: enough bytes, an error, or nothing to wait for. What is there but
+    was not loaded counts as enough."""
+    available_bytes = 0
     for read in reads:
-        if read.code is not ErrorCode.NONE:
+        if read.code is not ErrorCode.NONE or read.found.missing is not None:
             return True
-        size_bytes += read.found.size_bytes
-    return size_bytes >= bytes_min or not reads
+        available_bytes += read.available_bytes
+    return available_bytes >= bytes_min or not reads

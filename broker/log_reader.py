@@ -35,10 +35,12 @@ _UINT32 = struct.Struct(">I")
 
 @dataclass(slots=True)
 class LogSlice:
-    """Whole batches from one partition, in offset order. `missing`: an extent to load first."""
+    """Whole batches from one partition, in offset order. `is_cut`: the next one does not fit.
+    `missing`: the next one has to be loaded first."""
 
     buffers: list[Buffer] = field(default_factory=list)
     size_bytes: int = 0
+    is_cut: bool = False
     missing: Extent | None = None
 
 
@@ -70,12 +72,14 @@ class LogReader:
         """The batches from the one that holds `offset` on, below `upper`, up to `bytes_max`.
 
         The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed extent
-        is neither cached nor among those just loaded the slice ends; if nothing came before it, it
-        is named in `missing`.
+        is neither cached nor among those just loaded the slice ends, and names it in `missing`.
         """
         found = LogSlice()
         for extent in extents.from_offset(offset):
-            if extent.base_offset >= upper or found.size_bytes >= bytes_max:
+            if extent.base_offset >= upper:
+                break
+            if found.size_bytes >= bytes_max and (found.buffers or not at_least_one):
+                found.is_cut = True
                 break
             data = self._cache.get(extent.key, extent.position, extent.length)
             if data is None:
@@ -86,8 +90,7 @@ class LogReader:
                     raise outcome
                 data = outcome
             if data is None:
-                if not found.buffers:
-                    found.missing = extent
+                found.missing = extent
                 break
             room = bytes_max - found.size_bytes
             start = self._start(data, extent, offset)
@@ -97,6 +100,7 @@ class LogReader:
                 found.size_bytes += end - start
             if end < len(data):
                 self._remember(extent, following, end)
+                found.is_cut = following < upper
                 break
         return found
 
