@@ -80,9 +80,18 @@ class Submission:
     items: list[AppendItem]
     done: asyncio.Future[None]
     size_bytes: int = field(init=False)
+    is_taken: bool = False
+    """Whether its turn has come: it can be withdrawn no more."""
 
     def __post_init__(self) -> None:
         self.size_bytes = sum(len(item.records) for item in self.items)
+
+    def withdraw(self) -> bool:
+        """Nobody waits for it any more: unless its turn has come, nothing of it will be appended
+        and its records are let go. Whether that is so."""
+        if not self.is_taken:
+            self.items, self.size_bytes = [], 0
+        return not self.is_taken
 
     def fail(self) -> None:
         """The broker has ended: whatever was appended of it may or may not become durable."""
@@ -189,6 +198,7 @@ class Appender:
         size_bytes = 0
         while self._waiting and size_bytes < GROUP_BYTES_MAX:
             submission = self._waiting.popleft()
+            submission.is_taken = True
             size_bytes += submission.size_bytes
             group.append(submission)
         if not self._waiting:
@@ -213,7 +223,7 @@ class Appender:
         if appended.duplicate:
             return Appended(
                 appended.base_offset,
-                batch.log_append_time_ms,
+                appended.max_timestamp if batch.log_append_time_ms >= 0 else -1,
                 log.log_start,
                 writer.newest_slot,
                 records=0,

@@ -112,10 +112,10 @@ async def _answer(
                     await _durable(broker, submission)
         except TimeoutError:
             # Else a store that stands still would fill the memory with what is sent again.
-            outcome = "nothing was appended" if submission.withdraw() else "it may still become so"
+            known = "nothing was appended" if submission.withdraw() else "it may still become so"
             failure = AppendFailed(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"not durable within {request.timeout_ms} ms; {outcome}",
+                f"not durable within {request.timeout_ms} ms; {known}",
             )
         except TidelogError as error:
             failure = AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
