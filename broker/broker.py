@@ -257,9 +257,11 @@ class Broker:
             ]
             await self._open()
             wal = tasks.create_task(self.wal.run())
-            background += [
+            appending = [
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
+            ]
+            background += [
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self._expire_producers()),
@@ -279,7 +281,9 @@ class Broker:
             # Joins that wait for other members would hold up the end.
             self.coordinators.close()
             await server.close()
-            await self._checkpointer.checkpoint()
+            # What is left there, nobody waits for any more; nothing may come behind the end.
+            await _ended(appending)
+            await self._last_checkpoint()
             await self.wal.close()
             await wal
             await self._farewell()
@@ -365,6 +369,13 @@ class Broker:
                 self._openings.add(advance.partition, advance.leader_epoch)
         self._checkpointer.note(slot)
 
+    async def _last_checkpoint(self) -> None:
+        """Save the successor time. Without it, it reads more of the WAL."""
+        try:
+            await self._checkpointer.checkpoint()
+        except StoreError as error:
+            logger.warning("the last checkpoint could not be written", extra={"why": str(error)})
+
     async def _farewell(self) -> None:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
         epoch = self.incarnation.epoch
@@ -420,6 +431,13 @@ def wal_settings_of(settings: BrokerSettings) -> WalSettings:
         buffer_bytes_max=settings.integer("wal.buffer.max.bytes"),
         checkpoint_interval_bytes=settings.integer("wal.checkpoint.interval.bytes"),
     )
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks and see them end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -21,7 +21,7 @@ from tidelog.coordinator.cluster.records import TopicCreated
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
-from tidelog.offload import InlineOffload
+from tidelog.offload import InlineOffload, Offload
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchPartition,
@@ -54,6 +54,7 @@ class World:
     def __init__(self, store: ObjectStore, **settings: object) -> None:
         self.store = store
         self.settings = BrokerSettings.of(**settings)
+        self.offload: Offload = InlineOffload()
         self.starts = 0
 
     @asynccontextmanager
@@ -68,7 +69,7 @@ class World:
             store=self.store,
             clock=SystemClock(),
             entropy=SeededEntropy(self.starts),
-            offload=InlineOffload(),
+            offload=self.offload,
             network=SocketNetwork(),
             metrics=BrokerMetrics(),
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
@@ -118,19 +119,15 @@ class OneBroker:
         version: int = 9,
     ) -> PartitionProduceResponse:
         """One batch to one partition."""
-        request = ProduceRequest(
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topic_data=[
-                TopicProduceData(
-                    name=topic,
-                    partition_data=[PartitionProduceData(index=partition, records=records)],
-                )
-            ],
-        )
+        request = produce_request(topic, partition, records, acks, timeout_ms)
         response = await produce(self.broker, request, self.context(version))
         assert response is not None
         return response.responses[0].partition_responses[0]
+
+    async def send(self, records: Buffer, partition: int = 0, *, timeout_ms: int = 5000) -> None:
+        """One batch to one partition, without an acknowledgement."""
+        request = produce_request(TOPIC, partition, records, 0, timeout_ms)
+        assert await produce(self.broker, request, self.context(9)) is None
 
     async def fetch(
         self,
@@ -195,6 +192,22 @@ class OneBroker:
         )
         response = await list_offsets(self.broker, request, self.context(9))
         return response.topics[0].partitions[0]
+
+
+def produce_request(
+    topic: str, partition: int, records: Buffer | None, acks: int, timeout_ms: int
+) -> ProduceRequest:
+    """A request with one batch."""
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=partition, records=records)],
+            )
+        ],
+    )
 
 
 def batch(*values: bytes | None, **options: int) -> bytearray:
