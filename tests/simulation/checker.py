@@ -258,7 +258,7 @@ class _Checker:
             if operation.outcome is not Outcome.OK:
                 continue
             for send in operation.sends:
-                if send.value not in final[send.key]:
+                if send.key not in self.history.deleted and send.value not in final[send.key]:
                     text = f"{send.value!r} acknowledged at {send.key}@{send.offset}, {operation}"
                     yield Anomaly("unseen", text)
 

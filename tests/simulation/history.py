@@ -105,6 +105,8 @@ class History:
         self.operations: list[Operation] = []
         self.batches: list[StoredBatch] = []
         self.violations: list[str] = []
+        self.deleted: set[Key] = set()
+        """Partitions that were deleted on purpose: nobody reads them at the end."""
         self.errors: Counter[str] = Counter()
         self._events = 0
 

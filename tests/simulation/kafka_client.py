@@ -39,6 +39,8 @@ from tidelog.protocol.schemas.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest
 from tidelog.records.batch import iterate_batches
@@ -106,6 +108,18 @@ class KafkaLogClient:
         )
         code = answer.topics[0].error_code
         if code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            _refuse(code)
+
+    async def delete_topic(self, topic: str) -> None:
+        answer = await self._ask_anyone(
+            DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=topic)],
+                topic_names=[topic],
+                timeout_ms=_REQUEST_TIMEOUT_MS,
+            )
+        )
+        code = answer.responses[0].error_code
+        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             _refuse(code)
 
     async def init_producer_id(self) -> tuple[int, int]:

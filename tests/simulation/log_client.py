@@ -56,6 +56,10 @@ class LogClient(Protocol):
         """Create a topic. TOPIC_ALREADY_EXISTS is no error."""
         ...
 
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic. UNKNOWN_TOPIC_OR_PARTITION is no error."""
+        ...
+
     async def init_producer_id(self) -> tuple[int, int]:
         """A fresh producer id and its epoch."""
         ...

@@ -26,6 +26,7 @@ from tests.simulation.workload import (
     IdempotentProducer,
     Observer,
     PlainProducer,
+    TopicChurn,
     WorkloadSettings,
     read_everything,
 )
@@ -50,6 +51,7 @@ class System:
 
     broker: BrokerProgram
     client: ClientProgram
+    deletes_topics: bool = True
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -172,6 +174,10 @@ class _Simulation:
         programs += [
             (f"observer-{number}", lambda actor: Observer(actor).run())
             for number in range(settings.observers)
+        ]
+        programs += [
+            (f"churn-{number}", lambda actor: TopicChurn(actor).run())
+            for number in range(settings.topic_churns if self.system.deletes_topics else 0)
         ]
         return [self._client(name, program) for name, program in programs]
 

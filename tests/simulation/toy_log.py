@@ -188,6 +188,10 @@ class ToyClient:
     async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Topics of the toy need not be created."""
 
+    async def delete_topic(self, topic: str) -> None:
+        """Nor can they be deleted."""
+        raise NotImplementedError("the toy keeps its topics")
+
     async def init_producer_id(self) -> tuple[int, int]:
         self._producers += 1
         return self._process.pid * 1000 + self._producers, 0

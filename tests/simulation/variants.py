@@ -11,7 +11,7 @@ from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.identifiers import Slot
 from tidelog.storage import sequence
-from tidelog.wal import partition_log
+from tidelog.wal import fencing, partition_log
 from tidelog.wal.extents import Advance
 from tidelog.wal.fencing import _Sealer
 from tidelog.wal.object_format import SlotIndex
@@ -71,7 +71,7 @@ def _no_seal() -> list[_Patch]:
 
 def _end_too_low() -> list[_Patch]:
     """A take-over stops reading one slot before the seal."""
-    right = takeover.seal
+    right = fencing.seal
 
     async def seal(*arguments: Any) -> Slot:
         return Slot(max(0, await right(*arguments) - 1))
