@@ -45,8 +45,8 @@ ANONYMOUS: Final = Identity(NO_ID, NO_EPOCH)
 class InitProducer:
     """Give the producer of a transactional id its identity; fence the one before.
 
-    `identity`: the one that it has and wants to go on from (KIP-360), or ANONYMOUS. `fresh_id`: a producer id that was never given out, once one was asked for by
-    FreshIdNeeded.
+    `identity`: the one that it has and wants to go on from (KIP-360), or ANONYMOUS. `fresh_id`: a
+    producer id that was never given out, once FreshIdNeeded has asked for one.
     """
 
     transactional_id: str
