@@ -17,6 +17,7 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     StoreError,
     StoreMisconfigured,
+    StoreNotApplied,
     StoreOutcomeUnknown,
     Suffix,
 )
@@ -61,6 +62,9 @@ class _Probe:
             await self._conditions()
             await self._reads()
             await self._deletes()
+        except StoreNotApplied:
+            # Whatever does not answer a put will not answer a delete either.
+            raise
         except BaseException:
             with suppress(StoreError):
                 await self._store.delete(self._key)

@@ -20,6 +20,7 @@ from tidelog.errors import (
     TidelogError,
     Unreachable,
 )
+from tidelog.storage.object_store import StoreNotApplied, StoreOutcomeUnknown
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -68,7 +69,7 @@ def run() -> None:
 def _code(error: TidelogError) -> int:
     if isinstance(error, InvalidConfiguration):
         return USAGE
-    if isinstance(error, Unreachable):
+    if isinstance(error, Unreachable | StoreNotApplied | StoreOutcomeUnknown):
         return UNREACHABLE
     if isinstance(error, CorruptObject):
         return INCONSISTENT

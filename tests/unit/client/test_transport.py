@@ -23,7 +23,6 @@ from tidelog.protocol.schemas.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from tidelog.protocol.schemas.groups import HeartbeatRequest
 from tidelog.protocol.schemas.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -35,6 +34,7 @@ from tidelog.protocol.schemas.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tidelog.protocol.schemas.transactions import EndTxnRequest
 
 HOST = "broker-host"
 
@@ -221,8 +221,8 @@ def test_what_the_broker_does_not_offer_is_not_sent() -> None:
         broker = await _broker(world)
         connection = await world.connect(broker)
         before = len(broker.requests)
-        with pytest.raises(NoCommonVersion, match="does not offer HeartbeatRequest"):
-            await connection.request(HeartbeatRequest())
+        with pytest.raises(NoCommonVersion, match="does not offer EndTxnRequest"):
+            await connection.request(EndTxnRequest())
         with pytest.raises(UnencodableMessage):
             await connection.request(MetadataRequest(topics=None), version=0)
         assert (await connection.request(_ask("still fine"))).cluster_id == "still fine"

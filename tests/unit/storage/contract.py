@@ -208,9 +208,9 @@ class ObjectStoreContract:
     def test_no_increment_is_lost(self, make_store: MakeStore) -> None:
         async def increment(store: ObjectStore) -> None:
             while True:
-                current = await store.get("counter")
-                value = int(bytes(current.data)) + 1
                 try:
+                    current = await store.get("counter")
+                    value = int(bytes(current.data)) + 1
                     await store.put("counter", b"%d" % value, IfMatch(current.etag))
                 except (PreconditionFailed, StoreNotApplied):
                     continue
