@@ -14,13 +14,8 @@ import numpy as np
 
 from tidelog.records.batch import NO_TIMESTAMP, MalformedBatch, TimestampType
 from tidelog.records.buffers import Buffer
-from tidelog.records.parsing import (
-    Bytes,
-    Integers,
-    RecordColumns,
-    check_headers,
-    parse_records,
-)
+from tidelog.records.header_parsing import check_headers
+from tidelog.records.parsing import RecordColumns, parse_records
 from tidelog.records.rules import (
     RECORD_ERRORS_MAX,
     TIMESTAMP_MS_MAX,
@@ -30,6 +25,7 @@ from tidelog.records.rules import (
     RecordError,
 )
 from tidelog.records.sequential import RECORD_BYTES_MIN, read_layout, read_layouts
+from tidelog.records.varints import Bytes, Integers
 
 _SINGLY_MAX = 64
 """Up to so many records plain Python is faster: numpy's fixed cost is some 0.3 ms a call."""

@@ -14,37 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tidelog.records.batch import MalformedBatch
 from tidelog.records.sequential import (
     HEADER_BYTES_MIN,
     RECORD_BYTES_MIN,
     RECORD_HEADERS_MAX,
     VARINT_BYTES_MAX,
     VARLONG_BYTES_MAX,
-    is_utf8,
-    read_header_layouts,
 )
-
-Bytes: TypeAlias = NDArray[np.uint8]
-Integers: TypeAlias = NDArray[np.int64]
-Booleans: TypeAlias = NDArray[np.bool_]
+from tidelog.records.varints import Booleans, Bytes, Integers, read_varints
 
 _ROWS = 1 << 14
 """Rows decoded together: their columns stay in the processor's cache."""
 _LANES_MIN = 40
-"""With fewer batches (or records with headers) a step of numpy costs more than a Python loop."""
+"""With fewer batches a step of numpy costs more than a Python loop over them."""
 _RUN_ROWS_MIN = 16
 _RUN_ROWS_MAX = 1024
 _STINT_ROWS = 256
-_ZIGZAG = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
-"""The values of varints of one byte."""
-_GATHER_BYTES_MAX = 1 << 20
-_LONG_KEY_BYTES = 1 << 10
 
 
 @dataclass(slots=True)
@@ -85,25 +73,13 @@ class RecordColumns:
             self.malformed[occupied] |= np.logical_or.reduceat(bad, self.first_rows[occupied])
 
 
-@dataclass(slots=True)
-class HeaderColumns:
-    """The layout of record headers: a row a header, record after record."""
-
-    first_rows: Integers
-    """The first row of each record, and the number of all rows at the end."""
-    key_start: Integers
-    key_length: Integers
-    value_start: Integers
-    value_length: Integers
-
-
 def parse_records(
     data: Bytes, starts: Integers, ends: Integers, counts: Integers, *, partial: bool = False
 ) -> RecordColumns:
     """The records of the batches whose decompressed records lie at [start, end).
 
     `partial`: more records may follow the counted ones; go on at `stops`. Checks everything but
-    the values of offset deltas and what lies within the headers (`parse_headers`).
+    the values of offset deltas and what lies within the headers (`header_parsing`).
     """
     possible = (counts >= 0) & (starts <= ends) & (ends <= len(data))
     possible &= counts * RECORD_BYTES_MIN <= ends - starts
@@ -118,73 +94,6 @@ def parse_records(
     if columns.bad.any():
         columns.mark(columns.bad)
     return columns
-
-
-def parse_headers(
-    data: Bytes, start: Integers, count: Integers, end: Integers
-) -> tuple[HeaderColumns, Booleans]:
-    """The headers of records that `parse_records` took for well-formed, and which records are not.
-
-    A record is bad if its headers do not end where it does or if a key is null or not UTF-8; the
-    rows of its headers mean nothing.
-    """
-    first_rows = np.zeros(len(count) + 1, np.int64)
-    np.cumsum(count, out=first_rows[1:])
-    total = int(first_rows[-1])
-    headers = HeaderColumns(first_rows, *(np.zeros(total, np.int64) for _ in range(4)))
-    return headers, _read_headers(data, start, count, end, headers)
-
-
-def check_headers(data: Bytes, start: Integers, count: Integers, end: Integers) -> Booleans:
-    """As `parse_headers`, without keeping what is read: memory does not grow with the headers."""
-    return _read_headers(data, start, count, end, None)
-
-
-def read_varints(
-    data: Bytes, positions: Integers, bad: Booleans, bytes_max: int = VARINT_BYTES_MAX
-) -> tuple[Integers, Integers]:
-    """Zigzag varints at the positions, and where they end; `bad` is set where there is none.
-
-    As `sequential` reads them: of 32 bits, or of 64 with VARLONG_BYTES_MAX.
-    """
-    byte = data.take(positions, mode="clip")
-    if not len(byte) or np.maximum.reduce(byte) < 128:
-        return _ZIGZAG.take(byte), positions + 1
-    ends = positions + 1
-    second = data.take(ends, mode="clip")
-    if np.minimum.reduce(byte) > 127 and np.maximum.reduce(second) < 128:
-        pair = (byte & np.uint8(127)).astype(np.int16)
-        pair |= second.astype(np.int16) << 7
-        ends += 1
-        return ((pair >> 1) ^ -(pair & 1)).astype(np.int64), ends
-    follows = byte > 127
-    values = (byte & np.uint8(127)).astype(np.int64)
-    values += np.where(follows, second & np.uint8(127), np.uint8(0)).astype(np.int64) << 7
-    ends += follows
-    _extend(data, values, ends, np.flatnonzero(follows & (second > 127)), bad, bytes_max)
-    if bytes_max == VARLONG_BYTES_MAX:
-        # The shift must not drag the top bit along.
-        return ((values >> 1) & np.int64(2**63 - 1)) ^ -(values & 1), ends
-    return (values >> 1) ^ -(values & 1), ends
-
-
-def _extend(
-    data: Bytes, values: Integers, ends: Integers, rows: Integers, bad: Booleans, bytes_max: int
-) -> None:
-    """Add the third and later bytes to the values of the rows that have them."""
-    for index in range(2, bytes_max):
-        if not len(rows):
-            return
-        at = ends[rows]
-        byte = data.take(at, mode="clip")
-        ends[rows] = at + 1
-        if index == bytes_max - 1:
-            # The last byte that there may be has room for the top bits only.
-            room = 15 if bytes_max == VARINT_BYTES_MAX else 1
-            bad[rows[byte > room]] = True
-            byte &= np.uint8(room)
-        values[rows] |= (byte & np.uint8(127)).astype(np.int64) << (7 * index)
-        rows = rows[byte > 127]
 
 
 def _find_records(
@@ -332,86 +241,3 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     columns.end[rows] = end
     columns.key_length[rows], columns.value_length[rows] = key_length, value_length
     columns.header_start[rows], columns.header_count[rows] = position, count
-
-
-def _read_headers(
-    data: Bytes, start: Integers, count: Integers, end: Integers, headers: HeaderColumns | None
-) -> Booleans:
-    """Which records have bad headers; `headers` is filled, if given."""
-    bad = np.zeros(len(count), np.bool_)
-    position = start.copy()
-    rows = np.flatnonzero(count)
-    step = 0
-    while len(rows) >= _LANES_MIN:
-        fields = _step(data, bad, position, rows, end)
-        key_start, key_length, value_start, value_length = fields
-        if headers is not None:
-            _keep(headers, headers.first_rows[rows] + step, *fields)
-        good = ~bad[rows]
-        bad[rows[good][_not_utf8(data, key_start[good], key_length[good])]] = True
-        position[rows] = value_start + np.maximum(value_length, 0)
-        step += 1
-        rows = rows[~bad[rows] & (count[rows] > step)]
-    view = data.data
-    for row in rows.tolist():
-        try:
-            layouts = read_header_layouts(
-                view, int(position[row]), int(end[row]), int(count[row]) - step
-            )
-        except MalformedBatch:
-            bad[row] = True
-            continue
-        position[row] = layouts[-1].value_start + max(layouts[-1].value_length, 0)
-        if headers is not None:
-            kept = slice(int(headers.first_rows[row]) + step, int(headers.first_rows[row + 1]))
-            _keep(headers, kept, *np.array(layouts, np.int64).T)
-    bad |= (position != end) & (count > 0)
-    return bad
-
-
-def _step(
-    data: Bytes, bad: Booleans, position: Integers, rows: Integers, end: Integers
-) -> tuple[Integers, Integers, Integers, Integers]:
-    """One more header of each of these records: its layout; `bad` where it does not fit."""
-    wrong = np.zeros(len(rows), np.bool_)
-    limits = end[rows]
-    key_length, key_start = read_varints(data, position[rows], wrong)
-    wrong |= (key_length < 0) | (key_length > limits - key_start)
-    at = key_start + np.maximum(key_length, 0)
-    value_length, value_start = read_varints(data, at, wrong)
-    wrong |= (value_length < -1) | (value_length > limits - value_start)
-    bad[rows] |= wrong
-    return key_start, key_length, value_start, value_length
-
-
-def _keep(
-    headers: HeaderColumns,
-    rows: Integers | slice,
-    key_start: Integers,
-    key_length: Integers,
-    value_start: Integers,
-    value_length: Integers,
-) -> None:
-    headers.key_start[rows], headers.key_length[rows] = key_start, key_length
-    headers.value_start[rows], headers.value_length[rows] = value_start, value_length
-
-
-def _not_utf8(data: Bytes, start: Integers, length: Integers) -> Integers:
-    """Which of these texts are not UTF-8, by index."""
-    suspects = np.flatnonzero(length > _LONG_KEY_BYTES).tolist()
-    short = np.flatnonzero((length > 0) & (length <= _LONG_KEY_BYTES))
-    rows_max = _GATHER_BYTES_MAX // _LONG_KEY_BYTES
-    for row in range(0, len(short), rows_max):
-        chunk = short[row : row + rows_max]
-        lengths = length[chunk]
-        firsts = np.cumsum(lengths) - lengths
-        at = np.repeat(start[chunk] - firsts, lengths) + np.arange(int(lengths.sum()))
-        beyond_ascii = np.maximum.reduceat(data.take(at, mode="clip"), firsts) > 127
-        suspects += chunk[beyond_ascii].tolist()
-    view = data.data
-    wrong = [
-        index
-        for index in suspects
-        if not is_utf8(view[int(start[index]) : int(start[index] + length[index])])
-    ]
-    return np.array(wrong, np.int64)

@@ -13,7 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from tidelog.records import examination, parsing
+from tidelog.records import examination, header_parsing, parsing
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 
@@ -114,6 +114,7 @@ WAYS = ("singly", "together", "lockstep", "pieces")
 def examined(way: str) -> Iterator[None]:
     """Have records examined in one of the ways, whatever their number."""
     singly = 1 << 31 if way == "singly" else -1
+    lanes = 1 if way == "lockstep" else 1 << 31
     with (
         patch.multiple(
             examination,
@@ -121,13 +122,8 @@ def examined(way: str) -> Iterator[None]:
             _JOIN_BYTES_MAX=-1 if way == "pieces" else 1 << 31,
             _PIECE_ROWS=5,
         ),
-        patch.multiple(
-            parsing,
-            _LANES_MIN=1 if way == "lockstep" else 1 << 31,
-            _ROWS=7,
-            _RUN_ROWS_MIN=3,
-            _GATHER_BYTES_MAX=1 << 11,
-        ),
+        patch.multiple(parsing, _LANES_MIN=lanes, _ROWS=7, _RUN_ROWS_MIN=3, _STINT_ROWS=5),
+        patch.multiple(header_parsing, _LANES_MIN=lanes, _GATHER_BYTES_MAX=1 << 11),
     ):
         yield
 

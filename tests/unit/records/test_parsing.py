@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tidelog.records.batch import HEADER_SIZE
-from tidelog.records.parsing import RecordColumns, parse_headers, parse_records
+from tidelog.records.header_parsing import parse_headers
+from tidelog.records.parsing import RecordColumns, parse_records
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.sequential import read_layouts
 
