@@ -78,8 +78,9 @@ def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int
         content=draw(st.binary(max_size=40)),
     )
     if kind == "adopted":
-        buffer.add_adopted(partition, epoch, head, offset, ordinal, ("staged/x", 9, 100))
-        entry = described(EntryKind.ADOPTED, number, head, offset, ordinal, -1, -1, "staged/x", 9)
+        key = draw(st.sampled_from(["staged/x", "staged/y"]))
+        buffer.add_adopted(partition, epoch, head, offset, ordinal, (key, 9, 100))
+        entry = described(EntryKind.ADOPTED, number, head, offset, ordinal, -1, -1, key, 9)
         return entry._replace(length=100)
     buffer.add_batch(partition, epoch, data, head, offset, ordinal)
     first, last = head.base_sequence, head.last_sequence

@@ -22,6 +22,7 @@ from tidelog.wal.checkpoint import (
     list_checkpoints,
     newest_checkpoint,
 )
+from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.settings import WalSettings
@@ -139,6 +140,25 @@ def test_what_moved_to_the_table_meanwhile_is_left_out_of_the_extents() -> None:
         assert (image.table_next, image.extents.base_offset, image.next_offset) == (4, 4, 5)
 
     story(tell)
+
+
+def test_a_log_start_that_moved_meanwhile_is_in_it() -> None:
+    """The extents below it are gone, so the image must say so."""
+    log = PartitionLog.from_image(PartitionImage.empty(PARTITIONS[0], EPOCH_0))
+
+    def durable(base: int, last: int, log_start: int | None = None) -> None:
+        extent = Extent(base, last, 0, f"wal/{base}", 64, 100)
+        log.advance(Advance(PARTITIONS[0], EPOCH_0, (extent,), log_start))
+
+    log.append(batch(4)[1], 0)
+    durable(0, 3)
+    log.append(batch(2)[1], 0)
+    taken = log.image()
+    log.set_log_start(4)
+    durable(4, 5, log_start=4)
+    image = log.complete(taken)
+    assert image.fault() is None
+    assert (image.log_start, image.extents.base_offset) == (4, 4)
 
 
 def test_it_is_due_when_so_many_bytes_are_durable_since_the_last() -> None:

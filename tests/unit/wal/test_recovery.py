@@ -266,6 +266,18 @@ def test_a_slot_that_is_gone_or_broken_harms_whose_log_runs_through_it(
     story(tell)
 
 
+def test_the_first_slot_behind_a_checkpoint_belongs_to_what_is_replayed() -> None:
+    async def tell(world: World) -> None:
+        async with life(world) as broker:
+            await broker.checkpointer.checkpoint()
+            await broker.produce(P[0])
+            await broker.produce(P[1])
+        await world.bucket.delete(slot_key(0))
+        assert ends_at(await world.recover()) == [None] * 4
+
+    story(tell)
+
+
 def test_partitions_with_a_later_owner_are_not_harmed() -> None:
     async def tell(world: World) -> None:
         await three_lives_in_one(world)

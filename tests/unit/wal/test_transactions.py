@@ -136,6 +136,15 @@ def test_a_marker_counts_when_it_is_durable() -> None:
     assert partition.log.last_stable_offset == 2
 
 
+def test_data_is_not_stable_before_the_marker_behind_it_is_durable() -> None:
+    partition = Partition()
+    partition.send(A, ordinal=1)
+    partition.end(A, 1)
+    partition.durable(upto=1)
+    assert partition.log.high_watermark == 1
+    assert partition.log.last_stable_offset == 0
+
+
 def test_a_plain_producer_is_not_held_up_by_others_transactions() -> None:
     partition = Partition()
     partition.send(A, ordinal=1)
@@ -172,6 +181,17 @@ def test_aborted_transactions_are_listed_where_they_touch_the_fetched_range() ->
     assert aborted(2, 4) == [first]
     assert aborted(3, 6) == [second]
     assert aborted(3, 4) == []
+
+
+def test_the_search_for_aborted_transactions_goes_on_as_long_as_one_may_follow() -> None:
+    partition = Partition()
+    partition.send(A, ordinal=1)  # 0
+    partition.send(B, ordinal=1)  # 1
+    partition.end(A, 1, commit=False)  # 2
+    partition.end(B, 1, commit=False)  # 3
+    partition.durable()
+    assert [a.producer_id for a in partition.log.aborted_between(0, 2)] == [A, B]
+    assert [a.producer_id for a in partition.log.aborted_between(0, 1)] == [A]
 
 
 def test_a_marker_without_data_leaves_no_trace_in_the_index_but_moves_the_epoch() -> None:
