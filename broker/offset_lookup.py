@@ -12,6 +12,9 @@ from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
 from tidelog.wal.extents import Extent
 
+_DECOMPRESSED_BYTES_MAX = 2**31 - 1
+"""Kafka's own: what was once accepted can be read, whatever `decompressed.bytes.max` is now."""
+
 
 class TimestampOffset(NamedTuple):
     """A record's place in time and in the log."""
@@ -70,7 +73,7 @@ def first_at_or_after(
         if header.base_offset >= upper:
             return None
         batch = memoryview(data)[position : position + header.size_bytes]
-        for record in decode_records(batch):
+        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
             if record.timestamp >= timestamp_ms and lower <= record.offset < upper:
                 return TimestampOffset(record.timestamp, record.offset)
     return None
@@ -90,7 +93,7 @@ def first_of_newest(data: Buffer, lower: int, upper: int) -> TimestampOffset | N
         if newest is not None and header.max_timestamp <= newest.timestamp_ms:
             continue
         batch = memoryview(data)[position : position + header.size_bytes]
-        for record in decode_records(batch):
+        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
             if lower <= record.offset < upper:
                 newest = _newer(newest, TimestampOffset(record.timestamp, record.offset))
     return newest

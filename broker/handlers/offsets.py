@@ -42,8 +42,8 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 TO_HIGH_WATERMARK = -1
-MAX_TIMESTAMP_FROM = 7
-"""The version of ListOffsets that knows MAX_TIMESTAMP; the other two came with 8 and 9."""
+KNOWN_FROM = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The versions of ListOffsets in which they came."""
 
 
 async def list_offsets(
@@ -54,16 +54,24 @@ async def list_offsets(
     topics = []
     for topic in request.topics:
         answers = [
-            await _list_offset(broker, topic.name, asked, isolation) for asked in topic.partitions
+            await _list_offset(broker, topic.name, asked, isolation, context.api_version)
+            for asked in topic.partitions
         ]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
 
 
 async def _list_offset(
-    broker: DataServices, topic: str, asked: ListOffsetsPartition, isolation: Isolation
+    broker: DataServices,
+    topic: str,
+    asked: ListOffsetsPartition,
+    isolation: Isolation,
+    api_version: int,
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    if asked.timestamp < 0 and api_version < KNOWN_FROM.get(asked.timestamp, api_version + 1):
+        answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+        return answer
     try:
         partition = _readable(broker, topic, asked.partition_index)
         answer.error_code = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
@@ -98,9 +106,6 @@ async def _look_up(
     elif timestamp == LATEST_TIERED:
         # Nothing is tiered in Kafka's sense: there is one store.
         answer.offset = -1
-        return
-    elif timestamp < LATEST_TIERED:
-        answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return
     else:
         lookup = broker.offset_lookup

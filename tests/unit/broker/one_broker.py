@@ -176,7 +176,13 @@ class OneBroker:
             offset = found[-1].offset + 1
 
     async def offsets(
-        self, timestamp: int, partition: int = 0, *, topic: str = TOPIC, committed: bool = False
+        self,
+        timestamp: int,
+        partition: int = 0,
+        *,
+        topic: str = TOPIC,
+        committed: bool = False,
+        version: int = 9,
     ) -> ListOffsetsPartitionResponse:
         """ListOffsets for one partition."""
         request = ListOffsetsRequest(
@@ -190,7 +196,7 @@ class OneBroker:
                 )
             ],
         )
-        response = await list_offsets(self.broker, request, self.context(9))
+        response = await list_offsets(self.broker, request, self.context(version))
         return response.topics[0].partitions[0]
 
 

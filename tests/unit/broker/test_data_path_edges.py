@@ -23,6 +23,8 @@ from tidelog.protocol.schemas.offsets import (
     OffsetForLeaderTopic,
 )
 from tidelog.records.buffers import Buffer
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     ByteRange,
@@ -200,6 +202,33 @@ def test_the_largest_timestamp_is_that_of_a_record_that_is_left() -> None:
             assert await delete_up_to(one, 3) == (0, 3)
             found = await one.offsets(-3)
             assert (found.timestamp, found.offset) == (1001, 5)
+
+    run(story)
+
+
+def test_times_are_found_in_whatever_was_accepted() -> None:
+    async def story() -> None:
+        async with new_world(decompressed_bytes_max=1 << 30).broker() as one:
+            await one.create_topic()
+            records = [NewRecord(b"x" * 1_000_000, timestamp=1000 + n) for n in range(80)]
+            answer = await one.produce(encode_batch(records, compression=Compression.ZSTD))
+            assert answer.error_code == 0
+            assert (await one.offsets(1060)).offset == 60
+            assert (await one.offsets(-3)).offset == 79
+
+    run(story)
+
+
+def test_special_times_are_known_from_their_version_on() -> None:
+    async def story() -> None:
+        async with new_world().broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"a"))
+            for timestamp, since in ((-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9)):
+                assert (await one.offsets(timestamp, version=since)).error_code == 0
+                if since > 1:
+                    early = await one.offsets(timestamp, version=since - 1)
+                    assert early.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(story)
 
