@@ -23,6 +23,7 @@ from tidelog.records.batch import (
     CONTROL_FLAG,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     advance_sequence,
 )
@@ -31,18 +32,16 @@ from tidelog.wal.extents import Advance, Extent, Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.leader_epochs import LeaderEpochs
 from tidelog.wal.producer_state import (
-    INVALID_PRODUCER_EPOCH,
-    INVALID_TXN_STATE,
     NO_OFFSET,
-    TRANSACTION_COORDINATOR_FENCED,
-    TRANSACTION_VERSION_2,
     AppendRefused,
     Attempt,
+    MarkerAttempt,
     ProducerState,
     RememberedBatch,
     after_batch,
     after_marker,
     refuse_if_invalid,
+    refuse_marker_if_invalid,
 )
 from tidelog.wal.transactions import AbortedTransaction, Transactions
 
@@ -189,13 +188,8 @@ class PartitionLog:
             first = batch.base_sequence
             duplicate = state.find_duplicate(batch.producer_epoch, first, _last_sequence(batch))
             if duplicate is not None:
-                return Appended(
-                    duplicate.base_offset,
-                    duplicate.last_offset,
-                    duplicate=True,
-                    ordinal=state.ordinal,
-                    max_timestamp=duplicate.max_timestamp,
-                )
+                _, _, base_offset, last_offset, max_timestamp = duplicate
+                return Appended(base_offset, last_offset, True, state.ordinal, max_timestamp)
             refuse_if_invalid(
                 Attempt(
                     state,
@@ -225,13 +219,7 @@ class PartitionLog:
             ordinal,
             now_ms,
         )
-        return Appended(
-            base_offset,
-            last_offset,
-            duplicate=False,
-            ordinal=ordinal,
-            max_timestamp=batch.max_timestamp,
-        )
+        return Appended(base_offset, last_offset, False, ordinal, batch.max_timestamp)
 
     def append_marker(
         self,
@@ -251,14 +239,17 @@ class PartitionLog:
         47 for an older producer epoch, 48 for a transaction that comes after the open one.
         """
         state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
-        self._refuse_marker(state, producer_epoch, coordinator_epoch, ordinal, transaction_version)
-        if ordinal != NO_ORDINAL and _is_decided(state, ordinal):
-            return Appended(NO_OFFSET, NO_OFFSET, duplicate=True, ordinal=ordinal, max_timestamp=-1)
+        attempt = MarkerAttempt(
+            state, producer_epoch, coordinator_epoch, ordinal, transaction_version
+        )
+        refuse_marker_if_invalid(attempt)
+        if attempt.is_late_duplicate:
+            return Appended(NO_OFFSET, NO_OFFSET, True, ordinal, NO_TIMESTAMP)
         if ordinal == NO_ORDINAL and state.has_open_transaction:
             ordinal = state.ordinal
         offset = self._next_offset
         self._apply_marker(producer_id, producer_epoch, commit, coordinator_epoch, ordinal, now_ms)
-        return Appended(offset, offset, duplicate=False, ordinal=ordinal, max_timestamp=now_ms)
+        return Appended(offset, offset, False, ordinal, now_ms)
 
     def set_log_start(self, offset: int) -> bool:
         """Begin the log at a later offset (DeleteRecords); False if it does already.
@@ -460,36 +451,6 @@ class PartitionLog:
         self._next_offset += 1
         self._image = None
 
-    def _refuse_marker(
-        self,
-        state: ProducerState,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        ordinal: int,
-        transaction_version: int,
-    ) -> None:
-        what = f"marker of producer {state.producer_id}, epoch {producer_epoch}"
-        if coordinator_epoch < state.coordinator_epoch:
-            raise AppendRefused(
-                TRANSACTION_COORDINATOR_FENCED,
-                f"{what}: coordinator epoch {coordinator_epoch} is older than"
-                f" {state.coordinator_epoch}; nothing was appended",
-            )
-        if ordinal != NO_ORDINAL and _is_decided(state, ordinal):
-            return
-        own_epoch = transaction_version >= TRANSACTION_VERSION_2 and state.has_open_transaction
-        if producer_epoch < state.epoch or (own_epoch and producer_epoch == state.epoch):
-            raise AppendRefused(
-                INVALID_PRODUCER_EPOCH,
-                f"{what}: the partition knows epoch {state.epoch}; nothing was appended",
-            )
-        if state.has_open_transaction and NO_ORDINAL != ordinal != state.ordinal:
-            raise AppendRefused(
-                INVALID_TXN_STATE,
-                f"{what}: it ends transaction {ordinal} but {state.ordinal} is open;"
-                " nothing was appended",
-            )
-
     def _show_log_start(self, log_start: int) -> None:
         self._log_start_durable = max(self._log_start_durable, log_start)
         self._extents.drop_below(log_start)
@@ -500,9 +461,3 @@ def _last_sequence(batch: BatchFields) -> int:
     if batch.base_sequence == NO_SEQUENCE:
         return NO_SEQUENCE
     return advance_sequence(batch.base_sequence, batch.last_offset_delta)
-
-
-def _is_decided(state: ProducerState, ordinal: int) -> bool:
-    return ordinal <= state.ordinal and not (
-        state.has_open_transaction and ordinal == state.ordinal
-    )

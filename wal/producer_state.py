@@ -164,6 +164,64 @@ def refuse_if_invalid(attempt: Attempt) -> None:
             )
 
 
+class MarkerAttempt(NamedTuple):
+    """A coordinator wants a producer's transaction ended."""
+
+    state: ProducerState
+    epoch: int
+    coordinator_epoch: int
+    ordinal: int
+    """The transaction's number, or NO_ORDINAL from a foreign tool: then Kafka's rules hold."""
+    transaction_version: int
+
+    @property
+    def is_late_duplicate(self) -> bool:
+        """Whether the transaction is known to be over (H1)."""
+        if self.ordinal == NO_ORDINAL:
+            return False
+        if self.state.has_open_transaction:
+            return self.ordinal < self.state.ordinal
+        return self.ordinal <= self.state.ordinal
+
+
+def _is_of_older_coordinator(m: MarkerAttempt) -> bool:
+    return m.coordinator_epoch < m.state.coordinator_epoch
+
+
+def _is_of_older_epoch(m: MarkerAttempt) -> bool:
+    if m.is_late_duplicate:
+        return False
+    # Under TV2 the marker has the next epoch; the same one is a retry if the transaction is over.
+    own_epoch = m.transaction_version >= TRANSACTION_VERSION_2 and m.state.has_open_transaction
+    return m.epoch < m.state.epoch or (own_epoch and m.epoch == m.state.epoch)
+
+
+def _is_of_later_transaction(m: MarkerAttempt) -> bool:
+    return m.state.has_open_transaction and m.ordinal > m.state.ordinal
+
+
+_MARKER_REFUSALS: tuple[tuple[Callable[[MarkerAttempt], bool], int, str], ...] = (
+    (_is_of_older_coordinator, TRANSACTION_COORDINATOR_FENCED, "a newer coordinator has written"),
+    (_is_of_older_epoch, INVALID_PRODUCER_EPOCH, "the partition knows a newer epoch"),
+    (_is_of_later_transaction, INVALID_TXN_STATE, "an earlier transaction is open"),
+)
+"""Why a marker is refused, in the order of Kafka's checks."""
+
+
+def refuse_marker_if_invalid(attempt: MarkerAttempt) -> None:
+    """Raise AppendRefused by the first rule that the attempt breaks."""
+    for is_broken, error_code, why in _MARKER_REFUSALS:
+        if is_broken(attempt):
+            state = attempt.state
+            raise AppendRefused(
+                error_code,
+                f"marker of producer {state.producer_id}, epoch {attempt.epoch}, transaction"
+                f" {attempt.ordinal}, by coordinator epoch {attempt.coordinator_epoch}: {why}"
+                f" (known: epoch {state.epoch}, transaction {state.ordinal}, coordinator epoch"
+                f" {state.coordinator_epoch}); nothing was appended",
+            )
+
+
 def after_batch(
     state: ProducerState,
     epoch: int,
