@@ -381,7 +381,7 @@ class Broker:
         epoch = self.incarnation.epoch
         try:
             await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
-        except StoreError as error:
+        except (Refused, StoreError) as error:
             logger.warning("the broker could not say farewell", extra={"why": str(error)})
 
     async def _expire_producers(self) -> NoReturn:

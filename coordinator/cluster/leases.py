@@ -15,7 +15,7 @@ from tidelog.coordinator.cluster.prefix import LEASE_PREFIX
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records import LeaseResumed
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, Refused
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.storage.object_store import (
     Buffer,
@@ -174,12 +174,13 @@ class LeaseKeeper:
         self._renewed_at = started
 
     async def run(self) -> NoReturn:
-        """Renew it for ever. Faults of the store are logged and cost freshness; the rest ends."""
+        """Renew it for ever. Faults of the store, and a metadata log that takes no more changes,
+        are logged and cost freshness; the rest ends."""
         while True:
             started = self._clock.monotonic()
             try:
                 await self.renew()
-            except StoreError as error:
+            except (Refused, StoreError) as error:
                 logger.warning(
                     "the lease could not be renewed",
                     extra={"incarnation": str(self._incarnation), "why": str(error)},

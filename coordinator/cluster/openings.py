@@ -10,6 +10,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records import OpenedTenures, TenuresOpened
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.errors import Refused
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, TopicId, TopicPartition
 from tidelog.storage.object_store import StoreError
 
@@ -78,12 +79,13 @@ class Openings:
                 del self._opened[partition]
 
     async def run(self) -> NoReturn:
-        """Flush at intervals, for ever. Faults of the store are logged, the rest is raised."""
+        """Flush at intervals, for ever. Faults of the store, and a log that takes no more changes
+        now, are logged; the rest is raised."""
         while True:
             await self._clock.sleep(self._interval_seconds)
             try:
                 await self.flush()
-            except StoreError as error:
+            except (Refused, StoreError) as error:
                 logger.warning(
                     "opened tenures could not be told to the metadata log",
                     extra={"partitions": len(self._opened), "why": str(error)},

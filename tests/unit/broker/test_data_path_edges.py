@@ -12,6 +12,7 @@ from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.appender import prepare
 from tidelog.broker.handlers.fetch import fetch
 from tidelog.broker.handlers.offsets import offset_for_leader_epoch
+from tidelog.broker.handlers.producer_ids import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, TopicDeleted
 from tidelog.offload import InlineOffload
@@ -22,11 +23,13 @@ from tidelog.protocol.schemas.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidelog.protocol.schemas.transactions import InitProducerIdRequest
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
+    AccessDenied,
     ByteRange,
     Condition,
     StoredObject,
@@ -70,11 +73,11 @@ async def fetch_many(
 
 
 def size_bytes(response: FetchResponse) -> int:
-    return sum(
-        sum(map(len, partition.records or ()))
-        for topic in response.responses
-        for partition in topic.partitions
-    )
+    total = 0
+    for topic in response.responses:
+        for partition in topic.partitions:
+            total += sum(map(len, partition.records or ()))
+    return total
 
 
 async def epoch_ends(one: OneBroker, *epochs: int) -> list[tuple[int, int]]:
@@ -363,5 +366,36 @@ def test_what_nobody_waits_for_any_more_does_not_spoil_the_end() -> None:
             one.broker.metadata.subscribe(lambda *_: held.let_go.set())
         async with world.broker() as one:
             assert await one.read_all() == []
+
+    run(story)
+
+
+class Forbidding(MemoryStore):
+    """Refuses changes of the metadata while `forbids` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock(), "memory://test")
+        self.forbids = False
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if self.forbids and key.startswith("cluster/log/"):
+            raise AccessDenied(key, "forbidden")
+        return await super().put(key, data, condition)
+
+
+def test_a_producer_may_ask_again_for_an_id_that_could_not_be_had() -> None:
+    async def story() -> None:
+        store = Forbidding()
+        async with World(store).broker() as one:
+            request = InitProducerIdRequest(transactional_id=None)
+            store.forbids = True
+            answer = await init_producer_id(one.broker, request, one.context(4))
+            assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert answer.producer_id == -1
+            store.forbids = False
+            answer = await init_producer_id(one.broker, request, one.context(4))
+            assert answer.error_code == 0
 
     run(story)

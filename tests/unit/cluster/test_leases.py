@@ -185,6 +185,24 @@ def test_after_a_fault_of_the_store_the_lease_is_resumed_and_the_broker_goes_on(
     simulate(story)
 
 
+def test_a_lease_is_resumed_later_where_too_many_changes_wait() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker(7, world.process("a"), waiting_appends_max=2)
+        keeper = broker.keeper()
+        keeping = within(broker.process, keeper.run())
+        await asyncio.sleep(5)
+        world.store.fail_for(15, share=1.0)
+        first = within(broker.process, broker.create("a"))
+        await asyncio.sleep(13)
+        waiting = [within(broker.process, broker.create(name)) for name in ("b", "c")]
+        await asyncio.sleep(20)
+        await asyncio.gather(first, *waiting)
+        assert not keeping.done()
+        assert keeper.fresh(broker.process.clock.monotonic())
+
+    simulate(story)
+
+
 def test_a_fenced_broker_learns_it_when_it_would_resume() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(7, world.process("a"))

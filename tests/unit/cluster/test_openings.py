@@ -53,12 +53,12 @@ def test_a_hand_over_image_is_given_up_when_the_tenure_is_opened() -> None:
     assert tenure.handover is None
 
 
-async def heir(world: World) -> tuple[Broker, list[TopicPartition]]:
+async def heir(world: World, **settings: int) -> tuple[Broker, list[TopicPartition]]:
     """A broker that has taken over 40 partitions."""
     first = await world.broker(7, world.process("a", host="harbour"))
     await first.create("flights", 40)
     first.process.kill()
-    second = await world.broker(7, world.process("b", host="harbour"))
+    second = await world.broker(7, world.process("b", host="harbour"), **settings)
     await take_over_fenced(
         second.log,
         second.store,
@@ -148,5 +148,23 @@ def test_a_fenced_broker_stops_telling() -> None:
         openings.add(partitions[0], AT_1)
         with pytest.raises(Fenced):
             await running
+
+    simulate(story)
+
+
+def test_they_are_told_later_where_too_many_changes_wait() -> None:
+    async def story(world: World) -> None:
+        broker, (partition, *_) = await heir(world, waiting_appends_max=2)
+        openings = Openings(broker.log, broker.process.clock, broker.registered.incarnation)
+        telling = within(broker.process, openings.run())
+        world.store.fail_for(5, share=1.0)
+        first = within(broker.process, broker.create("a"))
+        await asyncio.sleep(0.1)
+        waiting = [within(broker.process, broker.create(name)) for name in ("b", "c")]
+        openings.add(partition, AT_1)
+        await asyncio.sleep(10)
+        assert not telling.done()
+        assert len(broker.log.state.unopened(broker.epoch)) == 39
+        await asyncio.gather(first, *waiting)
 
     simulate(story)
