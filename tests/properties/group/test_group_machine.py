@@ -165,6 +165,14 @@ class GroupStories(RuleBasedStateMachine):
         for client in self.clients:
             client.joining = client.syncing = None
         self.world.restart()
+        # A generation without an assignment was never stored: its number is given again.
+        stored = self.world.machine.stored_groups.get(GROUP)
+        last = 0 if stored is None else stored.generation
+        self.told = {
+            (life, generation): told
+            for (life, generation), told in self.told.items()
+            if (life, generation) <= (self.life, last)
+        }
 
     # What they are told.
 

@@ -1,0 +1,161 @@
+"""`tidelog groups` as a user types it: output, lag, exit codes, wrong input."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tidelog.cli.broker_client import with_client
+from tidelog.cli.root import run
+from tidelog.client.groups import Place, commit_offsets
+from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.protocol.schemas.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupMember,
+    LeaveGroupRequest,
+)
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "bucket").mkdir()
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    url = f"file://{folder / 'bucket'}"
+    with BrokerProcess.start(url, folder / "log", settings=settings) as process:
+        yield process
+
+
+@pytest.fixture
+def command(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `tidelog groups ...` in this process."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
+
+    def invoke(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
+        try:
+            run()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return invoke
+
+
+def use(broker: BrokerProcess, story: Callable[[Client], Awaitable[Any]]) -> Any:
+    host, _, port = broker.kafka.rpartition(":")
+    return with_client((host, int(port)), story)
+
+
+def make_topic(command: Command, topic: str, records: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("topics", "create", topic, "--partitions", "1").code == 0
+    lines = "".join(f"{number}\n" for number in range(records)).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert command("produce", topic).code == 0
+
+
+def test_a_groups_offsets_are_shown_with_lag_moved_and_deleted(
+    broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(command, "life", 10, monkeypatch)
+    use(broker, lambda client: commit_offsets(client, "g", {Place("life", 0): 4}))
+    assert "g  Empty" in command("groups", "list").out.splitlines()
+    described = command("groups", "describe", "g")
+    assert described.out.splitlines() == [
+        "group g  state Empty  members 0",
+        "  life partition 0  committed 4  end 10  lag 6",
+    ]
+    planned = command("groups", "reset-offsets", "g", "--topic", "life", "--to", "end", "--dry-run")
+    assert planned.out == "would set life partition 0 of group g to 10\n"
+    found = json.loads(command("groups", "describe", "g", "--json").out)
+    assert found["offsets"][0] == {
+        "topic": "life",
+        "partition": 0,
+        "committed": 4,
+        "end": 10,
+        "lag": 6,
+    }
+    for to, offset in (("beginning", 0), ("7", 7), ("@0", 0), ("end", 10)):
+        reset = command("groups", "reset-offsets", "g", "--topic", "life", "--to", to, "--json")
+        assert json.loads(reset.out)["offsets"][0]["offset"] == offset
+    assert json.loads(command("groups", "describe", "g", "--json").out)["offsets"][0]["lag"] == 0
+    assert command("groups", "delete", "g").out == "deleted group g\n"
+    gone = command("groups", "delete", "g")
+    assert gone.code == 1
+    assert "GROUP_ID_NOT_FOUND" in gone.err
+    assert command("groups", "describe", "g").code == 1
+
+
+def test_a_group_with_members_is_shown_and_left_alone(
+    broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(command, "used", 1, monkeypatch)
+
+    async def join(client: Client) -> str:
+        request = JoinGroupRequest(
+            group_id="busy",
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            group_instance_id="one",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        )
+        kind = CoordinatorKind.GROUP
+        async with asyncio.timeout(30):
+            joined = await client.request_to_coordinator(kind, "busy", request)
+        assert joined.error_code == 0
+        return joined.member_id
+
+    member_id = use(broker, join)
+    listed = json.loads(command("groups", "list", "--json").out)
+    assert {"group": "busy", "state": "CompletingRebalance", "protocol_type": "consumer"} in listed
+    described = command("groups", "describe", "busy").out
+    assert f"member {member_id}" in described
+    assert "instance one" in described
+    refused = command("groups", "reset-offsets", "busy", "--topic", "used", "--to", "0")
+    assert refused.code == 1
+    assert "busy has 1 members" in refused.err
+    deleted = command("groups", "delete", "busy")
+    assert deleted.code == 1
+    assert "NON_EMPTY_GROUP" in deleted.err
+
+    async def leave(client: Client) -> None:
+        request = LeaveGroupRequest(
+            group_id="busy", members=[LeaveGroupMember(member_id="", group_instance_id="one")]
+        )
+        await client.request_to_coordinator(CoordinatorKind.GROUP, "busy", request)
+
+    use(broker, leave)
+    assert command("groups", "delete", "busy", "--json").out == '{"deleted": ["busy"]}\n'
+
+
+def test_wrong_words_and_absent_brokers(command: Command) -> None:
+    assert command("groups", "reset-offsets", "g", "--to", "0").code == 2
+    assert command("groups", "reset-offsets", "g", "--topic", "t", "--to", "soon").code == 2
+    assert command("groups", "delete").code == 2
+    missing = command("groups", "reset-offsets", "g", "--topic", "none", "--to", "0")
+    assert missing.code == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.err
+    assert command("groups", "list", "--bootstrap", "127.0.0.1:1").code == 3

@@ -1,0 +1,126 @@
+"""Consumer groups, as an administrator sees them: listed, described, moved and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.client.errors import RequestRefused
+from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from tidelog.protocol.schemas.groups import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
+)
+
+NO_OFFSET = -1
+
+
+class Place(NamedTuple):
+    """A partition by its topic's name."""
+
+    topic: str
+    partition: int
+
+
+async def list_groups(client: Client) -> list[ListedGroup]:
+    """The groups of all brokers, by name.
+
+    Raises:
+        RequestRefused, RequestFailed: one of the brokers cannot say.
+    """
+    found = []
+    for broker in (await client.metadata([])).brokers:
+        response = await client.request_broker(broker.node_id, ListGroupsRequest())
+        _check(f"groups of broker {broker.node_id}", response.error_code)
+        found += response.groups
+    return sorted(found, key=lambda group: group.group_id)
+
+
+async def describe_group(client: Client, group_id: str) -> DescribedGroup:
+    """A group, its state and its members.
+
+    Raises:
+        RequestRefused, RequestFailed: there is no such group, or no answer.
+    """
+    request = DescribeGroupsRequest(groups=[group_id])
+    response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
+    for group in response.groups:
+        _check(f"group {group_id}", group.error_code, group.error_message)
+        return group
+    raise RequestRefused(f"group {group_id}", ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
+
+
+async def committed_offsets(client: Client, group_id: str) -> dict[Place, int]:
+    """All offsets that a group has committed; none for a group that does not exist.
+
+    Raises:
+        RequestRefused, RequestFailed: there is no answer.
+    """
+    group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
+    request = OffsetFetchRequest(groups=[group])
+    response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
+    found = {}
+    for each in response.groups:
+        _check(f"offsets of group {group_id}", each.error_code)
+        for topic in each.topics:
+            for partition in topic.partitions:
+                place = Place(topic.name, partition.partition_index)
+                _check(f"offset of group {group_id} in {place}", partition.error_code)
+                if partition.committed_offset != NO_OFFSET:
+                    found[place] = partition.committed_offset
+    return dict(sorted(found.items()))
+
+
+async def commit_offsets(client: Client, group_id: str, offsets: Mapping[Place, int]) -> None:
+    """Set offsets of a group that has no members at present.
+
+    Raises:
+        RequestRefused, RequestFailed: some were not stored; the same may be asked again.
+    """
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for place, offset in offsets.items():
+        topics.setdefault(place.topic, []).append(
+            OffsetCommitRequestPartition(
+                partition_index=place.partition, committed_offset=offset, committed_metadata=""
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        topics=[
+            OffsetCommitRequestTopic(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+    )
+    response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
+    for topic in response.topics:
+        for partition in topic.partitions:
+            subject = f"offset of group {group_id} in {topic.name}-{partition.partition_index}"
+            _check(subject, partition.error_code)
+
+
+async def delete_group(client: Client, group_id: str) -> None:
+    """Delete a group without members, and its offsets.
+
+    Raises:
+        RequestRefused, RequestFailed: it is still there, or nobody knows.
+    """
+    request = DeleteGroupsRequest(groups_names=[group_id])
+    response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
+    for result in response.results:
+        _check(f"group {group_id}", result.error_code)
+
+
+def _check(subject: str, code: int, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise RequestRefused(subject, code, message)
