@@ -426,11 +426,15 @@ def test_a_transaction_times_out_from_its_first_partition_on() -> None:
     world.add(producer, P)
     world.advance(TIMEOUT_MS - 10_000)
     world.add(producer, Q)
-    assert world.transaction.state is TransactionState.ONGOING
+    assert world.transaction.state.label == "Ongoing"
     world.advance(20_001)
     assert world.transaction.state is TransactionState.PREPARE_ABORT
     (markers,) = world.markers
-    assert (markers.commit, markers.producer_epoch, markers.partitions) == (False, 1, {P, Q})
+    assert (markers.commit, markers.producer_epoch, markers.partitions) == (
+        False,
+        ProducerEpoch(1),
+        frozenset({P, Q}),
+    )
     assert world.end(producer, commit=True).error is FENCED
     assert world.settle(markers)
     assert world.begin() == (producer.producer_id, 2)
@@ -442,7 +446,7 @@ def test_what_was_open_times_out_at_the_successor() -> None:
     world.advance(TIMEOUT_MS - 1)
     world.crash()
     world.advance(9_999)
-    assert world.transaction.state is TransactionState.ONGOING
+    assert world.transaction.state.label == "Ongoing"
     world.advance(1)
     assert world.transaction.state is TransactionState.PREPARE_ABORT
 

@@ -1,0 +1,336 @@
+"""The transaction coordinator under whatever clients, brokers and time may do.
+
+Several instances of a producer share each transactional id and use any identity that they were ever
+told. Requests are repeated; what is appended becomes durable piece by piece; the broker dies and
+loses the rest; markers are settled late and more than once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.unit.coordinator.transaction.transaction_world import TIMEOUT_MS, P, Q, TransactionWorld
+from tidelog.coordinator.decision import Token
+from tidelog.coordinator.transaction.commands import (
+    ANONYMOUS,
+    AddPartitions,
+    AddReply,
+    Command,
+    EndTransaction,
+    FreshIdNeeded,
+    Identity,
+    IdentityReply,
+    InitProducer,
+    MarkersSettled,
+    Release,
+    VerifyPartitions,
+    VerifyReply,
+)
+from tidelog.coordinator.transaction.log_records import TransactionRemoved, TransactionStored
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.states import TransactionState
+from tidelog.coordinator.transaction.transaction import (
+    EPOCH_MAX,
+    EnlistedPartition,
+    Transaction,
+)
+from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.protocol.error_codes import ErrorCode
+
+KEYS = ("a", "b")
+CLIENTS = tuple((key, number) for key in KEYS for number in range(3))
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, *_ = (
+    TransactionState
+)
+ENDED = {EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT}
+LEGAL = {
+    EMPTY: ENDED,
+    ONGOING: ENDED | {ONGOING},
+    PREPARE_COMMIT: {ONGOING},
+    PREPARE_ABORT: {ONGOING} | ENDED,
+    COMPLETE_COMMIT: {PREPARE_COMMIT},
+    COMPLETE_ABORT: {PREPARE_ABORT},
+}
+NEAR_THE_END = ProducerEpoch(EPOCH_MAX - 4)
+
+Client = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request under way, by whom, under which identity."""
+
+    client: Client
+    command: Command
+    identity: Identity | None
+
+
+@dataclass(slots=True)
+class Told:
+    """What a client knows."""
+
+    identities: list[Identity] = field(default_factory=list)
+    version: int = 0
+
+
+class Transactions(RuleBasedStateMachine):
+    """Acts at random; every invariant is of what is durable or was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        limits = TransactionSettings(id_expiration_ms=10 * TIMEOUT_MS)
+        self.world = TransactionWorld(limits, flushes=False)
+        self.told = {client: Told() for client in CLIENTS}
+        self.asked: dict[Token, Asked] = {}
+        self.owners: dict[tuple[ProducerId, ProducerEpoch], Client] = {}
+        self.checked = 0
+        self.previous: dict[str, Transaction] = {}
+        self.outcomes: dict[tuple[ProducerId, int], bool] = {}
+        self.heard = 0
+
+    # What clients do.
+
+    @rule(client=st.sampled_from(CLIENTS), knows=st.booleans(), data=st.data())
+    def init(self, client: Client, knows: bool, data: st.DataObject) -> None:
+        identity = self.pick(client, data) if knows else None
+        command = InitProducer(
+            transactional_id=client[0],
+            timeout_ms=TIMEOUT_MS,
+            identity=identity or ANONYMOUS,
+        )
+        self.submit(client, command, identity)
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        partitions=st.frozensets(st.sampled_from([P, Q]), min_size=1),
+        release=st.sampled_from(Release),
+        data=st.data(),
+    )
+    def add(
+        self,
+        client: Client,
+        partitions: frozenset[EnlistedPartition],
+        release: Release,
+        data: st.DataObject,
+    ) -> None:
+        if (identity := self.pick(client, data)) is not None:
+            command = AddPartitions(
+                transactional_id=client[0],
+                identity=identity,
+                partitions=partitions,
+                client_version=self.told[client].version,
+                release=release,
+            )
+            self.submit(client, command, identity)
+
+    @rule(client=st.sampled_from(CLIENTS), data=st.data())
+    def verify(self, client: Client, data: st.DataObject) -> None:
+        if (identity := self.pick(client, data)) is not None:
+            command = VerifyPartitions(
+                transactional_id=client[0], identity=identity, partitions=frozenset({P})
+            )
+            self.submit(client, command, identity)
+
+    @rule(client=st.sampled_from(CLIENTS), commit=st.booleans(), data=st.data())
+    def end(self, client: Client, commit: bool, data: st.DataObject) -> None:
+        if (identity := self.pick(client, data)) is not None:
+            command = EndTransaction(
+                transactional_id=client[0],
+                identity=identity,
+                commit=commit,
+                client_version=self.told[client].version,
+            )
+            self.submit(client, command, identity)
+
+    @rule(client=st.sampled_from(CLIENTS), version=st.sampled_from([0, 2]))
+    def upgrade(self, client: Client, version: int) -> None:
+        self.told[client].version = version
+
+    # What the world does.
+
+    @rule(count=st.none() | st.integers(1, 3))
+    def flush(self, count: int | None) -> None:
+        self.world.flush(count)
+        self.hear()
+
+    @rule()
+    def crash(self) -> None:
+        self.asked.clear()
+        self.world.crash()
+        self.hear()
+
+    @precondition(lambda self: self.world.markers)
+    @rule(partition=st.sampled_from([P, Q]), data=st.data())
+    def settle(self, partition: EnlistedPartition, data: st.DataObject) -> None:
+        """Any marker that ever left, perhaps again."""
+        # The newest ones are the likeliest to matter.
+        markers = data.draw(st.sampled_from(self.world.markers[-4:]))
+        self.world.submit(
+            MarkersSettled(
+                transactional_id=markers.transactional_id,
+                producer_id=markers.producer_id,
+                ordinal=markers.ordinal,
+                partitions=frozenset({partition}) & markers.partitions,
+            )
+        )
+        self.hear()
+
+    @rule(milliseconds=st.sampled_from([1_000, TIMEOUT_MS, 8 * TIMEOUT_MS]))
+    def pass_time(self, milliseconds: int) -> None:
+        self.world.advance(milliseconds)
+        self.hear()
+
+    @precondition(lambda self: "a" not in self.world.machine.transactions)
+    @rule()
+    def has_run_for_years(self) -> None:
+        """The id's epochs are nearly used up."""
+        worn = Transaction(
+            producer_id=self.world.fresh_id(),
+            producer_epoch=NEAR_THE_END,
+            state=EMPTY,
+            timeout_ms=TIMEOUT_MS,
+            updated_ms=self.world.now.time_ms,
+        )
+        self.world.put(worn, "a")
+        self.hear()
+
+    # What comes of it.
+
+    def pick(self, client: Client, data: st.DataObject) -> Identity | None:
+        """An identity that the client was told, most likely the newest."""
+        known = self.told[client].identities
+        if not known:
+            return None
+        age = data.draw(st.sampled_from([1, 1, 1, 2, 3]))
+        return known[-min(age, len(known))]
+
+    def submit(self, client: Client, command: Command, identity: Identity | None) -> None:
+        token = self.world.submit(command)
+        if isinstance(self.world.replies.get(token), FreshIdNeeded):
+            assert isinstance(command, InitProducer | EndTransaction)
+            fresh_id = self.world.fresh_id()
+            if isinstance(command, InitProducer):
+                command = InitProducer(
+                    transactional_id=command.transactional_id,
+                    timeout_ms=command.timeout_ms,
+                    identity=command.identity,
+                    fresh_id=fresh_id,
+                )
+            else:
+                command = EndTransaction(
+                    transactional_id=command.transactional_id,
+                    identity=command.identity,
+                    commit=command.commit,
+                    client_version=command.client_version,
+                    fresh_id=fresh_id,
+                )
+            token = self.world.submit(command)
+        self.asked[token] = Asked(client, command, identity)
+        self.hear()
+
+    def hear(self) -> None:
+        """Whoever was answered takes note."""
+        for token in [token for token in self.asked if token in self.world.replies]:
+            asked, reply = self.asked.pop(token), self.world.replies[token]
+            if isinstance(reply, IdentityReply) and reply.error is ErrorCode.NONE:
+                command = asked.command
+                # Under TV1 the answer to EndTxn carries no identity.
+                is_told = isinstance(command, EndTransaction) and command.client_version == 2
+                if isinstance(command, InitProducer) or is_told:
+                    self.take_identity(asked.client, Identity(reply.producer_id, reply.epoch))
+                if isinstance(command, EndTransaction):
+                    self.check_told_outcome(command)
+            elif isinstance(reply, AddReply | VerifyReply) and reply.error is ErrorCode.NONE:
+                assert reply.ordinal > 0 or isinstance(reply, VerifyReply)
+
+    def take_identity(self, client: Client, identity: Identity) -> None:
+        assert 0 <= identity.epoch < EPOCH_MAX
+        owner = self.owners.setdefault((identity.producer_id, identity.epoch), client)
+        assert owner == client, f"{identity} was given to {owner} and to {client}"
+        if identity not in self.told[client].identities:
+            self.told[client].identities.append(identity)
+
+    def check_told_outcome(self, command: EndTransaction) -> None:
+        """Who is told that it is decided finds it decided in the durable log."""
+        log = self.world.log[: self.world.durable]
+        states = {PREPARE_COMMIT, COMPLETE_COMMIT} if command.commit else {PREPARE_ABORT}
+        states |= set() if command.commit else {COMPLETE_ABORT}
+        assert any(
+            isinstance(record, TransactionStored)
+            and record.transactional_id == command.transactional_id
+            and record.transaction.state in states
+            for record in log
+        )
+
+    @invariant()
+    def durable_transitions_are_legal(self) -> None:
+        world = self.world
+        for record in world.log[self.checked : world.durable]:
+            key = record.transactional_id
+            before = self.previous.get(key)
+            if isinstance(record, TransactionRemoved):
+                assert before is not None
+                assert before.state in ENDED
+                del self.previous[key]
+                continue
+            after = record.transaction
+            if before is not None:
+                check_step(before, after)
+            if after.state in (PREPARE_COMMIT, PREPARE_ABORT) and after.partitions:
+                decided = (after.producer_id, after.ordinal)
+                assert decided not in self.outcomes, "decided twice"
+                self.outcomes[decided] = after.state is PREPARE_COMMIT
+            self.previous[key] = after
+        self.checked = world.durable
+
+    @invariant()
+    def markers_say_what_is_durably_decided(self) -> None:
+        for markers in self.world.markers[self.heard :]:
+            assert self.outcomes[markers.producer_id, markers.ordinal] == markers.commit
+        self.heard = len(self.world.markers)
+
+    @invariant()
+    def only_what_is_prepared_waits_for_markers(self) -> None:
+        kinds = Counter(each.state for each in self.world.machine.transactions.values())
+        assert set(kinds) <= set(LEGAL)
+
+    def teardown(self) -> None:
+        """When everything heals, no transaction stays decided and not ended, nor open."""
+        world = self.world
+        world.flushes = True
+        world.flush()
+        world.advance(TIMEOUT_MS + 10_001)
+        world.crash()
+        for markers in list(world.markers):
+            world.settle(markers)
+        for transaction in world.machine.transactions.values():
+            assert transaction.state in ENDED
+        self.durable_transitions_are_legal()
+
+
+def check_step(before: Transaction, after: Transaction) -> None:
+    """One record after another."""
+    assert before.state in LEGAL[after.state], (before, after)
+    if before.state in ENDED and after.state is PREPARE_ABORT:
+        assert after.client_version == 2
+    if after.producer_id == before.producer_id:
+        assert after.producer_epoch - before.producer_epoch in (0, 1)
+    else:
+        assert after.producer_epoch == 0
+        assert before.producer_epoch >= EPOCH_MAX - 1
+    begins = after.state is ONGOING and before.state is not ONGOING
+    assert after.ordinal == before.ordinal + begins
+    if after.state is ONGOING and not begins:
+        assert after.partitions >= before.partitions
+        assert after.begun_ms == before.begun_ms
+    if after.state in (PREPARE_COMMIT, PREPARE_ABORT) and before.state is ONGOING:
+        assert after.partitions == before.partitions
+
+
+Transactions.TestCase.settings = settings(stateful_step_count=60, max_examples=100)
+TestTransactions = Transactions.TestCase
