@@ -102,6 +102,14 @@ class _Inquiry:
             min(TIMESTAMP_MS_MAX, self.now_ms + limits.timestamp_after_max_ms),
         )
 
+    def is_suspect(self, min_delta: int, max_delta: int, shortest_key: int) -> bool:
+        """Whether some of the records with these extremes may have to be refused."""
+        base, limits = self.section.base_timestamp, self.section.limits
+        if shortest_key < 0 and limits.keys_required:
+            return True
+        low, high = self.timestamp_bounds()
+        return base + min_delta < low or base + max_delta > high
+
     def check_record(self, index: int, timestamp_delta: int, key_length: int) -> None:
         """Note what is wrong with a well-formed record, if anything is."""
         section = self.section
@@ -134,16 +142,23 @@ class _Inquiry:
 def _examine_singly(inquiry: _Inquiry) -> None:
     section = inquiry.section
     layouts = read_layouts(section.buffer, section.start, section.end, section.record_count)
+    deltas: list[int] = []
+    key_lengths: list[int] = []
     try:
         for index, layout in enumerate(layouts):
             if layout.offset_delta != index:
                 inquiry.malformed = _disorder(index, layout.offset_delta)
                 return
-            delta = layout.timestamp_delta
-            inquiry.note(index, delta, delta, index)
-            inquiry.check_record(index, delta, layout.key_length)
+            deltas.append(layout.timestamp_delta)
+            key_lengths.append(layout.key_length)
     except MalformedBatch as error:
         inquiry.malformed = str(error)
+        return
+    greatest = max(deltas)
+    inquiry.note(0, deltas[0], greatest, deltas.index(greatest))
+    if inquiry.is_suspect(min(deltas), greatest, min(key_lengths)):
+        for index, (delta, key_length) in enumerate(zip(deltas, key_lengths, strict=True)):
+            inquiry.check_record(index, delta, key_length)
 
 
 def _examine_together(inquiries: Sequence[_Inquiry]) -> None:
@@ -236,19 +251,13 @@ def _survey(columns: RecordColumns, inquiries: Sequence[_Inquiry], first_index: 
             continue
         inquiry = inquiries[batch]
         inquiry.note(first_index, first_delta, max_delta, first_index + max_row)
-        section = inquiry.section
-        low, high = inquiry.timestamp_bounds()
-        in_range = low <= section.base_timestamp + min_delta
-        in_range &= section.base_timestamp + max_delta <= high
-        if not in_range or (key_length < 0 and section.limits.keys_required):
+        if inquiry.is_suspect(min_delta, max_delta, key_length):
             rows = slice(row, row + int(columns.counts[batch]))
-            _check_records(
-                inquiry, deltas[rows], columns.key_length[rows], range(first_index, 2**31)
-            )
+            _check_records(inquiry, deltas[rows], columns.key_length[rows], first_index)
 
 
 def _check_records(
-    inquiry: _Inquiry, deltas: Integers, key_lengths: Integers, indexes: range
+    inquiry: _Inquiry, deltas: Integers, key_lengths: Integers, first_index: int
 ) -> None:
     """Note the errors of single records, up to the limit, after finding them with numpy."""
     limits = inquiry.section.limits
@@ -263,7 +272,7 @@ def _check_records(
         # The sum of two numbers of one sign has overflowed if it has the other.
         wrong |= ((timestamps ^ base) & (timestamps ^ deltas)) < 0
     for row in np.flatnonzero(wrong)[: RECORD_ERRORS_MAX - len(inquiry.errors)].tolist():
-        inquiry.check_record(indexes[row], int(deltas[row]), int(key_lengths[row]))
+        inquiry.check_record(first_index + row, int(deltas[row]), int(key_lengths[row]))
 
 
 def _describe(
