@@ -278,8 +278,9 @@ class Broker:
                 },
             )
             await self._stopping.wait()
-            # Joins that wait for other members would hold up the end.
+            # Joins that wait for other members, and fetches for records, would hold up the end.
             self.coordinators.close()
+            self.fetcher.close()
             await server.close()
             # What is left there, nobody waits for any more; nothing may come behind the end.
             await _ended(appending)

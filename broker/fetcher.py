@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -64,6 +64,14 @@ class Fetcher:
         self._reader = reader
         self._clock = clock
         self._may_serve = may_serve
+        self._parked: dict[Waiter, None] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """From now on nobody waits for records; who does is answered with what there is."""
+        self._is_closed = True
+        for waiter in self._parked:
+            waiter.wake()
 
     async def fetch(
         self,
@@ -77,14 +85,22 @@ class Fetcher:
         # Nobody waits for more than the answer may hold.
         bytes_min = min(limits.bytes_min, limits.bytes_max)
         # Parked before the first look, so that nothing can come unseen between look and wait.
-        with Waiter(_queues(targets, find)) as waiter:
+        with Waiter(_queues(targets, find)) as waiter, self._parking(waiter):
             while True:
                 reads = await self._read(targets, find, isolation, bytes_min, limits.bytes_max)
                 remaining = deadline - self._clock.monotonic()
-                if _enough(reads, bytes_min) or remaining <= 0:
+                if _enough(reads, bytes_min) or remaining <= 0 or self._is_closed:
                     return reads
                 if not await waiter.wait(remaining):
                     return reads
+
+    @contextlib.contextmanager
+    def _parking(self, waiter: Waiter) -> Iterator[None]:
+        self._parked[waiter] = None
+        try:
+            yield
+        finally:
+            del self._parked[waiter]
 
     async def _read(
         self,

@@ -399,3 +399,17 @@ def test_a_producer_may_ask_again_for_an_id_that_could_not_be_had() -> None:
             assert answer.error_code == 0
 
     run(story)
+
+
+def test_a_stop_does_not_wait_for_a_fetch_that_finds_nothing() -> None:
+    async def story() -> None:
+        async with new_world().broker() as one:
+            await one.create_topic()
+            parked = asyncio.create_task(one.fetch(0, wait_ms=50_000))
+            await asyncio.sleep(0.01)
+            one.broker.stop()
+            async with asyncio.timeout(10):
+                answer = await parked
+            assert (answer.error_code, answer.records) == (0, [])
+
+    run(story)
