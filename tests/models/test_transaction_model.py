@@ -8,14 +8,14 @@ from tests.models.transaction import VARIANTS, WIDE, Limits, catch, model
 
 
 def test_transactions_hold() -> None:
-    outcome = model(Limits()).explore(60_000)
+    outcome = model(Limits()).explore(30_000)
     assert outcome.violation is None, str(outcome)
-    assert outcome.states >= 60_000
+    assert outcome.states >= 30_000
 
 
 SMALL = [
     Limits(transactions=1, crashes=1, timeouts=1),
-    Limits(transactions=2, crashes=0, timeouts=0),
+    Limits(transactions=2, crashes=1, timeouts=1),
 ]
 
 

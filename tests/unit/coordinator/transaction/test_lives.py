@@ -220,6 +220,16 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
     assert world.end(producer, commit=True, version=TV2).error is MAPPING
 
 
+def test_an_epoch_that_nobody_has_is_no_repetition() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    producer = identity(PID, LAST_EPOCH)
+    world.add(producer, P, version=TV2)
+    told = world.end(producer, commit=True, version=TV2)
+    world.settle(world.markers[0])
+    assert world.end(identity(told.producer_id, -1), commit=True, version=TV2).error is FENCED
+
+
 def test_a_timed_out_producer_may_abort_and_go_on() -> None:
     world = TransactionWorld()
     producer = world.begin()
