@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.simulation.loop import OWNER, SimulatedLoop
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.owners import OWNER
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _ROOT = "tidelog"

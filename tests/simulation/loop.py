@@ -11,19 +11,29 @@ import sys
 import warnings
 from asyncio import events
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextvars import Context, ContextVar
+from contextvars import Context
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
+from tests.simulation.owners import (
+    OWNER,
+    Handle,
+    Owner,
+    SimulatedFuture,
+    SimulatedTask,
+    Tasks,
+    TimerHandle,
+    bury,
+    close_coroutines,
+    describe,
+)
 from tests.simulation.trace import Trace
 
 T = TypeVar("T")
 
 START_SECONDS = 1000.0
 """Virtual time does not begin at 0, so that nothing can mistake a time for "never"."""
-EPOCH_MS = 1_750_000_000_000
-"""What SimulatedClock.time_ms says at virtual time 0."""
 STEP_SECONDS = 2e-6
 """What running one callback costs: time moves while code runs."""
 _STEPS_AT_ONCE_MAX = 200_000
@@ -39,113 +49,6 @@ class DeadlineExceeded(AssertionError):
 
 class Livelock(AssertionError):
     """Callbacks make each other ready without end; time never gets to the next timer."""
-
-
-class Owner:
-    """Whose code a callback is. The dead's are dropped, those of the paused are held back."""
-
-    def __init__(self, loop: SimulatedLoop, name: str) -> None:
-        self.loop = loop
-        self.name = name
-        self.alive = True
-        self.paused = False
-        self.held: list[asyncio.Handle] = []
-        self.steps = 0
-        self.dies_at_step = -1
-        self.tasks: Tasks = WeakValueDictionary()
-        self.context = contextvars.copy_context()
-        self.context.run(OWNER.set, self)
-        loop.owners.append(self)
-
-    def die(self) -> None:
-        """Called by the loop when `steps` has reached `dies_at_step`."""
-        self.alive = False
-
-
-OWNER: ContextVar[Owner | None] = ContextVar("simulation_owner", default=None)
-"""The simulated process whose code is running; None for the simulation itself."""
-
-
-class _Handle(asyncio.Handle):
-    """As asyncio's, but for the debugging that it asks the loop about each time."""
-
-    __slots__ = ("owner",)
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        arguments: tuple[Any, ...],
-        loop: SimulatedLoop,
-        context: Context,
-    ) -> None:
-        self._callback = callback
-        self._args = arguments
-        self._loop = loop
-        self._context = context
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self.owner: Owner | None = context.get(OWNER)
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    """The same with a time."""
-
-    __slots__ = ("owner",)
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        arguments: tuple[Any, ...],
-        loop: SimulatedLoop,
-        context: Context,
-    ) -> None:
-        self._callback = callback
-        self._args = arguments
-        self._loop = loop
-        self._context = context
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._when = when
-        self._scheduled = True
-        self.owner: Owner | None = context.get(OWNER)
-
-
-class SimulatedTask(asyncio.Task[Any]):
-    """A task whose hash is its number, so that sets of tasks are iterated alike in every run."""
-
-    def __init__(self, coro: Any, *, loop: SimulatedLoop, name: str | None, context: Any) -> None:
-        self._number = loop.next_number()
-        self.owner = OWNER.get() if context is None else context.get(OWNER)
-        super().__init__(coro, loop=loop, name=name or f"task-{self._number}", context=context)
-
-    def __hash__(self) -> int:
-        return self._number
-
-    __eq__ = object.__eq__
-
-
-Tasks: TypeAlias = WeakValueDictionary[int, SimulatedTask]
-
-
-class SimulatedFuture(asyncio.Future[Any]):
-    """A future whose hash is a number, for the same reason."""
-
-    def __init__(self, *, loop: SimulatedLoop) -> None:
-        super().__init__(loop=loop)
-        self.owner = OWNER.get()
-        self._number = 0
-
-    def __hash__(self) -> int:
-        if self._number == 0:
-            loop = self.get_loop()
-            assert isinstance(loop, SimulatedLoop)
-            self._number = loop.next_number()
-        return self._number
-
-    __eq__ = object.__eq__
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
@@ -165,8 +68,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.system_context = contextvars.copy_context()
         self.system_context.run(OWNER.set, None)
         self._now = START_SECONDS
-        self._ready: list[_Handle | _TimerHandle] = []
-        self._timers: list[tuple[float, int, _TimerHandle]] = []
+        self._ready: list[Handle | TimerHandle] = []
+        self._timers: list[tuple[float, int, TimerHandle]] = []
         self._numbers = 0
         self._tasks: Tasks = WeakValueDictionary()
         self._stopping = False
@@ -312,13 +215,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._closing = self._burying = True
             for owner in self.owners:
                 owner.alive = False
-                self.bury(list(owner.tasks.values()))
+                self.bury_all(list(owner.tasks.values()))
                 owner.held.clear()
-            self.bury(list(self._tasks.values()))
+            self.bury_all(list(self._tasks.values()))
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "coroutine .* was never awaited")
                 self._ready.clear()
                 self._timers.clear()
+                close_coroutines()
                 gc.collect()
                 gc.unfreeze()
         finally:
@@ -345,7 +249,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         if context is None:
             context = contextvars.copy_context()
-        handle = _Handle(callback, args, self, context)
+        handle = Handle(callback, args, self, context)
         owner = handle.owner
         if self._closing or (owner is not None and not owner.alive):
             handle.cancel()
@@ -373,7 +277,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         if context is None:
             context = contextvars.copy_context()
-        handle = _TimerHandle(when, callback, args, self, context)
+        handle = TimerHandle(when, callback, args, self, context)
         owner = handle.owner
         if self._closing or (owner is not None and not owner.alive):
             handle.cancel()
@@ -415,7 +319,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._check_open()
         task = SimulatedTask(coro, loop=self, name=name, context=context)
         if self._closing or (task.owner is not None and not task.owner.alive):
-            _bury(task)
+            bury(task)
         (self._tasks if task.owner is None else task.owner.tasks)[task._number] = task
         return task
 
@@ -433,7 +337,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         pending.sort(key=hash)
         return "\n".join(f"  {describe(task)}" for task in pending)
 
-    def bury(self, tasks: list[SimulatedTask]) -> None:
+    def bury_all(self, tasks: list[SimulatedTask]) -> None:
         """Close the coroutines of tasks that never run again.
 
         Else they would be closed when they are collected, at any time, and their finally blocks
@@ -444,7 +348,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             # A coroutine that was an argument of one that never began.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited")
             for task in tasks:
-                _bury(task)
+                bury(task)
         self._burying = before
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
@@ -487,44 +391,3 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("this simulation is over")
-
-
-class SimulatedClock:
-    """A process's clock (tidelog.clock.Clock): the loop's time, its rate and wall clock skewed."""
-
-    def __init__(self, loop: SimulatedLoop, offset_ms: int = 0, rate: float = 1.0) -> None:
-        self._loop = loop
-        self._offset_ms = offset_ms
-        self._rate = rate
-
-    def monotonic(self) -> float:
-        return self._loop.time() * self._rate
-
-    def time_ms(self) -> int:
-        return EPOCH_MS + self._offset_ms + int(self._loop.time() * 1000 * self._rate)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self._rate)
-
-
-def describe(task: asyncio.Task[Any]) -> str:
-    """The task's name and the chain of coroutines down to where it waits."""
-    places = []
-    awaited: Any = task.get_coro()
-    while awaited is not None:
-        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
-        if frame is not None:
-            code = frame.f_code
-            place = code.co_filename.rpartition("/")[2]
-            places.append(f"{code.co_qualname} ({place}:{frame.f_lineno})")
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
-    return f"{task.get_name()}: {' > '.join(places) or 'not started'}"
-
-
-def _bury(task: SimulatedTask) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if not task.done():
-        try:
-            task.get_coro().close()  # type: ignore[union-attr]
-        except BaseException:  # noqa: BLE001 - whatever the dead raise is of no consequence
-            return

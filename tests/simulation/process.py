@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.loop import Owner, SimulatedClock, SimulatedLoop, SimulatedTask
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.owners import Owner, SimulatedTask
 from tidelog.entropy import SeededEntropy
 
 
@@ -120,4 +122,4 @@ class SimulatedProcess(Owner):
         self._exited.set_result(how)
 
     def _bury(self, tasks: list[SimulatedTask]) -> None:
-        self.context.copy().run(self.loop.bury, tasks)
+        self.context.copy().run(self.loop.bury_all, tasks)

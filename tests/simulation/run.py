@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
 from tests.simulation.history import History, Isolation, Key
@@ -18,18 +19,11 @@ from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, Simulate
 from tests.simulation.nemesis import Nemesis, profile_of
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
+from tests.simulation.producers import IdempotentProducer, PlainProducer
+from tests.simulation.readers import Consumer, Observer, read_everything
 from tests.simulation.store import SimulatedStore, StoreSettings
+from tests.simulation.topic_churn import TopicChurn
 from tests.simulation.trace import Trace
-from tests.simulation.workload import (
-    Actor,
-    Consumer,
-    IdempotentProducer,
-    Observer,
-    PlainProducer,
-    TopicChurn,
-    WorkloadSettings,
-    read_everything,
-)
 
 FINAL_READER = "reader"
 """The client that reads everything at the end."""

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from tests.simulation.loop import SimulatedClock, SimulatedLoop
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
 from tests.simulation.process import SimulatedProcess
 from tidelog.storage.buffers import joined
 from tidelog.storage.memory import MemoryStore

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import (
     START_SECONDS,
     DeadlineExceeded,
     Deadlock,
     Livelock,
-    SimulatedClock,
     SimulatedLoop,
 )
 

@@ -86,6 +86,23 @@ def test_a_task_that_never_began_is_buried_without_a_warning() -> None:
         assert loop.unhandled == []
 
 
+def test_a_coroutine_that_nobody_awaited_is_buried_without_a_warning() -> None:
+    kept: list[object] = []
+
+    async def main() -> None:
+        kept.append(asyncio.sleep(1))
+        await asyncio.Event().wait()
+
+    async def simulation(loop: SimulatedLoop) -> None:
+        process = SimulatedProcess(loop, "victim", "host")
+        process.start(main)
+        await asyncio.sleep(1)
+
+    with SimulatedLoop(1) as loop:
+        loop.run(simulation(loop))
+    kept.clear()
+
+
 def test_a_generator_of_a_dead_process_is_not_finished() -> None:
     seen: list[str] = []
 

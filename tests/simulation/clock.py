@@ -1,0 +1,28 @@
+"""The clocks of simulated processes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.loop import SimulatedLoop
+
+EPOCH_MS = 1_750_000_000_000
+"""What a clock says at virtual time 0."""
+
+
+class SimulatedClock:
+    """A process's clock (tidelog.clock.Clock): the loop's time, its rate and wall clock skewed."""
+
+    def __init__(self, loop: SimulatedLoop, offset_ms: int = 0, rate: float = 1.0) -> None:
+        self._loop = loop
+        self._offset_ms = offset_ms
+        self._rate = rate
+
+    def monotonic(self) -> float:
+        return self._loop.time() * self._rate
+
+    def time_ms(self) -> int:
+        return EPOCH_MS + self._offset_ms + int(self._loop.time() * 1000 * self._rate)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._rate)
