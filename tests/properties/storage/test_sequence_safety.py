@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tests.simulation.loop import SimulatedClock, SimulatedLoop
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.storage.faulty import FaultRates, FaultyStore
 from tidelog.storage.memory import MemoryStore

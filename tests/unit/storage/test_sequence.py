@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation.loop import SimulatedClock, SimulatedLoop
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.storage.faulty import Fault, FaultRates, FaultyStore

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.loop import SimulatedClock, SimulatedLoop
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.storage.faulty import Fault, FaultRates, FaultyStore
 from tidelog.storage.memory import MemoryStore

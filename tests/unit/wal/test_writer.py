@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from tests.properties.wal.batches import EPOCH_0, batch, header, incarnation, topic_partition
-from tests.simulation.loop import SimulatedClock, SimulatedLoop
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import Fenced, TidelogError
