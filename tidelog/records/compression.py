@@ -26,6 +26,8 @@ _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_REPEATED_BYTE = 1
 _BLOCK_LENGTH = Struct(">i")
 _PIECE_BYTES_MIN = 64 * 1024
 _PIECE_BYTES_MAX = 4 * 1024 * 1024
@@ -256,17 +258,20 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes | bytearray:
 
 
 def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
+    # The library does not always notice what follows a frame; a Java consumer would read on.
+    if _zstd_frame_end(data) != len(data):
+        raise CorruptCompression("zstd: not exactly one frame")
     decompressor = _contexts.decompressor
     try:
-        # A frame that says it is empty is believed by the library, whatever follows.
         stated = zstandard.frame_content_size(data)
         if stated > size_max:
             raise DecompressedTooLarge(size_max)
-        # A frame that states its size is given exactly that. Otherwise guess: room that is never
+        # A frame that states its size is given exactly that (one that says it is empty is
+        # believed unread, which no records section can be). Otherwise guess: room that is never
         # written costs page faults and a system call for each batch.
         for room in (_guess(data, size_max), size_max + 1):
             try:
-                plain = decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+                plain = decompressor.decompress(data, max_output_size=room)
             except zstandard.ZstdError:
                 if room > size_max or stated >= 0:
                     raise
@@ -279,6 +284,24 @@ def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
     if len(plain) > size_max:
         raise DecompressedTooLarge(size_max)
     return plain
+
+
+def _zstd_frame_end(data: Buffer) -> int:
+    """Where the first frame ends by the lengths of its blocks (RFC 8878), -1 if it does not."""
+    if len(data) <= len(_ZSTD_MAGIC) or bytes(data[: len(_ZSTD_MAGIC)]) != _ZSTD_MAGIC:
+        return -1
+    descriptor = data[len(_ZSTD_MAGIC)]
+    single_segment, has_checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
+    content_size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
+    dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
+    position = len(_ZSTD_MAGIC) + 2 - single_segment + dictionary_bytes + content_size_bytes
+    while position + 3 <= len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        position += 3 + (1 if kind == _ZSTD_REPEATED_BYTE else size)
+        if is_last:
+            return position + 4 * has_checksum
+    return -1
 
 
 def _zstd_exceeds(data: Buffer, size_max: int) -> bool:

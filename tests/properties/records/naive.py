@@ -5,9 +5,9 @@ It shares nothing with the package but the rules. Slow, and only for default lim
 
 from __future__ import annotations
 
-import gzip
 import io
 import struct
+import zlib
 from dataclasses import dataclass
 
 import cramjam
@@ -105,7 +105,7 @@ def _plain(codec: int, data: bytes) -> bytes:
         if codec == 0:
             return data
         if codec == 1:
-            return gzip.decompress(data)
+            return _gzip(data)
         if codec == 2:
             return _snappy(data)
         if codec == 3:
@@ -122,6 +122,18 @@ def _plain(codec: int, data: bytes) -> bytes:
     except Exception as error:
         raise Wrong("codec") from error
     return plain
+
+
+def _gzip(data: bytes) -> bytes:
+    plain = b""
+    while True:
+        member = zlib.decompressobj(31)
+        plain += member.decompress(data)
+        if not member.eof:
+            raise Wrong("cut off")
+        data = member.unused_data
+        if not data:
+            return plain
 
 
 def _snappy(data: bytes) -> bytes:

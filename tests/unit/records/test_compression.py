@@ -51,6 +51,22 @@ def test_cut_or_followed_data_is_corrupt(codec: Compression, sample: bytes) -> N
         decompress(codec, whole + b"?", 10_000_000)
 
 
+@pytest.mark.parametrize("sample", SAMPLES[1:], ids=len)
+def test_a_second_frame_is_corrupt(sample: bytes) -> None:
+    # Consumers differ in whether they read it.
+    unsized = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True)
+    frames = [
+        (Compression.LZ4, compress(Compression.LZ4, sample)),
+        (Compression.ZSTD, compress(Compression.ZSTD, sample)),
+        (Compression.ZSTD, unsized.compress(sample)),
+    ]
+    for codec, frame in frames:
+        assert decompress(codec, frame, 10_000_000) == sample
+        for followed in (frame + frame, frame + b"\0"):
+            with pytest.raises(CorruptCompression):
+                decompress(codec, followed, 10_000_000)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_random_bytes_are_corrupt(codec: Compression) -> None:
     chance = random.Random(7)
