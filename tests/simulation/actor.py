@@ -30,6 +30,7 @@ class WorkloadSettings:
     padding_bytes_max: int = 2000
     delivery_seconds_max: float = 40.0
     fetch_wait_seconds: float = 0.5
+    consume_pause_seconds_mean: float = 0.03
     reassign_probability: float = 0.02
     forget_probability: float = 0.05
 

@@ -185,9 +185,12 @@ class _Checker:
 
     def _intermediate_reads(self) -> Iterator[Anomaly]:
         for reader, covered, seen in self._readings():
-            for writer in self.history.operations:
-                if len(writer.sends) < 2 or not any(one.value in seen for one in writer.sends):
-                    continue
+            partly = {
+                self.writers[value][0].number: self.writers[value][0]
+                for value in seen
+                if value in self.writers and len(self.writers[value][0].sends) > 1
+            }
+            for _, writer in sorted(partly.items()):
                 for send in writer.sends:
                     if send.value in seen:
                         continue

@@ -32,6 +32,7 @@ class Consumer:
                 attempt += 1
                 continue
             attempt = 0
+            await actor.pause(actor.settings.consume_pause_seconds_mean)
             if actor.random.random() < actor.settings.forget_probability:
                 actor.client.forget()
             if actor.random.random() < actor.settings.reassign_probability:
