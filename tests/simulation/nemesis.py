@@ -30,6 +30,7 @@ PROFILES: Mapping[str, Profile] = {
             "kill": 5,
             "kill during put": 5,
             "kill twice": 3,
+            "stop": 2,
             "pause": 3,
             "take over": 3,
             "usurp": 1,
@@ -43,7 +44,14 @@ PROFILES: Mapping[str, Profile] = {
         }
     ),
     "crashes": Profile(
-        {"kill": 4, "kill during put": 4, "kill twice": 2, "store faults": 3, "resets": 1}
+        {
+            "kill": 4,
+            "kill during put": 4,
+            "kill twice": 2,
+            "stop": 2,
+            "store faults": 3,
+            "resets": 1,
+        }
     ),
     "zombies": Profile({"take over": 2, "usurp": 3, "pause": 1}, overlapping=False),
     "weather": Profile(
@@ -81,6 +89,7 @@ class Nemesis:
             "kill": self._kill,
             "kill during put": self._kill_during_put,
             "kill twice": self._kill_twice,
+            "stop": self._stop,
             "pause": self._pause,
             "take over": self._take_over,
             "usurp": self._usurp,
@@ -163,6 +172,14 @@ class Nemesis:
             if successor is not None:
                 successor.kill_after_steps(self._steps())
                 return
+
+    async def _stop(self) -> None:
+        """Ask it to end; perhaps it dies on the way."""
+        victim = self._victim()
+        if victim is not None:
+            victim.terminate()
+            if self._random.random() < 0.3:
+                victim.kill_after_steps(self._steps())
 
     def _steps(self) -> int:
         """How much longer it runs: log-uniform, so that early and late steps are met alike."""

@@ -51,6 +51,7 @@ class SimulatedProcess(Owner):
         self.entropy = SeededEntropy(f"{name} {loop.random.getrandbits(64)}")
         self.exit: Exit | None = None
         self._exited: asyncio.Future[Exit] = loop.create_future()
+        self._at_term: list[Callable[[], object]] = []
         self._at_death: list[Callable[[], object]] = []
         self._main: asyncio.Task[object] | None = None
 
@@ -78,6 +79,17 @@ class SimulatedProcess(Owner):
     def die(self) -> None:
         """See Owner."""
         self.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM: call what its program registered with `at_term`, inside the process."""
+        if self.alive:
+            self.loop.trace.record(self.loop.time(), f"process {self.name} is asked to end")
+            for callback in self._at_term:
+                self.loop.call_soon(callback, context=self.context.copy())
+
+    def at_term(self, callback: Callable[[], object]) -> None:
+        """What the program does when it is asked to end."""
+        self._at_term.append(callback)
 
     def pause(self) -> None:
         """Hold back all its callbacks."""

@@ -142,6 +142,7 @@ class _Simulation:
         await self._in_client(FINAL_READER, read_everything)
         if self.system.exclusive:
             await self._settle()
+            await self._stop()
 
     async def _create_topics(self, actor: Actor) -> None:
         partitions = Counter(key.topic for key in self.settings.keys)
@@ -222,6 +223,21 @@ class _Simulation:
                     self.history.violate(f"after healing these are broker {broker_id}: {living}")
                     return
                 await asyncio.sleep(0.5)
+
+    async def _stop(self) -> None:
+        """Asked to end, a broker that is well ends without an error."""
+        self.cluster.supervising = False
+        for broker in self.cluster.brokers():
+            broker.terminate()
+            try:
+                async with asyncio.timeout(_SETTLE_SECONDS):
+                    ended = await broker.exited()
+            except TimeoutError:
+                tasks = self.loop.describe_tasks(broker)
+                self.history.violate(f"{broker.name} does not end when asked to:\n{tasks}")
+            else:
+                if ended.error is not None:
+                    self.history.violate(f"{broker.name}, asked to end, {ended}")
 
     def count(self) -> Counter[str]:
         """How much of everything there was: a run without faults proves nothing."""

@@ -86,6 +86,31 @@ def test_a_task_that_never_began_is_buried_without_a_warning() -> None:
         assert loop.unhandled == []
 
 
+def test_a_process_can_be_asked_to_end() -> None:
+    seen: list[str] = []
+
+    async def simulation(loop: SimulatedLoop) -> None:
+        process = SimulatedProcess(loop, "polite", "host")
+        asked = asyncio.Event()
+
+        async def main() -> None:
+            process.at_term(asked.set)
+            await asked.wait()
+            await asyncio.sleep(1)
+            seen.append("cleaned up")
+
+        process.start(main)
+        await asyncio.sleep(1)
+        process.terminate()
+        exit_ = await process.exited()
+        assert not exit_.killed
+        assert exit_.error is None
+
+    with SimulatedLoop(1) as loop:
+        loop.run(simulation(loop))
+    assert seen == ["cleaned up"]
+
+
 def test_a_coroutine_that_nobody_awaited_is_buried_without_a_warning() -> None:
     kept: list[object] = []
 

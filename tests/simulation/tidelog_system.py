@@ -25,9 +25,9 @@ def tidelog_system(seed: int) -> System:
     """A cluster whose settings differ a little from seed to seed."""
     settings = _settings(random.Random(f"settings {seed}"))
 
-    async def broker(environment: Environment) -> None:
+    async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
-        await Broker(
+        broker = Broker(
             settings,
             broker_id=BrokerId(environment.broker_id),
             listen=("0.0.0.0", PORT),
@@ -40,7 +40,9 @@ def tidelog_system(seed: int) -> System:
             metrics=BrokerMetrics(),
             process=_identity(environment),
             is_running=lambda other: _is_running(cluster, environment, other),
-        ).run()
+        )
+        process.at_term(broker.stop)
+        await broker.run()
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -51,7 +53,7 @@ def tidelog_system(seed: int) -> System:
             inspect=compare if reads_everything else None,
         )
 
-    return System(broker, client)
+    return System(serve, client)
 
 
 def _settings(chance: random.Random) -> BrokerSettings:
