@@ -48,6 +48,7 @@ from tidelog.coordinator.cluster.records import BrokerFenced, ConfigsChanged, Co
 from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.takeover import take_over_fenced
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId, Incarnation, TopicId
@@ -86,7 +87,9 @@ class Broker:
         metrics: BrokerMetrics,
         process: ProcessIdentity,
         is_running: Callable[[ProcessIdentity], bool | None],
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
+        """`crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
@@ -96,6 +99,7 @@ class Broker:
         self._offload = offload
         self._process = process
         self._is_running = is_running
+        self._crash_points = crash_points
         self.clock = clock
         self.entropy = entropy
         self.network = network

@@ -20,7 +20,13 @@ from tidelog.errors import InvalidConfiguration
 
 ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 RESERVED_VARIABLES: Final = frozenset(
-    {"TIDELOG_BOOTSTRAP", "TIDELOG_STORE", "TIDELOG_MINIO", "TIDELOG_HYPOTHESIS_PROFILE"}
+    {
+        "TIDELOG_BOOTSTRAP",
+        "TIDELOG_STORE",
+        "TIDELOG_MINIO",
+        "TIDELOG_HYPOTHESIS_PROFILE",
+        "TIDELOG_CRASH_POINTS",
+    }
 )
 """Environment variables of the command line and of the repository's tools, which set nothing."""
 

@@ -102,6 +102,11 @@ class BrokerProcess:
             self.process.kill()
         return self._reap()
 
+    def wait_for_death(self, seconds_max: float) -> int:
+        """The exit code of a process that is to end by itself. TimeoutExpired if it does not."""
+        self.process.wait(seconds_max)
+        return self._reap()
+
     def pause(self) -> None:
         """SIGSTOP: the process stalls wherever it is."""
         self.process.send_signal(signal.SIGSTOP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -23,9 +24,11 @@ from tidelog.broker.settings import BrokerSettings
 from tidelog.cli.address import Address, shown
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster import processes
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId
+from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE, KillAtHit
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
 from tidelog.storage.location import open_store
@@ -95,6 +98,7 @@ async def _serve(
         metrics=metrics,
         process=processes.current(),
         is_running=processes.is_running,
+        crash_points=_crash_points(),
     )
     health = None if http is None else _health_server(http, broker, metrics)
     loop = asyncio.get_running_loop()
@@ -143,6 +147,15 @@ async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) 
     else:
         line = f"ready kafka={kafka} http={http} cluster={cluster} broker={number}"
     print(line, flush=True)
+
+
+def _crash_points() -> CrashPoints:
+    """Where a test wants this process to die, if it was started by one."""
+    text = os.environ.get(CRASH_POINTS_VARIABLE)
+    if not text:
+        return NO_CRASH_POINTS
+    logger.warning("the process will kill itself on purpose", extra={"at": text})
+    return KillAtHit.parse(text)
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:

@@ -1,0 +1,45 @@
+"""Processes that die on purpose: only where, when and by what the test said."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
+from tidelog.errors import InvalidConfiguration
+from tidelog.localstack.crash_points import KillAtHit
+
+PROGRAM = """
+from tidelog.crash_points import CrashPoint
+from tidelog.localstack.crash_points import KillAtHit
+
+points = KillAtHit.parse("prepare durable:2, snapshot written:1")
+for number in range(3):
+    points.hit(CrashPoint.PREPARE_DURABLE)
+    print(number, flush=True)
+"""
+
+
+def test_a_process_is_killed_at_the_hit_that_was_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout.split() == ["0"]
+
+
+def test_by_default_nothing_happens() -> None:
+    for point in CrashPoint:
+        NO_CRASH_POINTS.hit(point)
+
+
+@pytest.mark.parametrize("text", ["prepare durable", "prepare durable:x", "nowhere:1", ":1"])
+def test_a_point_that_does_not_exist_is_refused_with_those_that_do(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="prepare durable, between markers"):
+        KillAtHit.parse(text)
+
+
+def test_hits_are_counted_from_one() -> None:
+    with pytest.raises(InvalidConfiguration, match="counted from 1"):
+        KillAtHit.parse("snapshot written:0")

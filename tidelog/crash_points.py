@@ -1,0 +1,45 @@
+"""Where tests let the process die: named moments between two steps of which only one is durable.
+
+A shell calls `hit` at such a moment. In production nothing happens there; a test injects an object
+that counts the hits and ends the process at one of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Protocol
+
+
+class CrashPoint(Enum):
+    """The moments, by the names that tests give them."""
+
+    SLOT_UPLOAD = "slot upload"
+    """The put of a WAL slot is about to be sent."""
+    PREPARE_DURABLE = "prepare durable"
+    """A transaction is decided; none of its markers is written."""
+    BETWEEN_MARKERS = "between markers"
+    """One of a transaction's markers is durable, and another is not yet."""
+    MARKERS_DURABLE = "markers durable"
+    """All of a transaction's markers are durable; its completion is not written."""
+    SNAPSHOT_CAPTURED = "snapshot captured"
+    """A coordinator's state is held and durable in the log; nothing of its snapshot is stored."""
+    SNAPSHOT_WRITTEN = "snapshot written"
+    """A coordinator's snapshot is stored; nobody has drawn any consequence from that."""
+
+
+class CrashPoints(Protocol):
+    """Told of each such moment."""
+
+    def hit(self, point: CrashPoint) -> None:
+        """The moment has come. May not return."""
+        ...
+
+
+class NoCrashPoints:
+    """Nothing happens."""
+
+    def hit(self, point: CrashPoint) -> None:
+        return
+
+
+NO_CRASH_POINTS: Final[CrashPoints] = NoCrashPoints()
