@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, TypeAlias
 
+from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
@@ -32,6 +33,7 @@ from tidelog.records.batch import (
 from tidelog.records.buffers import Buffer
 from tidelog.records.rewriting import admit
 from tidelog.records.rules import InvalidBatch, Limits, RecordError
+from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.producer_state import AppendRefused
 from tidelog.wal.writer import WalLost, WalWriter
 
@@ -70,6 +72,9 @@ class AppendItem:
     partition: Partition
     records: Buffer
     limits: Limits
+    ordinal: int = NO_ORDINAL
+    """The transaction's number, where the coordinator has just said that the partition is in it."""
+    transaction_version: int = 0
     result: AppendResult | None = None
 
 
@@ -141,9 +146,15 @@ class Appender:
     """Serves submissions in order. `run` is its task; it ends only by cancellation or an error."""
 
     def __init__(
-        self, writer: WalWriter, partitions: PartitionRegistry, offload: Offload, clock: Clock
+        self,
+        writer: WalWriter,
+        log_writer: LogWriter,
+        partitions: PartitionRegistry,
+        offload: Offload,
+        clock: Clock,
     ) -> None:
         self._writer = writer
+        self._log_writer = log_writer
         self._partitions = partitions
         self._offload = offload
         self._clock = clock
@@ -188,7 +199,7 @@ class Appender:
             prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
         for submission in group:
             for item in submission.items:
-                item.result = self._append(item.partition, next(prepared), now_ms)
+                item.result = self._append(item, next(prepared), now_ms)
             if not submission.done.done():
                 submission.done.set_result(None)
         self._group = []
@@ -206,50 +217,38 @@ class Appender:
         return group
 
     def _append(
-        self, partition: Partition, batch: Prepared | InvalidBatch, now_ms: int
+        self, item: AppendItem, batch: Prepared | InvalidBatch, now_ms: int
     ) -> AppendResult:
         if isinstance(batch, InvalidBatch):
             return AppendFailed(ErrorCode(batch.error_code), batch.message, batch.record_errors)
-        log, writer = partition.log, self._writer
+        log = item.partition.log
         try:
             # The topic may have been deleted, or the partition given away, while it was checked.
             self._partitions.find(log.partition)
-            opening = None if partition.opened else log.image()
-            appended = log.append(batch.header, now_ms)
+            appended, slot = self._log_writer.append(
+                item.partition,
+                batch.data,
+                batch.header,
+                now_ms,
+                ordinal=item.ordinal,
+                transaction_version=item.transaction_version,
+            )
         except PartitionError as error:
             return AppendFailed(error.code, str(error))
         except AppendRefused as error:
             return AppendFailed(ErrorCode(error.error_code), str(error))
-        if appended.duplicate:
-            return Appended(
-                appended.base_offset,
-                appended.max_timestamp if batch.log_append_time_ms >= 0 else -1,
-                log.log_start,
-                writer.newest_slot,
-                records=0,
-            )
-        if opening is not None:
-            writer.add_opening(opening)
-            partition.opened = True
-        slot = writer.add_batch(
-            log.partition, log.leader_epoch, batch.data, batch.header, appended.base_offset
-        )
+        log_append_time_ms = batch.log_append_time_ms
+        if appended.duplicate and log_append_time_ms >= 0:
+            log_append_time_ms = appended.max_timestamp
         return Appended(
             appended.base_offset,
-            batch.log_append_time_ms,
+            log_append_time_ms,
             log.log_start,
             slot,
-            batch.header.record_count,
+            0 if appended.duplicate else batch.header.record_count,
         )
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
         """Move the log start up to `offset`; the new log start, durable."""
-        log, writer = partition.log, self._writer
-        opening = None if partition.opened else log.image()
-        if log.set_log_start(offset):
-            if opening is not None:
-                writer.add_opening(opening)
-                partition.opened = True
-            writer.add_log_start(log.partition, log.leader_epoch, offset)
-        await writer.durable(writer.newest_slot)
-        return Offset(log.log_start)
+        await self._writer.durable(self._log_writer.begin_log_at(partition, offset))
+        return Offset(partition.log.log_start)

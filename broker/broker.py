@@ -32,6 +32,7 @@ from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.layer_metrics import WalCollector
 from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
@@ -336,12 +337,16 @@ class Broker:
             self._durable,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        self.appender = Appender(self.wal, self.partitions, self._offload, self.clock)
+        log_writer = LogWriter(self.wal)
+        self.appender = Appender(
+            self.wal, log_writer, self.partitions, self._offload, self.clock
+        )
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
             self.partitions,
             self.wal,
+            log_writer,
             self._reader,
             self._settings,
             self.clock,

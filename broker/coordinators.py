@@ -10,6 +10,7 @@ from typing import TypeAlias
 from tidelog.broker.internal_log import InternalPartition
 from tidelog.broker.internal_topics import GROUP_TOPIC
 from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import Clock
@@ -34,7 +35,9 @@ from tidelog.wal.writer import WalWriter
 logger = logging.getLogger(__name__)
 
 GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
-GROUP_CODEC: Codec[GroupRecord] = Codec(encode_record, decode_record)
+GROUP_CODEC: Codec[GroupRecord] = Codec(
+    encode_record, lambda logged: decode_record(logged.key, logged.value)
+)
 
 
 class Coordinators:
@@ -45,6 +48,7 @@ class Coordinators:
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
         wal: WalWriter,
+        log_writer: LogWriter,
         reader: LogReader,
         settings: BrokerSettings,
         clock: Clock,
@@ -54,6 +58,7 @@ class Coordinators:
         self._state = state
         self._partitions = partitions
         self._wal = wal
+        self._log_writer = log_writer
         self._reader = reader
         self._group_settings = group_settings(settings)
         self._clock = clock
@@ -138,7 +143,7 @@ class Coordinators:
     def _start(self, partition: Partition) -> GroupRuntime:
         runtime: GroupRuntime = CoordinatorRuntime(
             str(partition),
-            InternalPartition(partition, self._wal, self._reader),
+            InternalPartition(partition, self._wal, self._log_writer, self._reader),
             lambda: GroupMachine(self._group_settings),
             GROUP_CODEC,
             self._clock,

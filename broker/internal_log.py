@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from tidelog.broker.log_reader import LOADS_AT_ONCE_MAX, LogReader
+from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition
+from tidelog.coordinator.decision import BatchProducer
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Slot
 from tidelog.records.batch import BatchHeader
@@ -23,9 +25,12 @@ class InternalPartition:
     that the broker has in memory, which it leads to.
     """
 
-    def __init__(self, partition: Partition, wal: WalWriter, reader: LogReader) -> None:
+    def __init__(
+        self, partition: Partition, wal: WalWriter, writer: LogWriter, reader: LogReader
+    ) -> None:
         self._partition = partition
         self._wal = wal
+        self._writer = writer
         self._reader = reader
 
     @property
@@ -34,18 +39,23 @@ class InternalPartition:
         log = self._partition.log
         return self._partition.fault is None and log.log_start == log.next_offset
 
-    def append(self, records: Sequence[NewRecord], now_ms: int) -> Slot:
+    def append(
+        self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
+    ) -> Slot:
         """Append one batch. The slot counts when it is durable."""
-        partition, wal = self._partition, self._wal
-        log = partition.log
-        data = encode_batch(records)
+        partition = self._partition
+        if producer is None:
+            data = encode_batch(records)
+            return self._writer.append(partition, data, BatchHeader.parse(data), now_ms).slot
+        data = encode_batch(
+            records,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            is_transactional=True,
+        )
         header = BatchHeader.parse(data)
-        opening = None if partition.opened else log.image()
-        appended = log.append(header, now_ms)
-        if opening is not None:
-            wal.add_opening(opening)
-            partition.opened = True
-        return wal.add_batch(log.partition, log.leader_epoch, data, header, appended.base_offset)
+        placed = self._writer.append(partition, data, header, now_ms, ordinal=producer.ordinal)
+        return placed.slot
 
     def is_durable(self, slot: Slot) -> bool:
         """Whether the slot is durable."""

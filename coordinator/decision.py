@@ -27,13 +27,28 @@ class Now(NamedTuple):
     time_ms: int
 
 
+class BatchProducer(NamedTuple):
+    """The transaction of another coordinator that records are a part of: they are written as its
+    producer's batch, and count when it is committed."""
+
+    producer_id: int
+    producer_epoch: int
+    ordinal: int
+    """The transaction's number (rule H1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[RecordT_co, ReplyT_co]):
-    """Records to be appended and applied in this order, and answers that may be given when they,
-    and all before them, are durable."""
+    """Records to be appended and applied in this order, and answers.
+
+    `replies` may be given when the records, and all before them, are durable;
+    `replies_when_appended` at once. `producer`: the records are one batch of a transaction.
+    """
 
     records: Sequence[RecordT_co] = ()
     replies: Sequence[tuple[Token, ReplyT_co]] = ()
+    replies_when_appended: Sequence[tuple[Token, ReplyT_co]] = ()
+    producer: BatchProducer | None = None
 
 
 @dataclass(slots=True)
@@ -43,6 +58,8 @@ class Turn(Generic[RecordT, ReplyT]):
     now: Now
     records: list[RecordT] = field(default_factory=list)
     replies: list[tuple[Token, ReplyT]] = field(default_factory=list)
+    replies_when_appended: list[tuple[Token, ReplyT]] = field(default_factory=list)
+    producer: BatchProducer | None = None
 
     def persist(self, record: RecordT) -> None:
         """Have a record written."""
@@ -52,6 +69,10 @@ class Turn(Generic[RecordT, ReplyT]):
         """Answer a request."""
         self.replies.append((token, reply))
 
+    def reply_when_appended(self, token: Token, reply: ReplyT) -> None:
+        """Answer a request without waiting until the answer is durable."""
+        self.replies_when_appended.append((token, reply))
+
     def decision(self) -> Decision[RecordT, ReplyT]:
         """What was decided."""
-        return Decision(self.records, self.replies)
+        return Decision(self.records, self.replies, self.replies_when_appended, self.producer)

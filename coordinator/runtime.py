@@ -2,7 +2,8 @@
 
 A decision's records are appended as one record batch and applied at once, in the order of the log,
 so that later decisions rest on them. Its answers are given when they, and all that was appended
-before, are durable: nobody is told of a state that could still be lost (rule H5). Nothing is rolled
+before, are durable: nobody is told of a state that could still be lost (rule H5); what H2 lets be
+told earlier, the decision names apart. Nothing is rolled
 back. If a slot is lost, the incarnation ends, and its successor rebuilds the state from the log.
 
 Opening: the log is read from its start while requests are answered COORDINATOR_LOAD_IN_PROGRESS. A
@@ -19,14 +20,17 @@ from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.clock import Clock
-from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.batch import NO_PRODUCER_ID, iterate_batches
 from tidelog.records.buffers import Buffer
-from tidelog.records.records import NewRecord, decode_records
+from tidelog.records.control import MarkerType, parse_marker
+from tidelog.records.records import NewRecord, decode_batch
 from tidelog.storage.object_store import StoreError
+from tidelog.wal.producer_state import AppendRefused
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +77,12 @@ class InternalLog(Protocol):
         """Whether there is nothing to read."""
         ...
 
-    def append(self, records: Sequence[NewRecord], now_ms: int) -> Slot:
-        """Append the records as one batch; they count when the slot is durable. TidelogError when
-        the incarnation has ended: then they were not appended."""
+    def append(
+        self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
+    ) -> Slot:
+        """Append the records as one batch, of the producer's transaction if there is one; they
+        count when the slot is durable. AppendRefused when the partition has it that the producer
+        may not; another TidelogError when the incarnation has ended. Then nothing was appended."""
         ...
 
     def is_durable(self, slot: Slot) -> bool:
@@ -92,11 +99,29 @@ class InternalLog(Protocol):
         ...
 
 
+class LoggedRecord(NamedTuple):
+    """A record as the log has it."""
+
+    key: bytes | None
+    value: bytes | None
+    producer_id: int = NO_PRODUCER_ID
+    """Whose transaction it is a part of; NO_PRODUCER_ID if of none."""
+
+
+def _no_record(_producer_id: int, _is_commit: bool) -> None:
+    """What the end of a transaction is to a machine whose records are in none."""
+
+
 class Codec(NamedTuple, Generic[RecordT]):
-    """How the machine's records lie in the log. `decode` raises TidelogError."""
+    """How the machine's records lie in the log. `decode` raises TidelogError.
+
+    `ended`: what it is to the machine that the transaction of a producer id was committed (or, with
+    False, aborted) in this log.
+    """
 
     encode: Callable[[RecordT], tuple[bytes, bytes | None]]
-    decode: Callable[[bytes | None, bytes | None], RecordT]
+    decode: Callable[[LoggedRecord], RecordT]
+    ended: Callable[[int, bool], RecordT | None] = _no_record
 
 
 class CoordinatorRefused(TidelogError):
@@ -129,9 +154,11 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         clock: Clock,
         offload: Offload,
         may_serve: Callable[[], bool],
+        on_carried_out: Callable[[Decision[RecordT, ReplyT]], None] | None = None,
     ) -> None:
         """`name` is the partition's, for messages. `may_serve`: whether the lease is fresh enough
-        to answer what a successor may have changed (rule B3)."""
+        to answer what a successor may have changed (rule B3). `on_carried_out` hears of each
+        decision when its records are appended and applied, right behind them in the WAL."""
         self.name = name
         self._log = log
         self._new_machine = new_machine
@@ -140,6 +167,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         self._clock = clock
         self._offload = offload
         self._may_serve = may_serve
+        self._on_carried_out = on_carried_out
         self._state = RuntimeState.LOADING
         self._waiting: dict[Token, asyncio.Future[ReplyT]] = {}
         self._next_token = 0
@@ -166,11 +194,23 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         self._waiting[token] = future
         try:
             self._carry_out(self._machine.decide(command, token, self._now()))
+        except AppendRefused as error:
+            self._waiting.pop(token, None)
+            raise CoordinatorRefused(ErrorCode(error.error_code), str(error)) from error
         except TidelogError as error:
             # The WAL has ended, and with it this incarnation.
             self._waiting.pop(token, None)
             raise CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(error)) from error
         return future
+
+    def transaction_ended(self, producer_id: int, slot: Slot, *, is_commit: bool) -> None:
+        """The log has the marker of a producer's transaction, in that slot. Only while READY: what
+        is appended while the log is being loaded might be missed."""
+        assert self._state is RuntimeState.READY
+        record = self._codec.ended(producer_id, is_commit)
+        if record is not None:
+            self._machine.apply(record)
+            self._newest = slot
 
     def stop(self) -> None:
         """The partition is no longer ours, or the broker ends: whoever waits is sent away."""
@@ -244,11 +284,15 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             now_ms = self._clock.time_ms()
             encoded = map(self._codec.encode, decision.records)
             records = [NewRecord(value, key, timestamp=now_ms) for key, value in encoded]
-            self._newest = self._log.append(records, now_ms)
+            self._newest = self._log.append(records, now_ms, decision.producer)
             for record in decision.records:
                 self._machine.apply(record)
+        if decision.replies_when_appended:
+            self._answer(decision.replies_when_appended)
         if decision.replies:
             self._release(decision.replies)
+        if self._on_carried_out is not None:
+            self._on_carried_out(decision)
         deadline_ms = self._machine.next_deadline_ms()
         sleeps_until_ms = self._sleeps_until_ms
         if deadline_ms is not None and (sleeps_until_ms is None or deadline_ms < sleeps_until_ms):
@@ -313,4 +357,18 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
 def _decode(batches: Buffer, codec: Codec[RecordT]) -> list[RecordT]:
     """Pure; runs in a worker thread."""
-    return [codec.decode(record.key, record.value) for record in decode_records(batches)]
+    found: list[RecordT] = []
+    for position, header in iterate_batches(batches):
+        if header.is_control:
+            marker = parse_marker(batches, position)
+            if marker is not None:
+                is_commit = marker.type is MarkerType.COMMIT
+                end = codec.ended(header.producer_id, is_commit)
+                found += [] if end is None else [end]
+            continue
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        found += [
+            codec.decode(LoggedRecord(record.key, record.value, producer_id))
+            for record in decode_batch(batches, position, header)
+        ]
+    return found

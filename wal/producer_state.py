@@ -91,6 +91,7 @@ class Attempt(NamedTuple):
     state: ProducerState
     epoch: int
     first_sequence: int
+    """NO_SEQUENCE for what a coordinator writes for the producer, or adopts: it comes once."""
     is_transactional: bool
     ordinal: int
     """What the verification said, or NO_ORDINAL where none was made."""
@@ -119,16 +120,19 @@ def _is_fenced(a: Attempt) -> bool:
 def _skips_the_first(a: Attempt) -> bool:
     # An unknown producer that begins later has batches on the way that must come first, unless the
     # partition may have forgotten it. Under TV2 a producer begins at 0 again in any case.
+    if a.first_sequence == NO_SEQUENCE:
+        return False
     certain = not a.has_forgotten_producers or a.transaction_version >= TRANSACTION_VERSION_2
     return a.state.is_unknown and a.first_sequence != 0 and certain
 
 
 def _begins_epoch_late(a: Attempt) -> bool:
-    return not a.state.is_unknown and a.epoch > a.state.epoch and a.first_sequence != 0
+    begins = not a.state.is_unknown and a.epoch > a.state.epoch
+    return begins and a.first_sequence not in (0, NO_SEQUENCE)
 
 
 def _is_out_of_order(a: Attempt) -> bool:
-    if a.state.is_unknown or a.epoch != a.state.epoch:
+    if a.state.is_unknown or a.epoch != a.state.epoch or a.first_sequence == NO_SEQUENCE:
         return False
     last = a.state.last_sequence
     following = 0 if last == SEQUENCE_MAX else last + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.coordinator.decision import Decision, Token, Turn
+from tidelog.coordinator.decision import Decision, Turn
 from tidelog.coordinator.transaction.commands import Reply
 from tidelog.coordinator.transaction.log_records import TransactionRecord, TransactionStored
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
@@ -28,14 +28,10 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDecision(Decision[TransactionRecord, Reply]):
-    """A decision with what else may follow from it.
+    """A decision with the markers that follow from it: they go to leaders that share the
+    coordinator's WAL at once, right behind the records, and to all others when the records are
+    durable (rule H3)."""
 
-    `replies_when_appended` may be given as soon as the records are appended. `markers` go to
-    leaders that share the coordinator's WAL at once, right behind the records, and to all others
-    when the records are durable (rule H3).
-    """
-
-    replies_when_appended: Sequence[tuple[Token, Reply]] = ()
     markers: Sequence[Markers] = ()
 
 
@@ -43,12 +39,7 @@ class TransactionDecision(Decision[TransactionRecord, Reply]):
 class TransactionTurn(Turn[TransactionRecord, Reply]):
     """A decision being made."""
 
-    replies_when_appended: list[tuple[Token, Reply]] = field(default_factory=list)
     markers: list[Markers] = field(default_factory=list)
-
-    def reply_when_appended(self, token: Token, reply: Reply) -> None:
-        """Answer a request without waiting until the answer is durable."""
-        self.replies_when_appended.append((token, reply))
 
     def store(self, transactional_id: str, transaction: Transaction) -> None:
         """Have the transaction written."""
@@ -67,7 +58,7 @@ class TransactionTurn(Turn[TransactionRecord, Reply]):
     def decision(self) -> TransactionDecision:
         """What was decided."""
         return TransactionDecision(
-            self.records, self.replies, self.replies_when_appended, self.markers
+            self.records, self.replies, self.replies_when_appended, markers=self.markers
         )
 
 

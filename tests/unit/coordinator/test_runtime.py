@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.runtime import (
     Codec,
     CoordinatorRefused,
     CoordinatorRuntime,
+    LoggedRecord,
     RuntimeState,
 )
 from tidelog.errors import CorruptObject, Refused, TidelogError
@@ -63,7 +64,8 @@ class Adder:
         return Decision([100])
 
 
-def decode(key: bytes | None, value: bytes | None) -> int:
+def decode(logged: LoggedRecord) -> int:
+    value = logged.value
     if value is None or not value.lstrip(b"-").isdigit():
         raise Refused(f"{value!r} is no number")
     return int(value)
@@ -87,7 +89,9 @@ class Log:
     def is_empty(self) -> bool:
         return not self.stored
 
-    def append(self, records: Sequence[NewRecord], now_ms: int) -> Slot:
+    def append(
+        self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
+    ) -> Slot:
         if self.ended:
             raise WalLost("the WAL has ended")
         self.appended += [record.value for record in records]

@@ -1,0 +1,126 @@
+"""How anything gets into a partition that this broker leads: into its log and the WAL in one step.
+
+Whoever appends (producers, coordinators, markers) goes through here, so that the first thing of a
+tenure in the WAL is its image (C2). Synchronous: the order of the calls is the order of the log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.broker.partitions import Partition
+from tidelog.identifiers import Offset, Slot
+from tidelog.records.batch import BatchHeader
+from tidelog.records.buffers import Buffer
+from tidelog.records.control import MarkerType, control_batch
+from tidelog.wal.entries import NO_ORDINAL
+from tidelog.wal.image import PartitionImage
+from tidelog.wal.partition_log import Appended
+from tidelog.wal.writer import WalWriter
+
+
+class Placed(NamedTuple):
+    """Where a batch is. It counts when `slot` is durable."""
+
+    appended: Appended
+    slot: Slot
+
+
+class EndedTransaction(NamedTuple):
+    """A producer's transaction that has been decided, as its marker says it."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    ordinal: int = NO_ORDINAL
+    """NO_ORDINAL where the coordinator is a foreign one (rule H1)."""
+    transaction_version: int = 0
+
+
+class LogWriter:
+    """Appends to partitions. AppendRefused says what the partition has against it, WalLost and
+    WalClosed that the incarnation has ended; nothing was appended then."""
+
+    def __init__(self, wal: WalWriter) -> None:
+        self._wal = wal
+
+    def append(
+        self,
+        partition: Partition,
+        data: Buffer,
+        header: BatchHeader,
+        now_ms: int,
+        *,
+        ordinal: int = NO_ORDINAL,
+        transaction_version: int = 0,
+    ) -> Placed:
+        """Append a batch. A duplicate of one of the producer's last batches has the place of the
+        original, and counts when all that was appended so far is durable."""
+        log = partition.log
+        opening = _opening(partition)
+        appended = log.append(
+            header, now_ms, ordinal=ordinal, transaction_version=transaction_version
+        )
+        if appended.duplicate:
+            return Placed(appended, self._wal.newest_slot)
+        self._open(partition, opening)
+        slot = self._wal.add_batch(
+            log.partition, log.leader_epoch, data, header, appended.base_offset, appended.ordinal
+        )
+        return Placed(appended, slot)
+
+    def append_marker(self, partition: Partition, ended: EndedTransaction, now_ms: int) -> Placed:
+        """Append the marker that ends a transaction in this partition; a late duplicate of it has
+        no place."""
+        log = partition.log
+        opening = _opening(partition)
+        appended = log.append_marker(
+            ended.producer_id,
+            ended.producer_epoch,
+            commit=ended.is_commit,
+            coordinator_epoch=ended.coordinator_epoch,
+            ordinal=ended.ordinal,
+            now_ms=now_ms,
+            transaction_version=ended.transaction_version,
+        )
+        if appended.duplicate:
+            return Placed(appended, self._wal.newest_slot)
+        self._open(partition, opening)
+        data = control_batch(
+            MarkerType.COMMIT if ended.is_commit else MarkerType.ABORT,
+            producer_id=ended.producer_id,
+            producer_epoch=ended.producer_epoch,
+            coordinator_epoch=ended.coordinator_epoch,
+            timestamp=now_ms,
+        )
+        slot = self._wal.add_marker(
+            log.partition,
+            log.leader_epoch,
+            data,
+            BatchHeader.parse(data),
+            appended.base_offset,
+            ordinal=appended.ordinal,
+            commit=ended.is_commit,
+            coordinator_epoch=ended.coordinator_epoch,
+        )
+        return Placed(appended, slot)
+
+    def begin_log_at(self, partition: Partition, offset: Offset) -> Slot:
+        """Move the log start up to `offset`."""
+        log = partition.log
+        opening = _opening(partition)
+        if log.set_log_start(offset):
+            self._open(partition, opening)
+            self._wal.add_log_start(log.partition, log.leader_epoch, offset)
+        return self._wal.newest_slot
+
+    def _open(self, partition: Partition, opening: PartitionImage | None) -> None:
+        if opening is not None:
+            self._wal.add_opening(opening)
+            partition.opened = True
+
+
+def _opening(partition: Partition) -> PartitionImage | None:
+    """The image to be written first, taken before the log changes; None if that is done."""
+    return None if partition.opened else partition.log.image()
