@@ -1,12 +1,8 @@
-"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): committed offsets of groups.
-
-A transaction's offsets will be pending until its marker; until there are transactions, none is, and
-`require_stable` asks for what is so anyway.
-"""
+"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): committed offsets of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
@@ -20,7 +16,7 @@ from tidelog.coordinator.group.commands import (
     PartitionErrors,
     Reply,
 )
-from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH, CommittedOffset
+from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.group_offsets import (
@@ -119,7 +115,8 @@ async def offset_fetch(
     """Committed offsets, of several groups from version 8 on."""
     version = context.api_version
     if version >= GROUP_BATCHES_FROM:
-        asked = [(each, _ask_for_offsets(broker, each)) for each in request.groups]
+        stable = request.require_stable
+        asked = [(each, _ask_for_offsets(broker, each, stable)) for each in request.groups]
         return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
     topics = None
     if request.topics is not None:
@@ -128,14 +125,17 @@ async def offset_fetch(
             for each in request.topics
         ]
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return await _only_group(group, _ask_for_offsets(broker, group), version)
+    asked_one = _ask_for_offsets(broker, group, request.require_stable)
+    return await _only_group(group, asked_one, version)
 
 
-def _ask_for_offsets(broker: DataServices, group: OffsetFetchRequestGroup) -> Awaitable[Reply]:
+def _ask_for_offsets(
+    broker: DataServices, group: OffsetFetchRequestGroup, require_stable: bool
+) -> Awaitable[Reply]:
     topics = None
     if group.topics is not None:
         topics = {each.name: each.partition_indexes for each in group.topics}
-    return ask(broker, group.group_id, FetchOffsets(group.group_id, topics))
+    return ask(broker, group.group_id, FetchOffsets(group.group_id, topics, require_stable))
 
 
 async def _group(
@@ -157,6 +157,7 @@ async def _group(
                         committed_offset=found.offset if found else NO_OFFSET,
                         committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
                         metadata=found.metadata if found else "",
+                        error_code=_stability(reply, name, number),
                     )
                     for number, found in partitions.items()
                 ],
@@ -169,19 +170,18 @@ async def _group(
 async def _only_group(
     group: OffsetFetchRequestGroup, asked: Awaitable[Reply], version: int
 ) -> OffsetFetchResponse:
-    error = ErrorCode.NONE
-    topics: Mapping[str, Mapping[int, CommittedOffset | None]] = {}
     try:
-        topics = (await reply_of(OffsetsReply, asked)).topics
+        reply = await reply_of(OffsetsReply, asked)
     except CoordinatorRefused as refusal:
-        error = refusal.code
+        topics = {}
         if version < GROUP_ERROR_FROM:
             # There is no other place for it.
             topics = {
                 each.name: dict.fromkeys(each.partition_indexes) for each in group.topics or ()
             }
+        reply = OffsetsReply(refusal.code, topics)
     return OffsetFetchResponse(
-        error_code=error,
+        error_code=reply.error,
         topics=[
             OffsetFetchResponseTopic(
                 name=name,
@@ -191,14 +191,19 @@ async def _only_group(
                         committed_offset=found.offset if found else NO_OFFSET,
                         committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
                         metadata=found.metadata if found else "",
-                        error_code=error,
+                        error_code=reply.error or _stability(reply, name, number),
                     )
                     for number, found in partitions.items()
                 ],
             )
-            for name, partitions in topics.items()
+            for name, partitions in reply.topics.items()
         ],
     )
+
+
+def _stability(reply: OffsetsReply, topic: str, partition: int) -> ErrorCode:
+    is_unstable = (topic, partition) in reply.unstable
+    return ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
 
 
 def offset_delete(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.group.log_records import CommittedOffset
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -151,6 +152,19 @@ class CommitOffsets:
     offsets: Sequence[OffsetToCommit]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTransactionalOffsets:
+    """Store offsets of a group as part of a transaction. Who names neither a member, nor a
+    generation, nor an instance is not fenced (KIP-447: clients before version 3)."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    producer: BatchProducer
+    offsets: Sequence[OffsetToCommit]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionErrors:
     """An error code for each partition that was named, in order; `error` speaks of all."""
@@ -161,18 +175,22 @@ class PartitionErrors:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """The committed offsets of these partitions, of all where `topics` is None."""
+    """The committed offsets of these partitions, of all where `topics` is None. With
+    `require_stable` an offset is refused that an open transaction may change (KIP-447)."""
 
     group_id: str
     topics: Mapping[str, Sequence[int]] | None
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReply:
-    """Committed offsets by topic and partition; None where there is none."""
+    """Committed offsets by topic and partition; None where there is none, or where it is one of
+    `unstable`."""
 
     error: ErrorCode
     topics: Mapping[str, Mapping[int, CommittedOffset | None]]
+    unstable: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +279,7 @@ Command: TypeAlias = (
     | Heartbeat
     | Leave
     | CommitOffsets
+    | CommitTransactionalOffsets
     | FetchOffsets
     | DeleteOffsets
     | DeleteGroup

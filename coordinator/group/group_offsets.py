@@ -1,17 +1,21 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets, on one group."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete and the expiry of offsets, on one
+group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.coordinator.decision import Token, Turn
 from tidelog.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from tidelog.coordinator.group.commands import (
+    NO_GENERATION,
     NO_MEMBER,
     CommitOffsets,
+    CommitTransactionalOffsets,
     DeleteOffsets,
     FetchOffsets,
     OffsetsReply,
+    OffsetToCommit,
     PartitionErrors,
     Reply,
 )
@@ -19,6 +23,7 @@ from tidelog.coordinator.group.log_records import (
     NO_TIMESTAMP,
     CommittedOffset,
     GroupRecord,
+    OffsetPending,
     OffsetRemoved,
     OffsetStored,
 )
@@ -48,6 +53,32 @@ def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def transactional_commit_error(
+    group: ClassicGroup, commit: CommitTransactionalOffsets
+) -> ErrorCode:
+    """Why these offsets may not be part of the transaction; NONE if they may. A member that is to
+    be fenced must name itself; the transaction goes on while the group rebalances."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if commit.generation < 0 and group.state is GroupState.EMPTY:
+        return ErrorCode.NONE
+    if commit.generation < 0 and commit.member_id == NO_MEMBER and commit.instance_id is None:
+        return ErrorCode.NONE
+    error = group.identity_error(commit.member_id, commit.instance_id)
+    if error is ErrorCode.NONE and commit.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def missing_group_error(commit: CommitOffsets | CommitTransactionalOffsets) -> ErrorCode:
+    """Why nothing may be committed to a group that does not exist; NONE if that creates it."""
+    if commit.generation <= NO_GENERATION:
+        return ErrorCode.NONE
+    if isinstance(commit, CommitOffsets) and commit.knows_missing_group:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    return ErrorCode.ILLEGAL_GENERATION
+
+
 def commit_offsets(
     commit: CommitOffsets, token: Token, settings: GroupSettings, turn: Turn[GroupRecord, Reply]
 ) -> None:
@@ -56,29 +87,77 @@ def commit_offsets(
     expires_ms = NO_TIMESTAMP if commit.retention_ms is None else now_ms + commit.retention_ms
     results = []
     for each in commit.offsets:
-        error = ErrorCode.NONE
-        if len(each.metadata) > settings.offset_metadata_characters_max:
-            error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        else:
-            committed = CommittedOffset(
-                each.offset, each.leader_epoch, each.metadata, now_ms, expires_ms
-            )
+        error = _metadata_error(each, settings)
+        if error is ErrorCode.NONE:
+            committed = _committed(each, now_ms, expires_ms)
             turn.persist(OffsetStored(commit.group_id, each.topic, each.partition, committed))
         results.append((each.topic, each.partition, error))
     turn.reply(token, PartitionErrors(ErrorCode.NONE, results))
 
 
+def commit_transactional_offsets(
+    commit: CommitTransactionalOffsets,
+    token: Token,
+    settings: GroupSettings,
+    turn: Turn[GroupRecord, Reply],
+) -> None:
+    """Have the offsets of a commit that is allowed pending until its transaction ends, but for
+    those with too much metadata."""
+    producer = commit.producer
+    results = []
+    for each in commit.offsets:
+        error = _metadata_error(each, settings)
+        if error is ErrorCode.NONE:
+            committed = _committed(each, turn.now.time_ms)
+            turn.producer = producer
+            turn.persist(
+                OffsetPending(
+                    producer.producer_id, commit.group_id, each.topic, each.partition, committed
+                )
+            )
+        results.append((each.topic, each.partition, error))
+    turn.reply(token, PartitionErrors(ErrorCode.NONE, results))
+
+
+def _metadata_error(offset: OffsetToCommit, settings: GroupSettings) -> ErrorCode:
+    if len(offset.metadata) > settings.offset_metadata_characters_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _committed(
+    offset: OffsetToCommit, now_ms: int, expires_ms: int = NO_TIMESTAMP
+) -> CommittedOffset:
+    return CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expires_ms)
+
+
 def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsReply:
-    """A group's committed offsets; a group that does not exist has none."""
+    """A group's committed offsets; a group that does not exist has none.
+
+    Who asks for all stable ones is told of the pending ones as well where nothing is committed yet:
+    else the first commit of a partition would be overlooked.
+    """
     found = offsets.of_group(fetch.group_id)
+    pending = offsets.pending_places(fetch.group_id) if fetch.require_stable else ()
+    wanted: Mapping[str, Iterable[int]]
     if fetch.topics is None:
-        return OffsetsReply(ErrorCode.NONE, {topic: dict(each) for topic, each in found.items()})
+        every = {topic: dict.fromkeys(each) for topic, each in found.items()}
+        for topic, number in pending:
+            every.setdefault(topic, {})[number] = None
+        wanted = every
+    else:
+        wanted = fetch.topics
+    unstable = frozenset(pending)
     return OffsetsReply(
         ErrorCode.NONE,
         {
-            topic: {number: found.get(topic, {}).get(number) for number in numbers}
-            for topic, numbers in fetch.topics.items()
+            topic: {
+                number: None if (topic, number) in unstable else found.get(topic, {}).get(number)
+                for number in numbers
+            }
+            for topic, numbers in wanted.items()
         },
+        unstable,
     )
 
 
@@ -100,7 +179,7 @@ def delete_offsets(
         error = ErrorCode.NONE
         if consumed[topic]:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        elif offsets.get(delete.group_id, topic, partition) is not None:
+        elif offsets.holds(delete.group_id, topic, partition):
             turn.persist(OffsetRemoved(delete.group_id, topic, partition))
         results.append((topic, partition, error))
     turn.reply(token, PartitionErrors(ErrorCode.NONE, results))

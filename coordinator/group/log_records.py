@@ -19,6 +19,8 @@ from tidelog.protocol.message import Message, Struct
 from tidelog.protocol.wire import Buffer
 
 NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+"""Of a record outside of transactions."""
 NO_LEADER_EPOCH: Final = -1
 
 _VERSION = StructCode(">h")
@@ -90,6 +92,24 @@ class OffsetRemoved(NamedTuple):
     partition: int
 
 
+class OffsetPending(NamedTuple):
+    """An offset that is committed with a producer's transaction, if that is."""
+
+    producer_id: int
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset
+
+
+class TransactionEnded(NamedTuple):
+    """The offsets that a producer has pending count now, or never did. It stands for a marker: no
+    record of its own is written."""
+
+    producer_id: int
+    commit: bool
+
+
 class GroupStored(NamedTuple):
     """What a group has become."""
 
@@ -103,7 +123,9 @@ class GroupRemoved(NamedTuple):
     group_id: str
 
 
-GroupRecord: TypeAlias = OffsetStored | OffsetRemoved | GroupStored | GroupRemoved
+GroupRecord: TypeAlias = (
+    OffsetStored | OffsetRemoved | OffsetPending | TransactionEnded | GroupStored | GroupRemoved
+)
 
 
 class OffsetCommitKey(Message, versions=(0, 1)):
@@ -156,10 +178,14 @@ class GroupMetadataValue(Message, versions=(0, 3)):
 
 def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
     """The key and the value of a record; None is a tombstone's value. Values have the version that
-    Kafka's brokers write."""
+    Kafka's brokers write. A pending offset differs from others by the batch that it lies in."""
     match record:
         case OffsetStored(group_id, topic, partition, committed):
             return _offset_key(group_id, topic, partition), _offset_value(committed)
+        case OffsetPending(_, group_id, topic, partition, committed):
+            return _offset_key(group_id, topic, partition), _offset_value(committed)
+        case TransactionEnded(producer_id):
+            raise AssertionError(f"the end of producer {producer_id}'s transaction is a marker")
         case OffsetRemoved(group_id, topic, partition):
             return _offset_key(group_id, topic, partition), None
         case GroupStored(group_id, group):
@@ -168,14 +194,18 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
             return _group_key(group_id), None
 
 
-def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:
-    """The record with this key and value, in any version up to ours. Raises UnknownRecord."""
+def decode_record(
+    key: Buffer | None, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
+) -> GroupRecord:
+    """The record with this key and value, in any version up to ours; `producer_id` is that of a
+    transactional batch. Raises UnknownRecord."""
     if key is None:
         raise UnknownRecord("a record of __consumer_offsets has no key")
     try:
         version = _VERSION.unpack_from(key)[0]
         if version in _OFFSET_KEY_VERSIONS:
-            return _offset_record(decode(OffsetCommitKey, key, version, _VERSION.size), value)
+            offset_key = decode(OffsetCommitKey, key, version, _VERSION.size)
+            return _offset_record(offset_key, value, producer_id)
         if version == _GROUP_KEY_VERSION:
             return _group_record(decode(GroupMetadataKey, key, version, _VERSION.size), value)
     except (MalformedMessage, UnsupportedVersion, StructError) as error:
@@ -183,7 +213,7 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> GroupRecord:
     raise UnknownRecord(f"a key of version {version} in __consumer_offsets is not known here")
 
 
-def _offset_record(key: OffsetCommitKey, value: Buffer | None) -> GroupRecord:
+def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int) -> GroupRecord:
     if value is None:
         return OffsetRemoved(key.group, key.topic, key.partition)
     found, _ = _versioned(OffsetCommitValue, value)
@@ -194,6 +224,8 @@ def _offset_record(key: OffsetCommitKey, value: Buffer | None) -> GroupRecord:
         found.commit_timestamp,
         found.expire_timestamp,
     )
+    if producer_id != NO_PRODUCER_ID:
+        return OffsetPending(producer_id, key.group, key.topic, key.partition, committed)
     return OffsetStored(key.group, key.topic, key.partition, committed)
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from tidelog.coordinator.decision import Decision, Now, Token, Turn
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
-    NO_GENERATION,
     NO_MEMBER,
     Command,
     CommitOffsets,
+    CommitTransactionalOffsets,
     DeleteGroup,
     DeleteOffsets,
     DescribedMember,
@@ -42,17 +42,22 @@ from tidelog.coordinator.group.commands import (
 from tidelog.coordinator.group.group_offsets import (
     commit_error,
     commit_offsets,
+    commit_transactional_offsets,
     delete_offsets,
     expired_offsets,
     fetch_offsets,
+    missing_group_error,
+    transactional_commit_error,
 )
 from tidelog.coordinator.group.log_records import (
     GroupRecord,
     GroupRemoved,
     GroupStored,
+    OffsetPending,
     OffsetRemoved,
     OffsetStored,
     StoredGroup,
+    TransactionEnded,
 )
 from tidelog.coordinator.group.membership import Membership
 from tidelog.coordinator.group.offsets import CommittedOffsets
@@ -102,6 +107,10 @@ class GroupMachine:
                 self._offsets.store(record)
             case OffsetRemoved():
                 self._offsets.remove(record)
+            case OffsetPending():
+                self._offsets.hold(record)
+            case TransactionEnded():
+                self._offsets.end(record)
             case GroupStored(group_id, group):
                 self._stored[group_id] = group
             case GroupRemoved(group_id):
@@ -155,6 +164,7 @@ class GroupMachine:
             expired = expired_offsets(group, self._offsets, self._settings, turn.now.time_ms)
             turn.records.extend(expired)
             left = sum(map(len, self._offsets.of_group(group.group_id).values())) - len(expired)
+            left += len(self._offsets.pending_places(group.group_id))
             if left == 0 and group.state is GroupState.EMPTY and group.is_unused:
                 self._remove(group, turn)
 
@@ -183,6 +193,8 @@ class GroupMachine:
                 self._leave(command, token, turn)
             case CommitOffsets():
                 self._commit(command, token, turn)
+            case CommitTransactionalOffsets():
+                self._commit_transactional(command, token, turn)
             case FetchOffsets():
                 turn.reply(token, fetch_offsets(command, self._offsets))
             case DeleteOffsets():
@@ -247,17 +259,9 @@ class GroupMachine:
 
     def _commit(self, commit: CommitOffsets, token: Token, turn: GroupTurn) -> None:
         group = self._groups.get(commit.group_id)
-        if group is not None:
-            error = commit_error(group, commit)
-        elif commit.generation <= NO_GENERATION:
-            error = ErrorCode.NONE
-        elif commit.knows_missing_group:
-            error = ErrorCode.GROUP_ID_NOT_FOUND
-        else:
-            error = ErrorCode.ILLEGAL_GENERATION
+        error = missing_group_error(commit) if group is None else commit_error(group, commit)
         if error is not ErrorCode.NONE:
-            failed = [(each.topic, each.partition, error) for each in commit.offsets]
-            turn.reply(token, PartitionErrors(error, failed))
+            turn.reply(token, _refused(commit, error))
             return
         if group is None:
             group = self._groups[commit.group_id] = ClassicGroup(commit.group_id)
@@ -265,6 +269,21 @@ class GroupMachine:
         if member is not None:
             self._rebalancer.expect_heartbeat(group, member, turn)
         commit_offsets(commit, token, self._settings, turn)
+
+    def _commit_transactional(
+        self, commit: CommitTransactionalOffsets, token: Token, turn: GroupTurn
+    ) -> None:
+        group = self._groups.get(commit.group_id)
+        if group is None:
+            error = missing_group_error(commit)
+        else:
+            error = transactional_commit_error(group, commit)
+        if error is not ErrorCode.NONE:
+            turn.reply(token, _refused(commit, error))
+            return
+        if group is None:
+            self._groups[commit.group_id] = ClassicGroup(commit.group_id)
+        commit_transactional_offsets(commit, token, self._settings, turn)
 
     def _delete_offsets(self, delete: DeleteOffsets, token: Token, turn: GroupTurn) -> None:
         group = self._groups.get(delete.group_id)
@@ -292,6 +311,13 @@ class GroupMachine:
                 if not wanted or group.state.value.lower() in wanted
             ]
         )
+
+
+def _refused(
+    commit: CommitOffsets | CommitTransactionalOffsets, error: ErrorCode
+) -> PartitionErrors:
+    failed = [(each.topic, each.partition, error) for each in commit.offsets]
+    return PartitionErrors(error, failed)
 
 
 def _missing(group_id: str) -> ErrorCode:

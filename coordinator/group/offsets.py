@@ -1,15 +1,23 @@
-"""Committed offsets of all groups of one coordinator: pure, changed by records alone."""
+"""Committed offsets of all groups of one coordinator, and those that open transactions would
+commit: pure, changed by records alone."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias
 
 from tidelog.coordinator.group.log_records import (
     NO_TIMESTAMP,
     CommittedOffset,
+    OffsetPending,
     OffsetRemoved,
     OffsetStored,
+    TransactionEnded,
 )
+
+Place: TypeAlias = tuple[str, int]
+"""A topic's name and a partition."""
 
 _NOTHING: Mapping[str, Mapping[int, CommittedOffset]] = {}
 
@@ -19,14 +27,27 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._pending: dict[str, dict[Place, dict[int, CommittedOffset | None]]] = {}
+        """By group and partition: the offset of each producer, in the order of the log. None: a
+        newer one was committed meanwhile, so it will not count whatever becomes of it."""
+        self._producers: dict[int, dict[tuple[str, Place], None]] = {}
+        """Where each producer has something pending, in order."""
+
+    # What is committed.
 
     def store(self, record: OffsetStored) -> None:
         """Take up a committed offset."""
-        topics = self._groups.setdefault(record.group_id, {})
-        topics.setdefault(record.topic, {})[record.partition] = record.committed
+        self._put(record.group_id, (record.topic, record.partition), record.committed)
+        pending = self._pending.get(record.group_id, {}).get((record.topic, record.partition), {})
+        for producer_id in pending:
+            pending[producer_id] = None
 
     def remove(self, record: OffsetRemoved) -> None:
-        """Forget a committed offset, if there is one."""
+        """Forget a committed offset, if there is one, and those that are pending in its place."""
+        place = record.topic, record.partition
+        for producer_id in list(self._pending.get(record.group_id, {}).get(place, ())):
+            self._drop(producer_id, record.group_id, place)
+            self._forget_place(producer_id, record.group_id, place)
         topics = self._groups.get(record.group_id, {})
         partitions = topics.get(record.topic, {})
         partitions.pop(record.partition, None)
@@ -36,8 +57,8 @@ class CommittedOffsets:
             self._groups.pop(record.group_id, None)
 
     def group_ids(self) -> Sequence[str]:
-        """The groups that have any."""
-        return list(self._groups)
+        """The groups that have any, or would have with a transaction."""
+        return list(dict.fromkeys(chain(self._groups, self._pending)))
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """A group's offsets by topic and partition; not to be changed or kept."""
@@ -47,14 +68,53 @@ class CommittedOffsets:
         """One committed offset."""
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
+    # What open transactions would commit.
+
+    def hold(self, record: OffsetPending) -> None:
+        """Take up an offset of an open transaction, in place of an older one of the same."""
+        place = record.topic, record.partition
+        pending = self._pending.setdefault(record.group_id, {}).setdefault(place, {})
+        # The order is that of the log: a newer one of the same producer goes to the end.
+        pending.pop(record.producer_id, None)
+        pending[record.producer_id] = record.committed
+        self._producers.setdefault(record.producer_id, {})[record.group_id, place] = None
+
+    def end(self, record: TransactionEnded) -> None:
+        """A transaction is over. What it commits counts, except where something newer was committed
+        while it was open."""
+        for group_id, place in self._producers.pop(record.producer_id, {}):
+            if record.commit:
+                self._promote(record.producer_id, group_id, place)
+            self._drop(record.producer_id, group_id, place)
+
+    def holds(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether there is an offset, or would be with a transaction."""
+        return self.get(group_id, topic, partition) is not None or self.is_pending(
+            group_id, topic, partition
+        )
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction may change this offset."""
+        return (topic, partition) in self._pending.get(group_id, {})
+
+    def pending_places(self, group_id: str) -> Sequence[Place]:
+        """Where open transactions may change offsets of the group."""
+        return list(self._pending.get(group_id, ()))
+
+    # What goes.
+
     def removals(self, group_id: str, topics: Collection[str] | None = None) -> list[OffsetRemoved]:
-        """What removes a group's offsets: all, or those in some topics."""
+        """What removes a group's offsets, pending ones too: all, or those in some topics."""
         found = self.of_group(group_id)
-        return [
-            OffsetRemoved(group_id, topic, partition)
+        places = [
+            (topic, partition)
             for topic in (found if topics is None else topics)
             for partition in found.get(topic, ())
         ]
+        places += [
+            place for place in self.pending_places(group_id) if topics is None or place[0] in topics
+        ]
+        return [OffsetRemoved(group_id, *place) for place in dict.fromkeys(places)]
 
     def expired(
         self,
@@ -65,7 +125,8 @@ class CommittedOffsets:
         since_ms: int | None,
         keep: Collection[str],
     ) -> Iterator[OffsetRemoved]:
-        """What removes the offsets that have expired, except in the topics `keep`.
+        """What removes the offsets that have expired, except in the topics `keep`, and never while
+        a transaction may change them.
 
         An offset with a time of expiry of its own goes by that. Others are kept for the retention,
         counted from `since_ms`, or from their commit where that is None.
@@ -79,5 +140,34 @@ class CommittedOffsets:
                 else:
                     begin_ms = committed.commit_timestamp_ms if since_ms is None else since_ms
                     expires_ms = begin_ms + retention_ms
-                if now_ms >= expires_ms:
+                if now_ms >= expires_ms and not self.is_pending(group_id, topic, partition):
                     yield OffsetRemoved(group_id, topic, partition)
+
+    def _put(self, group_id: str, place: Place, committed: CommittedOffset) -> None:
+        topic, partition = place
+        self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
+
+    def _promote(self, producer_id: int, group_id: str, place: Place) -> None:
+        pending = self._pending[group_id][place]
+        committed = pending[producer_id]
+        if committed is None:
+            return
+        self._put(group_id, place, committed)
+        for other in pending:
+            if other == producer_id:
+                break
+            pending[other] = None
+
+    def _drop(self, producer_id: int, group_id: str, place: Place) -> None:
+        places = self._pending[group_id]
+        del places[place][producer_id]
+        if not places[place]:
+            del places[place]
+        if not places:
+            del self._pending[group_id]
+
+    def _forget_place(self, producer_id: int, group_id: str, place: Place) -> None:
+        held = self._producers[producer_id]
+        del held[group_id, place]
+        if not held:
+            del self._producers[producer_id]

@@ -4,6 +4,7 @@ broker that dies: what must hold whatever they do, in whatever order."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ PROTOCOLS = (
 )
 SETTINGS = GroupSettings(members_max=4, pending_members_max=3)
 CLIENTS = 5
+PRODUCERS = (1, 2)
 SESSION_MS = 10_000
 
 
@@ -51,6 +53,13 @@ class Client:
         return self.joined.generation if self.joined is not None else -1
 
 
+class Written(NamedTuple):
+    """An offset, and where it lies in the log."""
+
+    position: int
+    offset: int
+
+
 class GroupStories(RuleBasedStateMachine):
     """The rules are what clients and time do; the invariants are what Kafka promises them."""
 
@@ -61,7 +70,9 @@ class GroupStories(RuleBasedStateMachine):
         self.handed_in: dict[tuple[int, int], dict[str, bytes]] = {}
         """What counted of a generation's leader, by life of the group and generation."""
         self.told: dict[tuple[int, int], tuple[str | None, str | None]] = {}
-        self.committed: int | None = None
+        self.committed: Written | None = None
+        self.pending: dict[int, Written] = {}
+        """What each producer's open transaction holds."""
         self.seen_records = 0
         self.life = 0
         """Counts deletions: a group that comes again counts its generations anew."""
@@ -126,8 +137,35 @@ class GroupStories(RuleBasedStateMachine):
             group = self.group
             assert group is not None
             assert group.state is GroupState.EMPTY or client.generation == group.generation
-            self.committed = offset
+            self.committed = Written(len(self.world.log), offset)
         self.forget_if_unknown(client, error)
+
+    @rule(number=st.integers(0, CLIENTS - 1), producer=st.sampled_from(PRODUCERS))
+    def commit_in_transaction(self, number: int, producer: int) -> None:
+        client = self.clients[number]
+        offset = self.world.last_token
+        error = self.world.commit_in_transaction(
+            offset,
+            client.member_id,
+            client.generation,
+            producer_id=producer,
+            instance_id=client.instance_id,
+        )
+        if error is ErrorCode.NONE:
+            group = self.group
+            assert group is not None
+            is_fenced = client.member_id or client.instance_id or client.generation >= 0
+            if group.state is not GroupState.EMPTY and is_fenced:
+                assert client.generation == group.generation
+            self.pending[producer] = Written(len(self.world.log), offset)
+        self.forget_if_unknown(client, error)
+
+    @rule(producer=st.sampled_from(PRODUCERS), commit=st.booleans())
+    def end_transaction(self, producer: int, commit: bool) -> None:
+        self.world.end_transaction(producer, commit=commit)
+        held = self.pending.pop(producer, None)
+        if held is not None and commit:
+            self.committed = max(held, self.committed or held)
 
     @rule(number=st.integers(0, CLIENTS - 1))
     def leave(self, number: int) -> None:
@@ -155,6 +193,7 @@ class GroupStories(RuleBasedStateMachine):
     def delete(self) -> None:
         if self.world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NONE:
             self.committed = None
+            self.pending.clear()
         self.hear()
 
     @rule()
@@ -316,11 +355,21 @@ class GroupStories(RuleBasedStateMachine):
 
     @invariant()
     def what_was_committed_last_is_found(self) -> None:
-        found = self.world.machine.offsets.get(GROUP, "t", 0)
+        offsets = self.world.machine.offsets
+        found = offsets.get(GROUP, "t", 0)
         if found is None:
-            # It may have expired; it is never replaced by an older one.
+            # It may have expired, though not while it is pending; no older one takes its place.
+            assert self.committed is None or not self.pending
+            self.committed = None
             return
-        assert found.offset == self.committed
+        assert self.committed is not None
+        assert found.offset == self.committed.offset
+
+    @invariant()
+    def what_a_transaction_may_change_is_unstable(self) -> None:
+        offsets = self.world.machine.offsets
+        assert offsets.is_pending(GROUP, "t", 0) == bool(self.pending)
+        assert not self.pending or self.group is not None
 
 
 TestGroupStories = GroupStories.TestCase

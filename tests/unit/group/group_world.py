@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from tidelog.coordinator.decision import Decision, Now, Token
+from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     Command,
     CommitOffsets,
+    CommitTransactionalOffsets,
     DescribeGroup,
     DescribeReply,
     FetchOffsets,
@@ -28,7 +29,13 @@ from tidelog.coordinator.group.commands import (
     Sync,
     SyncReply,
 )
-from tidelog.coordinator.group.log_records import GroupRecord, decode_record, encode_record
+from tidelog.coordinator.group.log_records import (
+    GroupRecord,
+    OffsetPending,
+    TransactionEnded,
+    decode_record,
+    encode_record,
+)
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
@@ -99,11 +106,19 @@ class GroupWorld:
         """The broker dies; a new one has only the log."""
         self.machine = GroupMachine(self.settings)
         for record in self.log:
-            self.machine.apply(decode_record(*encode_record(record)))
+            self.machine.apply(logged(record))
         self._take(self.machine.loaded(self.now))
+
+    def end_transaction(self, producer_id: int = 1, *, commit: bool) -> None:
+        """The coordinator of transactions appends a marker to the group's partition."""
+        record = TransactionEnded(producer_id, commit)
+        self.log.append(record)
+        self.machine.apply(record)
 
     def _take(self, decision: Decision[GroupRecord, Reply]) -> None:
         for record in decision.records:
+            is_pending = isinstance(record, OffsetPending)
+            assert is_pending == (decision.producer is not None), "transactions have own batches"
             self.log.append(record)
             self.machine.apply(record)
         for token, reply in decision.replies:
@@ -224,6 +239,39 @@ class GroupWorld:
         (only,) = reply.partitions
         return only[2]
 
+    def commit_in_transaction(
+        self,
+        offset: int,
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        producer_id: int = 1,
+        instance_id: str | None = None,
+        topic: str = "t",
+        metadata: str = "",
+        group_id: str = GROUP,
+    ) -> ErrorCode:
+        command = CommitTransactionalOffsets(
+            group_id=group_id,
+            generation=generation,
+            member_id=member_id,
+            instance_id=instance_id,
+            producer=BatchProducer(producer_id, 0, 1),
+            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+        )
+        (only,) = self.ask(command, PartitionErrors).partitions
+        return only[2]
+
+    def stable_offset(self, topic: str = "t", group_id: str = GROUP) -> int | ErrorCode | None:
+        """The offset for who wants none that a transaction may change."""
+        fetch = FetchOffsets(group_id, {topic: [0]}, require_stable=True)
+        reply = self.ask(fetch, OffsetsReply)
+        if (topic, 0) in reply.unstable:
+            assert reply.topics[topic][0] is None
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        found = reply.topics[topic][0]
+        return None if found is None else found.offset
+
     def committed(self, topic: str = "t", group_id: str = GROUP) -> int | None:
         reply = self.ask(FetchOffsets(group_id, {topic: [0]}), OffsetsReply)
         found = reply.topics[topic][0]
@@ -256,3 +304,14 @@ class GroupWorld:
         for token in tokens:
             assert self.synced(token).error is ErrorCode.NONE
         return members
+
+
+def logged(record: GroupRecord) -> GroupRecord:
+    """The record as it is read from the log: an end of a transaction is a marker there."""
+    match record:
+        case TransactionEnded():
+            return record
+        case OffsetPending(producer_id):
+            return decode_record(*encode_record(record), producer_id)
+        case _:
+            return decode_record(*encode_record(record))

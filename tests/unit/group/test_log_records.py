@@ -11,6 +11,7 @@ from tidelog.coordinator.group.log_records import (
     GroupRecord,
     GroupRemoved,
     GroupStored,
+    OffsetPending,
     OffsetRemoved,
     OffsetStored,
     StoredGroup,
@@ -42,6 +43,16 @@ RECORDS = (
 @given(RECORDS)
 def test_what_is_written_is_read(record: GroupRecord) -> None:
     assert decode_record(*encode_record(record)) == record
+
+
+def test_an_offset_is_pending_by_the_batch_that_it_lies_in() -> None:
+    committed = CommittedOffset(7, 2, "m", 1000)
+    pending = OffsetPending(9, "g", "t", 3, committed)
+    stored = OffsetStored("g", "t", 3, committed)
+    assert encode_record(pending) == encode_record(stored)
+    assert decode_record(*encode_record(pending), 9) == pending
+    assert decode_record(*encode_record(pending)) == stored
+    assert decode_record(encode_record(stored)[0], None, 9) == OffsetRemoved("g", "t", 3)
 
 
 def text(value: str) -> bytes:
