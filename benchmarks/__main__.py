@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import latency, report, scale, throughput
+from benchmarks import conversion, latency, report, scale, throughput
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
@@ -17,18 +17,20 @@ from tidelog.localstack.s3_servers import MissingTool, start_minio
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 LINGER_MS = 5
+CONVERSION_BYTES = 100_000_000
+PARTS = ("throughput", "latency", "scale", "conversion")
 
 
 def main() -> int:
     """Run the parts that were asked for; exit code 1 if a peer is missing that was."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("throughput", "latency", "scale"), action="append")
+    parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--without", choices=("kafka", "minio"), action="append", default=[])
     parser.add_argument("--share", type=float, default=1.0, help="of the bytes of each load")
     parser.add_argument("--records", type=int, default=500, help="of each latency measurement")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "BENCHMARKS.md")
     arguments = parser.parse_args()
-    parts = arguments.only or ["throughput", "latency", "scale"]
+    parts = arguments.only or PARTS
     results = report.Results(
         "make bench" if len(sys.argv) == 1 else f"python -m benchmarks {' '.join(sys.argv[1:])}"
     )
@@ -41,6 +43,12 @@ def main() -> int:
             measure_latency(results, folder / "latency", arguments)
         if "scale" in parts:
             results.scale = scale.measure_scale(folder / "scale")
+        if "conversion" in parts:
+            total_bytes = int(CONVERSION_BYTES * arguments.share)
+            for shape in conversion.SHAPES:
+                print(f"measuring {shape.label}", file=sys.stderr, flush=True)
+                found = conversion.measure_conversion(shape, total_bytes)
+                results.conversion.append((shape, found))
     except (KafkaNotAvailable, MissingTool) as error:
         print(error, file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.scale import Scale
 from benchmarks.throughput import Measured, Shape
@@ -26,6 +27,7 @@ class Results:
     """By store: the bare PUT, the acknowledgement, the linger in ms."""
     idle_memory_mb: float = 0.0
     scale: Scale | None = None
+    conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
 
 
 def render(results: Results, notes: str) -> str:
@@ -46,6 +48,8 @@ def render(results: Results, notes: str) -> str:
         lines += _latency(results)
     if results.scale is not None:
         lines += _scale(results.scale)
+    if results.conversion:
+        lines += _conversion(results.conversion)
     return "\n".join([*lines, notes.strip(), ""])
 
 
@@ -136,6 +140,20 @@ def _scale(scale: Scale) -> list[str]:
         f"| CPU while idle, share of a core | | {scale.idle_cpu_share:.4f} |",
         "",
     ]
+
+
+def _conversion(rows: Sequence[tuple[ConversionShape, Conversion]]) -> list[str]:
+    lines = [
+        "## Record batches to rows and back, CPU s/GB of values, without a broker",
+        "",
+        "| records | batches to rows | rows to batches |",
+        "|---|---|---|",
+    ]
+    for shape, found in rows:
+        lines.append(
+            f"| {shape.label} | {found.decode_seconds_a_gb:.1f} | {found.encode_seconds_a_gb:.1f} |"
+        )
+    return [*lines, ""]
 
 
 def _machine() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.conversion import ConversionShape, measure_conversion
 from benchmarks.latency import Latency
 from benchmarks.load import percentile
 from benchmarks.report import Results, notes_of, render
@@ -98,3 +99,14 @@ def test_a_share_of_a_shape_has_fewer_records_and_the_same_name() -> None:
 
     assert part.records == SHAPE.total_bytes // 10 // KIB
     assert part.label == SHAPE.label
+
+
+def test_conversion_is_measured_both_ways_and_reported_a_row_a_shape() -> None:
+    shape = ConversionShape(100, 16, with_headers=True)
+    found = measure_conversion(shape, 100_000)
+
+    document = render(Results("make bench", conversion=[(shape, found)]), "")
+
+    assert min(found) > 0
+    expected = [f"{found.decode_seconds_a_gb:.1f}", f"{found.encode_seconds_a_gb:.1f}"]
+    assert row_of(document, "100 B, key and 2 headers, 16 a batch")[1:3] == expected

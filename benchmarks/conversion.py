@@ -1,0 +1,109 @@
+"""CPU time of turning record batches into rows and rows into batches, in this process alone."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.row_arrays import integers_of
+from tidelog.records.row_decoding import decode_rows
+from tidelog.records.row_encoding import encode_rows
+
+GB = 1_000_000_000
+_RUNS = 3
+"""The least of some runs: what else the machine does can only add."""
+
+
+class ConversionShape(NamedTuple):
+    """Records of one kind; half of each value is random, half compresses well."""
+
+    record_bytes: int
+    batch_records: int
+    codec: Compression = Compression.NONE
+    with_headers: bool = False
+
+    @property
+    def label(self) -> str:
+        """What the report calls it."""
+        headers = ", key and 2 headers" if self.with_headers else ""
+        codec = "" if self.codec is Compression.NONE else f", {self.codec.name.lower()}"
+        return f"{self.record_bytes} B{headers}, {self.batch_records} a batch{codec}"
+
+
+class Conversion(NamedTuple):
+    """CPU seconds for a GB of values, one way each."""
+
+    decode_seconds_a_gb: float
+    encode_seconds_a_gb: float
+
+
+SHAPES = (
+    ConversionShape(100, 1),
+    ConversionShape(100, 16),
+    ConversionShape(100, 500),
+    ConversionShape(100, 500, with_headers=True),
+    ConversionShape(1024, 16),
+    ConversionShape(1024, 500),
+    ConversionShape(1024, 500, Compression.LZ4),
+    ConversionShape(1024, 500, Compression.ZSTD),
+)
+
+
+def measure_conversion(shape: ConversionShape, total_bytes: int) -> Conversion:
+    """Both ways; rows are encoded with the codec that they came in."""
+    batches = max(1, total_bytes // (shape.record_bytes * shape.batch_records))
+    raw_bytes = batches * shape.batch_records * shape.record_bytes
+    buffer = log_of(shape, batches)
+    slices = list(decode_rows(buffer))
+
+    def encode() -> None:
+        for rows in slices:
+            offsets = integers_of(rows.column("offset"))
+            encode_rows(rows, int(offsets[0]), int(offsets[-1]) + 1, compression=shape.codec)
+
+    def decode() -> None:
+        for _ in decode_rows(buffer):
+            pass
+
+    return Conversion(cpu_seconds(decode) * GB / raw_bytes, cpu_seconds(encode) * GB / raw_bytes)
+
+
+def log_of(shape: ConversionShape, batches: int) -> bytes:
+    """A log of that many batches at consecutive offsets; a few different ones in turn."""
+    chance = random.Random(0)
+    different = [_batch(shape, chance) for _ in range(min(batches, 16))]
+    stamped = []
+    for index in range(batches):
+        batch = bytearray(different[index % len(different)])
+        struct.pack_into(">q", batch, 0, index * shape.batch_records)
+        stamped.append(batch)
+    return b"".join(stamped)
+
+
+def cpu_seconds(work: Callable[[], None]) -> float:
+    """The process's CPU time of one run."""
+    spent = []
+    for _ in range(_RUNS):
+        started = time.process_time()
+        work()
+        spent.append(time.process_time() - started)
+    return min(spent)
+
+
+def _batch(shape: ConversionShape, chance: random.Random) -> bytearray:
+    half = shape.record_bytes // 2
+    records = [
+        NewRecord(
+            chance.randbytes(half) + b"x" * (shape.record_bytes - half),
+            b"key %d" % index if shape.with_headers else None,
+            [("trace", b"0123456789"), ("kind", b"a")] if shape.with_headers else (),
+            1_700_000_000_000 + index,
+        )
+        for index in range(shape.batch_records)
+    ]
+    return encode_batch(records, compression=shape.codec)

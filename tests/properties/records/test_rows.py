@@ -1,0 +1,252 @@
+"""Batches become rows and rows become batches, held to the plain reader and to other readers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from aiokafka.record.memory_records import MemoryRecords as AioRecords
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+
+from tests.properties.records.batches import damaged, new_records, record_lists
+from tidelog.errors import TidelogError
+from tidelog.records.batch import MalformedBatch, TimestampType, batch_positions
+from tidelog.records.compression import Compression, CorruptCompression, DecompressedTooLarge
+from tidelog.records.control import MarkerType, control_batch
+from tidelog.records.records import Record, decode_records, encode_batch
+from tidelog.records.row_decoding import decode_rows
+from tidelog.records.row_encoding import EncodedBatch, encode_rows
+from tidelog.records.rows import ROW_SCHEMA, AbortedRange
+
+Row = dict[str, Any]
+codecs = st.sampled_from(Compression)
+undated_lists = st.lists(
+    new_records(st.just(-1) | st.integers(-5, 5) | st.integers(1_700_000_000_000, 2 * 10**12)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@dataclass
+class Log:
+    """A partition's log as bytes, and what a table should hold of it."""
+
+    buffer: bytes
+    ordinals: list[int]
+    aborted: list[AbortedRange]
+    expected: list[Row]
+    next_offset: int
+
+
+def row(record: Record, producer: tuple[int, int, int]) -> Row:
+    """What the table should say of a record."""
+    producer_id, epoch, ordinal = producer
+    stamp = pa.scalar(record.timestamp * 1000, pa.timestamp("us", tz="UTC"))
+    return {
+        "offset": record.offset,
+        "timestamp": None if record.timestamp == -1 else stamp.value,
+        "timestamp_type": int(record.timestamp_type),
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+        "producer_id": None if producer_id == -1 else producer_id,
+        "producer_epoch": None if epoch == -1 else epoch,
+        "transaction": None if ordinal == -1 else ordinal,
+    }
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """Plain and idempotent batches among transactions, of which each producer has several."""
+    log = Log(b"", [], [], [], draw(st.sampled_from([0, 7, 2**40])))
+    first_offsets: dict[int, int] = {}
+    pending: dict[int, list[Row]] = {1: [], 2: []}
+    ordinals = {1: 0, 2: 0}
+    for kind in draw(st.lists(st.sampled_from(["plain", "data", "data", "end"]), max_size=8)):
+        producer_id = draw(st.sampled_from([1, 2]))
+        if kind == "end":
+            if producer_id not in first_offsets:
+                continue
+            commits = draw(st.booleans())
+            _end(log, producer_id, first_offsets.pop(producer_id), commits)
+            if commits:
+                log.expected += pending[producer_id]
+            pending[producer_id] = []
+            ordinals[producer_id] += 1
+            continue
+        records = draw(record_lists() | undated_lists)
+        by_broker = draw(st.booleans())
+        producer = (producer_id, 3, ordinals[producer_id]) if kind == "data" else (-1, -1, -1)
+        if kind == "plain" and draw(st.booleans()):
+            producer = (9, 0, -1)
+        batch = encode_batch(
+            records,
+            compression=draw(codecs),
+            timestamp_type=TimestampType(by_broker),
+            base_offset=log.next_offset,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0 if producer[0] >= 0 else -1,
+            is_transactional=kind == "data",
+        )
+        rows = [row(record, producer) for record in decode_records(batch)]
+        if kind == "data":
+            first_offsets.setdefault(producer_id, log.next_offset)
+            pending[producer_id] += rows
+        else:
+            log.expected += rows
+        _append(log, batch, producer[2], len(records))
+        log.next_offset += draw(st.sampled_from([0, 0, 5, 2**33]))
+    for producer_id, first_offset in first_offsets.items():
+        _end(log, producer_id, first_offset, commits=False)
+    log.expected.sort(key=lambda row: row["offset"])
+    return log
+
+
+def _append(log: Log, batch: bytearray, ordinal: int, records: int) -> None:
+    log.buffer += batch
+    log.ordinals.append(ordinal)
+    log.next_offset += records
+
+
+def _end(log: Log, producer_id: int, first_offset: int, commits: bool) -> None:
+    marker = control_batch(
+        MarkerType(commits),
+        producer_id=producer_id,
+        producer_epoch=3,
+        coordinator_epoch=0,
+        timestamp=0,
+        base_offset=log.next_offset,
+    )
+    if not commits:
+        log.aborted.append(AbortedRange(producer_id, first_offset, log.next_offset))
+    _append(log, marker, -1, 1)
+
+
+def rows_of(log: Log, **limits: int) -> list[pa.RecordBatch]:
+    batches = list(
+        decode_rows(
+            log.buffer, ordinals=np.array(log.ordinals, np.int64), aborted=log.aborted, **limits
+        )
+    )
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.num_rows
+        assert batch.schema.equals(ROW_SCHEMA, check_metadata=True)
+    return batches
+
+
+def plain(batches: Sequence[pa.RecordBatch]) -> list[Row]:
+    """The rows in Python's types; timestamps as microseconds, as some are too far for datetime."""
+    table = pa.Table.from_batches(batches, ROW_SCHEMA)
+    stamps = table.column("timestamp").cast(pa.int64())
+    rows: list[Row] = table.set_column(1, "timestamp", stamps).to_pylist()
+    return rows
+
+
+@given(log=logs())
+def test_rows_are_the_committed_records(log: Log) -> None:
+    assert plain(rows_of(log)) == log.expected
+
+
+@given(log=logs(), slice_bytes=st.integers(1, 5000), slice_rows=st.integers(1, 50))
+def test_slices_are_bounded_and_their_size_changes_nothing(
+    log: Log, slice_bytes: int, slice_rows: int
+) -> None:
+    batches = rows_of(log, slice_bytes=slice_bytes, slice_rows=slice_rows)
+    assert plain(batches) == log.expected
+    assert all(batch.num_rows <= slice_rows for batch in batches)
+
+
+def joined(batches: Sequence[EncodedBatch]) -> bytes:
+    return b"".join(piece for batch in batches for piece in (batch.header, bytes(batch.records)))
+
+
+def as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if not batches:
+        return pa.RecordBatch.from_pylist([], ROW_SCHEMA)
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def contents(record: Any) -> tuple[object, ...]:
+    headers = [(name, value) for name, value in record.headers]
+    return record.offset, record.timestamp, record.key, record.value, headers
+
+
+@given(log=logs(), codec=codecs, batch_bytes=st.integers(1, 3000), data=st.data())
+def test_batches_made_of_rows_hold_the_same_records_and_cover_every_offset(
+    log: Log, codec: Compression, batch_bytes: int, data: st.DataObject
+) -> None:
+    rows = as_one(rows_of(log))
+    first = data.draw(st.integers(0, rows.num_rows))
+    chosen = rows.slice(first, data.draw(st.integers(0, rows.num_rows)))
+    offsets = chosen.column("offset").to_pylist()
+    begin = offsets[0] - data.draw(st.sampled_from([0, 0, 3])) if offsets else 0
+    begin = max(begin, 0)
+    end = (offsets[-1] if offsets else 0) + data.draw(st.sampled_from([1, 1, 9, 2**33]))
+    batches = encode_rows(
+        chosen, begin, end, compression=codec, batch_bytes=batch_bytes, leader_epoch=5
+    )
+    position = begin
+    for batch in batches:
+        assert batch.base_offset == position
+        assert batch.last_offset - batch.base_offset < 2**31
+        position = batch.last_offset + 1
+    assert position == end
+    encoded = joined(batches)
+    expected = [
+        {**expected, "producer_id": None, "producer_epoch": None, "transaction": None}
+        for expected in plain([chosen])
+    ]
+    assert [row(record, (-1, -1, -1)) for record in decode_records(encoded)] == expected
+    assert plain(list(decode_rows(encoded))) == expected
+
+
+@pytest.mark.parametrize("reader", [AioRecords, KafkaPythonRecords])
+@given(log=logs(), codec=codecs, batch_bytes=st.integers(1, 3000))
+def test_others_read_batches_made_of_rows(
+    reader: type[AioRecords], log: Log, codec: Compression, batch_bytes: int
+) -> None:
+    if codec is Compression.SNAPPY and reader is KafkaPythonRecords:
+        return  # It would need an extension that has to be compiled.
+    rows = as_one(rows_of(log))
+    encoded = joined(
+        encode_rows(rows, 0, log.next_offset + 1, compression=codec, batch_bytes=batch_bytes)
+    )
+    theirs = reader(encoded)
+    found: list[tuple[object, ...]] = []
+    while theirs.has_next():
+        batch = theirs.next_batch()
+        assert batch is not None
+        assert batch.validate_crc()
+        found += [contents(record) for record in batch]
+    assert found == [contents(record) for record in decode_records(encoded)]
+    assert len(found) == len(log.expected)
+
+
+@given(records=record_lists(), codec=codecs, seed=st.integers(0, 2**32))
+def test_damaged_batches_are_refused_or_read_as_the_plain_reader_reads_them(
+    records: list[Any], codec: Compression, seed: int
+) -> None:
+    buffer = damaged(bytes(encode_batch(records, compression=codec)), random.Random(seed))
+    limit = 1 << 20
+    try:
+        if not len(batch_positions(buffer)):
+            return
+        batches = list(decode_rows(buffer, decompressed_bytes_max=limit))
+    except (MalformedBatch, CorruptCompression, DecompressedTooLarge):
+        return
+    except TidelogError as error:
+        raise AssertionError(error) from error
+    for batch in batches:
+        batch.validate(full=True)
+    plainly = list(decode_records(buffer, decompressed_bytes_max=limit))
+    found = [(r["offset"], r["key"], r["value"]) for r in plain(batches)]
+    assert found == [(r.offset, r.key, r.value) for r in plainly]
