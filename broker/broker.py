@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from tidelog.broker.admission import Admissions
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
 from tidelog.broker.coordinators import Coordinators
@@ -129,6 +130,7 @@ class Broker:
         self.appender: Appender
         self.producer_ids: ProducerIds
         self.coordinators: Coordinators
+        self.admissions: Admissions
         self._checkpointer: Checkpointer
         self._openings: Openings
 
@@ -338,9 +340,7 @@ class Broker:
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
         log_writer = LogWriter(self.wal)
-        self.appender = Appender(
-            self.wal, log_writer, self.partitions, self._offload, self.clock
-        )
+        self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
@@ -352,7 +352,9 @@ class Broker:
             self.clock,
             self._offload,
             self.may_serve_reads,
+            self._crash_points,
         )
+        self.admissions = Admissions(self.coordinators, self.clock)
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self._openings = Openings(self.metadata, self.clock, self.incarnation)

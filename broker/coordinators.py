@@ -1,47 +1,54 @@
-"""The coordinators of this broker: one for each internal partition that it leads."""
+"""The coordinators of this broker: of groups and of transactions, one for each internal partition
+that it leads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from tidelog.broker.coordinator_set import CoordinatorSet
 from tidelog.broker.internal_log import InternalPartition
-from tidelog.broker.internal_topics import GROUP_TOPIC
+from tidelog.broker.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.marker_delivery import MarkerDelivery, TransactionRuntime
+from tidelog.broker.marker_writer import MarkerWriter
 from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records import Record, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.group.commands import Command, ForgetTopics, Reply
-from tidelog.coordinator.group.log_records import (
-    GroupRecord,
-    TransactionEnded,
-    decode_record,
-    encode_record,
-)
+from tidelog.coordinator.group.log_records import GroupRecord, decode_record, encode_record
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
-from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.runtime import (
     Codec,
     CoordinatorRefused,
     CoordinatorRuntime,
     RuntimeState,
 )
-from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.coordinator.transaction import commands as transaction_commands
+from tidelog.coordinator.transaction import log_records as transaction_records
+from tidelog.coordinator.transaction.decision import TransactionDecision
+from tidelog.coordinator.transaction.machine import TransactionMachine
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.crash_points import CrashPoints
 from tidelog.offload import Offload
-from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal.writer import WalWriter
 
 logger = logging.getLogger(__name__)
 
 GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
 GROUP_CODEC: Codec[GroupRecord] = Codec(
-    encode_record, lambda logged: decode_record(*logged), TransactionEnded
+    encode_record, lambda logged: decode_record(logged.key, logged.value)
+)
+TRANSACTION_CODEC: Codec[transaction_records.TransactionRecord] = Codec(
+    transaction_records.encode_record,
+    lambda logged: transaction_records.decode_record(logged.key, logged.value),
 )
 
 
@@ -59,20 +66,26 @@ class Coordinators:
         clock: Clock,
         offload: Offload,
         may_serve: Callable[[], bool],
+        crash_points: CrashPoints,
     ) -> None:
-        self._state = state
-        self._partitions = partitions
         self._wal = wal
         self._log_writer = log_writer
         self._reader = reader
         self._group_settings = group_settings(settings)
+        self._transaction_settings = transaction_settings(settings)
         self._clock = clock
         self._offload = offload
         self._may_serve = may_serve
-        self._groups: dict[TopicPartition, tuple[Partition, GroupRuntime]] = {}
-        self._unstarted: list[GroupRuntime] = []
+        self._unstarted: list[CoordinatorRuntime[Any, Any, Any]] = []
         self._changed = asyncio.Event()
         self._closed = False
+        self.markers = MarkerWriter(log_writer, lambda: self.groups, clock)
+        """For markers that other coordinators send."""
+        self._delivery = MarkerDelivery(self.markers, partitions, wal, clock, crash_points)
+        self.groups = CoordinatorSet(GROUP_TOPIC, state, partitions, self._start_groups)
+        self.transactions = CoordinatorSet(
+            TRANSACTION_TOPIC, state, partitions, self._start_transactions
+        )
         # A record of a deletion names the topic by its id only, and the state has forgotten it.
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
         self._keep_in_step()
@@ -92,80 +105,92 @@ class Coordinators:
         if deleted:
             self._forget_topics(frozenset(deleted))
 
-    def group(self, group_id: str) -> GroupRuntime:
-        """The coordinator of a group. Raises CoordinatorRefused if this broker has not got it."""
-        topic = self._state().topic_named(GROUP_TOPIC)
-        if topic is not None:
-            number = partition_for(group_id, topic.partition_count)
-            found = self._groups.get(TopicPartition(topic.topic_id, number))
-            if found is not None:
-                return found[1]
-        raise CoordinatorRefused(
-            ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate group {group_id}"
-        )
-
-    def groups(self) -> list[GroupRuntime]:
-        """The coordinators of all groups of this broker."""
-        return [runtime for _, runtime in self._groups.values()]
-
     def close(self) -> None:
         """Send away whoever waits for others; nothing is appended any more."""
         self._closed = True
-        for _, runtime in self._groups.values():
-            runtime.stop()
+        self.groups.stop()
+        self.transactions.stop()
         self._changed.set()
 
     async def run(self) -> None:
-        """Load coordinators and serve their timers until closed."""
+        """Load coordinators, serve their timers and deliver markers until closed."""
         async with asyncio.TaskGroup() as tasks:
+            delivering = tasks.create_task(self._delivery.run(), name="markers")
             while not self._closed:
                 self._changed.clear()
                 for runtime in self._unstarted:
                     tasks.create_task(runtime.run(), name=runtime.name)
                 self._unstarted.clear()
                 await self._changed.wait()
+            delivering.cancel()
 
     def _keep_in_step(self) -> None:
-        topic = self._state().topic_named(GROUP_TOPIC)
-        wanted: dict[TopicPartition, Partition] = {}
-        if topic is not None:
-            wanted = self._led(topic.topic_id, topic.partition_count)
-        for place, (partition, runtime) in list(self._groups.items()):
-            if wanted.get(place) is not partition:
-                runtime.stop()
-                del self._groups[place]
-        if self._closed:
-            return
-        for place, partition in wanted.items():
-            if place not in self._groups:
-                self._groups[place] = partition, self._start(partition)
+        if not self._closed:
+            self.groups.keep_in_step()
+            self.transactions.keep_in_step()
 
-    def _led(self, topic_id: TopicId, count: int) -> dict[TopicPartition, Partition]:
-        places = [TopicPartition(topic_id, number) for number in range(count)]
-        found = {place: self._partitions.get(place) for place in places}
-        return {place: each for place, each in found.items() if each is not None}
-
-    def _start(self, partition: Partition) -> GroupRuntime:
+    def _start_groups(self, partition: Partition) -> GroupRuntime:
         runtime: GroupRuntime = CoordinatorRuntime(
             str(partition),
-            InternalPartition(partition, self._wal, self._log_writer, self._reader),
+            self._log(partition),
             lambda: GroupMachine(self._group_settings),
             GROUP_CODEC,
             self._clock,
             self._offload,
             self._may_serve,
         )
-        self._unstarted.append(runtime)
-        self._changed.set()
+        self._start(runtime)
         return runtime
 
+    def _start_transactions(self, partition: Partition) -> TransactionRuntime:
+        def deliver(
+            decision: Decision[transaction_records.TransactionRecord, transaction_commands.Reply],
+        ) -> None:
+            if isinstance(decision, TransactionDecision):
+                for markers in decision.markers:
+                    self._delivery.deliver(runtime, markers)
+
+        runtime: TransactionRuntime = CoordinatorRuntime(
+            str(partition),
+            self._log(partition),
+            lambda: TransactionMachine(self._transaction_settings, partition.log.leader_epoch),
+            TRANSACTION_CODEC,
+            self._clock,
+            self._offload,
+            self._may_serve,
+            deliver,
+        )
+        self._start(runtime)
+        return runtime
+
+    def _log(self, partition: Partition) -> InternalPartition:
+        return InternalPartition(partition, self._wal, self._log_writer, self._reader)
+
+    def _start(self, runtime: CoordinatorRuntime[Any, Any, Any]) -> None:
+        self._unstarted.append(runtime)
+        self._changed.set()
+
     def _forget_topics(self, topics: frozenset[str]) -> None:
-        for runtime in self.groups():
+        for runtime in self.groups.all():
             if runtime.state is RuntimeState.READY:
                 try:
                     runtime.submit(ForgetTopics(topics))
                 except CoordinatorRefused as error:
                     logger.warning("offsets of deleted topics stay", extra={"why": str(error)})
+
+
+def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
+    """The transaction coordinator's settings as a broker is configured."""
+    return TransactionSettings(
+        timeout_ms_max=settings.integer("transaction.max.timeout.ms"),
+        timeout_check_interval_ms=settings.integer(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+        ),
+        id_expiration_ms=settings.integer("transactional.id.expiration.ms"),
+        expiry_check_interval_ms=settings.integer(
+            "transaction.remove.expired.transaction.cleanup.interval.ms"
+        ),
+    )
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.group_error_responses import GROUP_SHAPES
+from tidelog.broker.transaction_error_responses import TRANSACTION_SHAPES
 from tidelog.protocol.error_codes import ErrorCode, error_name
 from tidelog.protocol.message import Message, Request, Response, Struct
 from tidelog.protocol.schemas import (
@@ -19,7 +20,6 @@ from tidelog.protocol.schemas import (
     produce,
     replicas,
     topics,
-    transactions,
 )
 
 if TYPE_CHECKING:
@@ -344,8 +344,6 @@ _SHAPES: Mapping[type[Message], Shape] = {
     replicas.ListPartitionReassignmentsRequest: lambda _r, _v, code, m: (
         replicas.ListPartitionReassignmentsResponse(error_code=code, error_message=m)
     ),
-    transactions.InitProducerIdRequest: lambda _r, _v, code, _m: (
-        transactions.InitProducerIdResponse(error_code=code, producer_epoch=-1)
-    ),
     **GROUP_SHAPES,
+    **TRANSACTION_SHAPES,
 }

@@ -11,21 +11,27 @@ from tidelog.coordinator.cluster.records import Record, TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
 
 GROUP_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+_PARTITIONS = {
+    GROUP_TOPIC: "offsets.topic.num.partitions",
+    TRANSACTION_TOPIC: "transaction.state.log.num.partitions",
+}
+"""The setting that says how many partitions a topic gets."""
 
 
-async def create_group_topic(broker: Services) -> None:
-    """Have the topic of the group coordinators, if there is none. Raises ChangeFailed, or
-    NoLiveBroker."""
-    if broker.metadata.state.topic_named(GROUP_TOPIC) is not None:
+async def create_internal_topic(broker: Services, name: str) -> None:
+    """Have the topic of the group or the transaction coordinators, if there is none. Raises
+    ChangeFailed, or NoLiveBroker."""
+    if broker.metadata.state.topic_named(name) is not None:
         return
     topic_id = broker.entropy.uuid()
-    settings = broker.settings
+    partition_count = broker.settings.integer(_PARTITIONS[name])
     configs = {"cleanup.policy": "compact", "compression.type": "producer"}
 
     def build(state: ClusterState) -> Sequence[Record]:
-        if state.topic_named(GROUP_TOPIC) is not None:
+        if state.topic_named(name) is not None:
             return ()
-        owners = assign_owners(state, settings.integer("offsets.topic.num.partitions"))
-        return (TopicCreated(topic_id, GROUP_TOPIC, owners, configs, internal=True),)
+        owners = assign_owners(state, partition_count)
+        return (TopicCreated(topic_id, name, owners, configs, internal=True),)
 
     await change_metadata(broker, build)

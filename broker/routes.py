@@ -29,11 +29,17 @@ from tidelog.broker.handlers.groups import (
     list_groups,
     sync_group,
 )
+from tidelog.broker.handlers.markers import write_txn_markers
 from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
-from tidelog.broker.handlers.producer_ids import init_producer_id
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.handlers.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+)
 from tidelog.protocol.api import ApiKey
 
 HANDLERS: Final[Mapping[int, Handler]] = {
@@ -47,6 +53,10 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DELETE_RECORDS: delete_records,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.JOIN_GROUP: join_group,
     ApiKey.SYNC_GROUP: sync_group,

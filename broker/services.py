@@ -13,6 +13,7 @@ from tidelog.identifiers import Incarnation, TopicId, TopicPartition
 from tidelog.network import Network
 
 if TYPE_CHECKING:
+    from tidelog.broker.admission import Admissions
     from tidelog.broker.appender import Appender
     from tidelog.broker.coordinators import Coordinators
     from tidelog.broker.fetch_session import FetchSessions
@@ -115,6 +116,11 @@ class DataServices(Services, Protocol):
     @property
     def coordinators(self) -> Coordinators:
         """The coordinators of this broker."""
+        ...
+
+    @property
+    def admissions(self) -> Admissions:
+        """Asks whether partitions may take transactional batches."""
         ...
 
     def may_serve_reads(self) -> bool:

@@ -15,26 +15,27 @@ PRODUCER_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
         doc="How long a partition remembers an idle producer's sequence numbers.",
     ),
-    without_effect(
-        "transaction.max.timeout.ms",
-        Kind.INT,
-        15 * MINUTE_MS,
-        "The longest transaction.timeout.ms that a producer may ask for.",
-        1,
+    Setting(
+        name="transaction.max.timeout.ms",
+        kind=Kind.INT,
+        default=15 * MINUTE_MS,
+        valid=AtLeast(1),
+        doc="The longest transaction.timeout.ms that a producer may ask for.",
     ),
-    without_effect(
-        "transactional.id.expiration.ms",
-        Kind.INT,
-        7 * DAY_MS,
-        "How long an idle transactional id is remembered.",
-        1,
+    Setting(
+        name="transactional.id.expiration.ms",
+        kind=Kind.INT,
+        default=7 * DAY_MS,
+        valid=AtLeast(1),
+        doc="How long an idle transactional id is remembered.",
     ),
-    without_effect(
-        "transaction.state.log.num.partitions",
-        Kind.INT,
-        50,
-        "Partitions of __transaction_state.",
-        1,
+    Setting(
+        name="transaction.state.log.num.partitions",
+        kind=Kind.INT,
+        default=50,
+        valid=AtLeast(1),
+        doc="Partitions of __transaction_state when it is created, on first use; later it counts "
+        "no more.",
     ),
     without_effect(
         "transaction.state.log.replication.factor",
@@ -57,25 +58,26 @@ PRODUCER_SETTINGS: tuple[Setting, ...] = (
         "segment.bytes of __transaction_state in Kafka.",
         1,
     ),
-    without_effect(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        Kind.INT,
-        10000,
-        "How often transactions past their timeout are aborted.",
-        1,
+    Setting(
+        name="transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        kind=Kind.INT,
+        default=10000,
+        valid=AtLeast(1),
+        doc="How often transactions past their timeout are aborted.",
     ),
-    without_effect(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        Kind.INT,
-        HOUR_MS,
-        "How often expired transactional ids are removed.",
-        1,
+    Setting(
+        name="transaction.remove.expired.transaction.cleanup.interval.ms",
+        kind=Kind.INT,
+        default=HOUR_MS,
+        valid=AtLeast(1),
+        doc="How often expired transactional ids are removed.",
     ),
     without_effect(
         "transaction.partition.verification.enable",
         Kind.BOOLEAN,
         True,
-        "Whether a transaction's partitions are verified with its coordinator (KIP-890).",
+        "Kafka's switch of the verification of a transaction's partitions with its coordinator "
+        "(KIP-890); here they always are.",
         dynamic=True,
     ),
 )

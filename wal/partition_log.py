@@ -143,6 +143,12 @@ class PartitionLog:
         """The producers known, in no particular order."""
         return iter(self._producers.values())
 
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here that it began under this epoch: then
+        more of its batches need no verification (KIP-890)."""
+        state = self._producers.get(producer_id)
+        return state is not None and state.has_open_transaction and state.epoch == producer_epoch
+
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """The aborted transactions that touch [fetch_offset, upper_bound), by their markers; only
         those of what the WAL still holds."""

@@ -1,10 +1,15 @@
-"""FindCoordinator (10): which broker coordinates a group. Every broker answers."""
+"""FindCoordinator (10): which broker coordinates a group or a transactional id. Every broker
+answers."""
 
 from __future__ import annotations
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
-from tidelog.broker.internal_topics import GROUP_TOPIC, create_group_topic
+from tidelog.broker.internal_topics import (
+    GROUP_TOPIC,
+    TRANSACTION_TOPIC,
+    create_internal_topic,
+)
 from tidelog.broker.metadata_change import ChangeFailed
 from tidelog.broker.placement import NoLiveBroker
 from tidelog.broker.services import Services
@@ -19,7 +24,8 @@ from tidelog.protocol.schemas.coordinators import (
     FindCoordinatorResponse,
 )
 
-GROUP, TRANSACTION = 0, 1
+_TOPICS = {0: GROUP_TOPIC, 1: TRANSACTION_TOPIC}
+"""The internal topic whose leaders coordinate the keys of a type."""
 BATCHES_FROM = 4
 NO_BROKER = -1
 
@@ -29,21 +35,19 @@ async def find_coordinator(
 ) -> Response | None:
     """The coordinators of the keys; the first such question creates the topic that they lead."""
     version = context.api_version
-    if request.key_type not in (GROUP, TRANSACTION):
+    topic = _TOPICS.get(request.key_type)
+    if topic is None:
         why = f"key type {request.key_type} is not served"
         return error_response(request, version, ErrorCode.INVALID_REQUEST, why)
-    if request.key_type == TRANSACTION:
-        why = "this version of Tidelog does not coordinate transactions"
-        return error_response(request, version, ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
     try:
-        await create_group_topic(broker)
+        await create_internal_topic(broker, topic)
     except (ChangeFailed, NoLiveBroker) as error:
         return error_response(request, version, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
     state = broker.metadata.state
     if version >= BATCHES_FROM:
-        found = [_coordinator(state, GROUP_TOPIC, key) for key in request.coordinator_keys]
+        found = [_coordinator(state, topic, key) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = _coordinator(state, GROUP_TOPIC, request.key)
+    one = _coordinator(state, topic, request.key)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,

@@ -22,7 +22,7 @@ R = TypeVar("R")
 def ask(broker: DataServices, group_id: str, command: Command) -> Awaitable[Reply]:
     """Put a command to the coordinator of a group. The awaitable raises CoordinatorRefused."""
     try:
-        return broker.coordinators.group(group_id).submit(command)
+        return broker.coordinators.groups.find(group_id).submit(command)
     except CoordinatorRefused as error:
         return _failed(error)
 

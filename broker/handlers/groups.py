@@ -256,7 +256,7 @@ async def list_groups(
         return ListGroupsResponse()
     command = ListGroups(frozenset(request.states_filter))
     response = ListGroupsResponse()
-    for asked in [ask_runtime(each, command) for each in broker.coordinators.groups()]:
+    for asked in [ask_runtime(each, command) for each in broker.coordinators.groups.all()]:
         try:
             reply = await reply_of(ListReply, asked)
         except CoordinatorRefused as error:

@@ -1,18 +1,29 @@
-"""Produce (0): append record batches, acknowledged when they are durable."""
+"""Produce (0): append record batches, acknowledged when they are durable.
+
+The first batch of a transaction in a partition has to be admitted by the transaction's coordinator.
+Where that is known at once, as it is in the coordinator's own broker, the order of a connection's
+requests is the log's; where it has to be waited for, a later request may come first. Then its
+batches are out of sequence, and the producer sends them again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
 
+from tidelog.broker.admission import Admission, Wanted, transactional_identity
 from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
 from tidelog.broker.dispatch import CloseConnection, RequestContext
 from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.partitions import PartitionError
+from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.services import DataServices
 from tidelog.broker.topic_creation import INTERNAL_TOPICS
+from tidelog.coordinator.transaction.commands import Identity
+from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
+from tidelog.coordinator.transaction.wire_errors import error_for
 from tidelog.errors import TidelogError
+from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.produce import (
     BatchIndexAndErrorMessage,
@@ -26,6 +37,8 @@ from tidelog.protocol.schemas.produce import (
 
 API_NAME = "Produce"
 TOPIC_IDS_FROM = 13
+ADDS_PARTITIONS_FROM = 12
+"""Transactions of the second version: a batch enlists its partition (KIP-890, part 2)."""
 ZSTD_FROM = 7
 _ACKS = (-1, 0, 1)
 _REFUSALS_BY_STATE = frozenset(
@@ -57,8 +70,74 @@ def produce(
             if isinstance(outcome, AppendItem):
                 items.append(outcome)
         outcomes.append(of_topic)
-    submission = broker.appender.submit(items) if items else None
-    return _answer(broker, request, outcomes, submission)
+    unadmitted = _unadmitted(request, items, context) if request.transactional_id else None
+    if unadmitted is None:
+        return _answer(broker, request, outcomes, _submitted(broker, items))
+    wanted, of_wanted = unadmitted
+    partitions = [item.partition for item in of_wanted]
+    admissions = broker.admissions.admit_at_once(wanted, partitions)
+    if admissions is None:
+        waiting = _admitted_later(broker, items, wanted, of_wanted, context)
+        return _answer(broker, request, outcomes, waiting)
+    _admit(of_wanted, admissions, context)
+    return _answer(broker, request, outcomes, _submitted(broker, items))
+
+
+def _submitted(broker: DataServices, items: list[AppendItem]) -> Submission | None:
+    """What was not refused yet, queued."""
+    left = [item for item in items if item.result is None]
+    return broker.appender.submit(left) if left else None
+
+
+def _unadmitted(
+    request: ProduceRequest, items: list[AppendItem], context: RequestContext
+) -> tuple[Wanted, list[AppendItem]] | None:
+    """The batches with which a transaction begins in their partitions, and whose it is; a request
+    comes from one producer. None if there are none."""
+    version = OWN_EPOCHS_FROM if context.api_version >= ADDS_PARTITIONS_FROM else 0
+    whose: Identity | None = None
+    unadmitted = []
+    for item in items:
+        identity = transactional_identity(item.records)
+        if identity is None:
+            continue
+        item.transaction_version = version
+        if item.partition.log.is_in_transaction(*identity):
+            continue
+        if whose not in (None, identity):
+            why = "the request has transactional batches of several producers"
+            item.result = AppendFailed(ErrorCode.INVALID_RECORD, why)
+            continue
+        whose = identity
+        unadmitted.append(item)
+    if whose is None:
+        return None
+    return Wanted(request.transactional_id or "", whose, version), unadmitted
+
+
+def _admit(
+    items: list[AppendItem],
+    admissions: Mapping[Partition, Admission],
+    context: RequestContext,
+) -> None:
+    for item in items:
+        error, item.ordinal = admissions[item.partition]
+        if error is not ErrorCode.NONE:
+            code = error_for(ApiKey.PRODUCE, context.api_version, error)
+            why = f"the transaction's coordinator answers {error.name}; nothing was appended"
+            item.result = AppendFailed(code, why)
+
+
+async def _admitted_later(
+    broker: DataServices,
+    items: list[AppendItem],
+    wanted: Wanted,
+    of_wanted: list[AppendItem],
+    context: RequestContext,
+) -> Submission | None:
+    partitions = [item.partition for item in of_wanted]
+    _admit(of_wanted, await broker.admissions.admit(wanted, partitions), context)
+    return _submitted(broker, items)
 
 
 def _refusal(request: ProduceRequest) -> AppendFailed | None:
@@ -99,20 +178,25 @@ async def _answer(
     broker: DataServices,
     request: ProduceRequest,
     outcomes: list[list[AppendItem | AppendFailed]],
-    submission: Submission | None,
+    submitted: Submission | Coroutine[None, None, Submission | None] | None,
 ) -> ProduceResponse | None:
     failure = None
-    if submission is not None:
+    if submitted is not None:
+        submission = submitted if isinstance(submitted, Submission) else None
         try:
             # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
             seconds = None if request.acks == 0 else max(request.timeout_ms, 1) / 1000
             async with asyncio.timeout(seconds):
-                await submission.done
-                if request.acks != 0:
-                    await _durable(broker, submission)
+                if not isinstance(submitted, Submission):
+                    submission = await submitted
+                if submission is not None:
+                    await submission.done
+                    if request.acks != 0:
+                        await _durable(broker, submission)
         except TimeoutError:
             # Else a store that stands still would fill the memory with what is sent again.
-            known = "nothing was appended" if submission.withdraw() else "it may still become so"
+            is_nothing = submission is None or submission.withdraw()
+            known = "nothing was appended" if is_nothing else "it may still become so"
             failure = AppendFailed(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"not durable within {request.timeout_ms} ms; {known}",

@@ -85,9 +85,8 @@ class ApiKey(enum.IntEnum):
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
     {
-        # The minimum must read 0: librdkafka else turns compression off (KAFKA-18659). From 12 on
-        # producers take transactions of the second version for granted.
-        ApiKey.PRODUCE: (0, 11),
+        # The minimum must read 0: librdkafka else turns compression off (KAFKA-18659).
+        ApiKey.PRODUCE: (0, 13),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 10),
         ApiKey.METADATA: (0, 13),
@@ -106,6 +105,10 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DELETE_RECORDS: (0, 2),
         ApiKey.INIT_PRODUCER_ID: (0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5),
+        ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+        ApiKey.END_TXN: (0, 5),
+        ApiKey.WRITE_TXN_MARKERS: (1, 2),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),

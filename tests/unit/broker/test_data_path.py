@@ -6,7 +6,7 @@ import asyncio
 
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tidelog.broker.handlers.offsets import delete_records, offset_for_leader_epoch
-from tidelog.broker.handlers.producer_ids import init_producer_id
+from tidelog.broker.handlers.transactions import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.offsets import (

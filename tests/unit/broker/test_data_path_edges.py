@@ -12,7 +12,7 @@ from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.appender import prepare
 from tidelog.broker.handlers.fetch import fetch
 from tidelog.broker.handlers.offsets import offset_for_leader_epoch
-from tidelog.broker.handlers.producer_ids import init_producer_id
+from tidelog.broker.handlers.transactions import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, TopicDeleted
 from tidelog.offload import InlineOffload

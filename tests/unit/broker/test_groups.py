@@ -185,7 +185,9 @@ async def committed(broker: OneBroker, version: int = 8) -> int:
 async def ready(broker: OneBroker) -> None:
     """Wait until every coordinator has loaded its log."""
     for _ in range(100_000):
-        if all(r.state is not RuntimeState.LOADING for r in broker.broker.coordinators.groups()):
+        if all(
+            r.state is not RuntimeState.LOADING for r in broker.broker.coordinators.groups.all()
+        ):
             return
         await asyncio.sleep(0)
 
@@ -433,7 +435,7 @@ def test_a_log_that_does_not_decode_stops_one_coordinator_and_no_other() -> None
             await ready(broker)
             assert await committed(broker) == -ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert (await join(broker)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            states = [each.state for each in broker.broker.coordinators.groups()]
+            states = [each.state for each in broker.broker.coordinators.groups.all()]
             assert states.count(RuntimeState.CORRUPT) == 1
             assert states.count(RuntimeState.READY) == 4
 
