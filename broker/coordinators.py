@@ -22,7 +22,12 @@ from tidelog.coordinator.cluster.records import Record, TopicCreated, TopicDelet
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.group.commands import Command, ForgetTopics, Reply
-from tidelog.coordinator.group.log_records import GroupRecord, decode_record, encode_record
+from tidelog.coordinator.group.log_records import (
+    GroupRecord,
+    TransactionEnded,
+    decode_record,
+    encode_record,
+)
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import (
@@ -44,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
 GROUP_CODEC: Codec[GroupRecord] = Codec(
-    encode_record, lambda logged: decode_record(logged.key, logged.value)
+    encode_record, lambda logged: decode_record(*logged), TransactionEnded
 )
 TRANSACTION_CODEC: Codec[transaction_records.TransactionRecord] = Codec(
     transaction_records.encode_record,

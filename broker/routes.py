@@ -34,6 +34,7 @@ from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.handlers.transactional_offsets import txn_offset_commit
 from tidelog.broker.handlers.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -57,6 +58,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     ApiKey.END_TXN: end_txn,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.JOIN_GROUP: join_group,
     ApiKey.SYNC_GROUP: sync_group,

@@ -263,6 +263,9 @@ class WalWriter:
             async with asyncio.TaskGroup() as tasks:
                 while not self._is_drained():
                     await self._wake.wait()
+                    # What the next turn of the loop adds shares the slot: a batch follows the
+                    # record that enlists its partition in a transaction.
+                    await asyncio.sleep(0)
                     self._wake.clear()
                     while self._may_upload():
                         await self._upload_next(tasks)

@@ -37,6 +37,13 @@ OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
         (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.TRANSACTION_ABORTABLE): Since(
             4, ErrorCode.INVALID_TXN_STATE
         ),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.PRODUCER_FENCED): Since(
+            NEVER, ErrorCode.INVALID_PRODUCER_EPOCH
+        ),
+        # Clients look for another coordinator, or give up, on any code but this one.
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS): Since(
+            NEVER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        ),
         (ApiKey.PRODUCE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): _TRY_AGAIN,
         (ApiKey.PRODUCE, ErrorCode.COORDINATOR_NOT_AVAILABLE): _TRY_AGAIN,
         (ApiKey.PRODUCE, ErrorCode.NOT_COORDINATOR): _TRY_AGAIN,

@@ -109,6 +109,7 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 5),
         ApiKey.WRITE_TXN_MARKERS: (1, 2),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 5),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),

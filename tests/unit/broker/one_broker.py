@@ -17,7 +17,7 @@ from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import TopicCreated
+from tidelog.coordinator.cluster.records import TopicCreated, TopicDeleted
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
@@ -107,6 +107,10 @@ class OneBroker:
         record = TopicCreated(topic_id, name, (epoch,) * partitions, overrides)
         await self.broker.metadata.append(epoch, lambda _: (record,))
         return topic_id
+
+    async def delete_topic(self, topic_id: UUID) -> None:
+        epoch = self.broker.incarnation.epoch
+        await self.broker.metadata.append(epoch, lambda _: (TopicDeleted(topic_id),))
 
     async def produce(
         self,
