@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Shape = Callable[[Any, int, int, str], Response]
 """(request, version, code, message) -> response."""
+CODE_NAMES = frozenset({"error_code", "partition_error_code"})
+"""How messages call the code of what was asked; AddPartitionsToTxn has the second name."""
 
 
 def error_response(
@@ -49,9 +51,11 @@ def count_errors(response: Response, metrics: RequestMetrics) -> None:
 
 
 def _collect(struct: Struct, codes: list[int]) -> None:
-    has_code, single, lists = _places(type(struct))
-    if has_code and struct.error_code:  # type: ignore[attr-defined]
-        codes.append(struct.error_code)  # type: ignore[attr-defined]
+    own, single, lists = _places(type(struct))
+    if own:
+        code = getattr(struct, own)
+        if code:
+            codes.append(code)
     for name in single:
         value = getattr(struct, name)
         if value is not None:
@@ -62,13 +66,13 @@ def _collect(struct: Struct, codes: list[int]) -> None:
 
 
 @cache
-def _places(struct: type[Struct]) -> tuple[bool, tuple[str, ...], tuple[str, ...]]:
-    """Whether it has an error code itself; the names of its structures, and of its lists of
+def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The name of its own error code, or none; the names of its structures, and of its lists of
     structures, in which there are some."""
-    has_code, single, lists = False, [], []
+    own, single, lists = "", [], []
     for field in struct.FIELDS:
-        if field.name == "error_code":
-            has_code = True
+        if field.name in CODE_NAMES:
+            own = field.name
         elif field.type.struct is not None and any(_places(field.type.struct)):
             single.append(field.name)
         elif (
@@ -77,7 +81,7 @@ def _places(struct: type[Struct]) -> tuple[bool, tuple[str, ...], tuple[str, ...
             and any(_places(field.type.element.struct))
         ):
             lists.append(field.name)
-    return has_code, tuple(single), tuple(lists)
+    return own, tuple(single), tuple(lists)
 
 
 def _produce(request: produce.ProduceRequest, _v: int, code: int, message: str) -> Response:

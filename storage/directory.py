@@ -4,8 +4,10 @@ Layout: object `a/b` is the file `<root>/a/b`; `<root>/.tidelog/` holds temporar
 and is never listed. A file that is an object is never written again: it is created whole, or
 replaced.
 
-Create (put-if-absent): write a temporary file, fdatasync, `link()` it to its name (the kernel lets
-one link win, between threads, processes and, on one machine, containers), fsync the directory.
+Create (put-if-absent): write a file without a name (O_TMPFILE), fdatasync, `link()` it to its name
+(the kernel lets one link win, between threads, processes and, on one machine, containers), fsync
+the directory. Two changes of directories less than with a temporary name, and these cost more than
+all else in a small put; where the system has no such files, a temporary one is linked and unlinked.
 Replace (put, put-if-match): write a temporary file, fdatasync, compare the version and `rename()`
 under an exclusive `flock` of the key's stripe, fsync the directory. Deletes take the same lock;
 creates need none: they succeed only where nothing is, the others compare only where something is.
@@ -54,6 +56,7 @@ from tidelog.storage.buffers import clip
 from tidelog.storage.files import (
     create_root,
     etag_of,
+    link_file,
     meta_of,
     nothing_applied,
     read_error,
@@ -84,6 +87,7 @@ LEFTOVER_AGE_SECONDS = 600
 _LOCK_STRIPES = 256
 _KNOWN_DIRECTORIES_MAX = 100_000
 _PROBE_FRACTION_NS = 123_456_789
+_UNNAMED_FLAG = getattr(os, "O_TMPFILE", 0)
 _REMEDY = "put the store on another file system, such as ext4 or xfs"
 
 
@@ -105,6 +109,7 @@ class Directory:
         self._known: set[str] = set()
         self._opening = threading.Lock()
         self._open = False
+        self._has_unnamed_files = False
         self._failure: str | None = None
 
     def read(self, key: str, byte_range: ByteRange | Suffix | None) -> StoredObject:
@@ -138,7 +143,7 @@ class Directory:
     def create(self, key: str, data: list[Buffer], stamp: Stamp) -> str:
         """Put if absent; the etag."""
         path = self._path(key)
-        with self._written(key, data, stamp) as temporary:
+        with self._written(key, data, stamp, named=False) as temporary:
             etag = etag_of(os.stat(temporary))
             try:
                 self._link(temporary, path)
@@ -157,7 +162,7 @@ class Directory:
     ) -> str:
         """Put, or put if the version matches; the etag."""
         path = self._path(key)
-        with self._written(key, data, stamp) as temporary, self._locked(key):
+        with self._written(key, data, stamp, named=True) as temporary, self._locked(key):
             current = stat_or_none(path)
             holds = not isinstance(condition, IfMatch) or (
                 current is not None and etag_of(current) == condition.etag
@@ -217,21 +222,25 @@ class Directory:
         return f"{self._root}/{key}"
 
     @contextmanager
-    def _written(self, key: str, data: list[Buffer], stamp: Stamp) -> Iterator[str]:
-        """A durable temporary file with the data, gone afterwards. Within, an error of the system
-        means that nothing was applied."""
+    def _written(self, key: str, data: list[Buffer], stamp: Stamp, *, named: bool) -> Iterator[str]:
+        """A durable temporary file with the data, gone afterwards; the path by which it can be
+        linked or, if it must be `named`, renamed. Within, an error of the system means that nothing
+        was applied."""
         self._refuse_after_failure(key)
         with nothing_applied(key):
             self._ensure_open(key, stamp.time_ns)
             self._ensure_directory(os.path.dirname(self._path(key)))
+            if self._has_unnamed_files and not named:
+                with _unnamed_file(self._temporary) as descriptor:
+                    _fill(descriptor, data, stamp)
+                    yield _path_of(descriptor)
+                return
             temporary = f"{self._temporary}/{stamp.name}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(temporary, flags, 0o666)
             try:
                 try:
-                    write_fully(descriptor, data)
-                    os.utime(descriptor, ns=(stamp.time_ns, stamp.time_ns))
-                    sync_data(descriptor)
+                    _fill(descriptor, data, stamp)
                 finally:
                     os.close(descriptor)
                 yield temporary
@@ -242,12 +251,12 @@ class Directory:
 
     def _link(self, temporary: str, path: str) -> None:
         try:
-            os.link(temporary, path)
+            link_file(temporary, path)
         except FileNotFoundError:
             # Somebody removed the directory. (If the temporary file was swept, it fails again.)
             self._known.clear()
             self._ensure_directory(os.path.dirname(path))
-            os.link(temporary, path)
+            link_file(temporary, path)
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -316,7 +325,7 @@ class Directory:
                 why = f"the file system of {self._root} does not keep times in nanoseconds"
                 raise StoreMisconfigured(key, f"{why}; {_REMEDY}")
             try:
-                os.link(first, second)
+                link_file(first, second)
             except OSError as error:
                 if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}:
                     raise
@@ -326,6 +335,20 @@ class Directory:
             for path in (first, second):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
+        self._has_unnamed_files = self._try_unnamed_file(second)
+
+    def _try_unnamed_file(self, path: str) -> bool:
+        """Whether a file without a name can be made here, and linked: NFS and old kernels have
+        none, and the link goes through /proc. Leaves nothing at `path`."""
+        if not _UNNAMED_FLAG:
+            return False
+        try:
+            with _unnamed_file(self._temporary) as descriptor:
+                link_file(_path_of(descriptor), path)
+        except OSError:
+            return False
+        os.unlink(path)
+        return True
 
     def _sweep(self, now_ns: int) -> None:
         """Remove what dead processes left. A slow put that loses its file is not applied."""
@@ -335,6 +358,30 @@ class Directory:
                 with suppress(FileNotFoundError):
                     if entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns:
                         os.unlink(entry.path)
+
+
+@contextmanager
+def _unnamed_file(directory: str) -> Iterator[int]:
+    """A file on the directory's file system that vanishes when it is closed, unless it is linked;
+    its descriptor."""
+    descriptor = os.open(directory, os.O_WRONLY | _UNNAMED_FLAG | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        # Durable or not applied by now: what an error here would say is known already.
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _path_of(descriptor: int) -> str:
+    """The name by which an open file without one can be linked."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _fill(descriptor: int, data: list[Buffer], stamp: Stamp) -> None:
+    write_fully(descriptor, data)
+    os.utime(descriptor, ns=(stamp.time_ns, stamp.time_ns))
+    sync_data(descriptor)
 
 
 def _child(parent: str, entry: os.DirEntry[str]) -> str:

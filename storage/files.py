@@ -21,6 +21,7 @@ from tidelog.storage.object_store import (
 )
 
 _BUFFERS_PER_WRITE = 512
+_ANY_DIRECTORY = 0
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CLASHES = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST})
@@ -53,6 +54,15 @@ def sync_directory(directory: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def link_file(source: str, path: str) -> None:
+    """Give a file another name. FileExistsError if the name is taken.
+
+    A source below /proc/self/fd is followed to the open file; `os.link` does so only when it is
+    given a directory, which an absolute path does not use.
+    """
+    os.link(source, path, src_dir_fd=_ANY_DIRECTORY, follow_symlinks=True)
 
 
 def write_fully(descriptor: int, data: list[Buffer]) -> None:

@@ -8,7 +8,8 @@ with the leader, and clients repeat their requests (rule C8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from tidelog.coordinator.decision import Decision, Now, Token, Turn
 from tidelog.coordinator.group.classic import ClassicGroup
@@ -115,6 +116,15 @@ class GroupMachine:
                 self._stored[group_id] = group
             case GroupRemoved(group_id):
                 self._stored.pop(group_id, None)
+
+    def capture(self) -> Iterator[GroupRecord]:
+        """The records that make the same of a new machine, as of now."""
+        stored = self._stored.copy().items()
+        return chain(map(GroupStored._make, stored), self._offsets.capture())
+
+    def release(self) -> None:
+        """What was captured has been read."""
+        self._offsets.release()
 
     def loaded(self, now: Now) -> Decision[GroupRecord, Reply]:
         """Everything stored was applied: the groups go on. Members have their session timeout to be

@@ -19,6 +19,8 @@ from tidelog.coordinator.group.log_records import (
 Place: TypeAlias = tuple[str, int]
 """A topic's name and a partition."""
 
+_Live: TypeAlias = OffsetStored | OffsetPending
+
 _NOTHING: Mapping[str, Mapping[int, CommittedOffset]] = {}
 
 
@@ -32,6 +34,8 @@ class CommittedOffsets:
         newer one was committed meanwhile, so it will not count whatever becomes of it."""
         self._producers: dict[int, dict[tuple[str, Place], None]] = {}
         """Where each producer has something pending, in order."""
+        self._changed: set[str] | None = None
+        """While a captured state is read: the groups that have their own offsets again."""
 
     # What is committed.
 
@@ -48,7 +52,7 @@ class CommittedOffsets:
         for producer_id in list(self._pending.get(record.group_id, {}).get(place, ())):
             self._drop(producer_id, record.group_id, place)
             self._forget_place(producer_id, record.group_id, place)
-        topics = self._groups.get(record.group_id, {})
+        topics = self._writable(record.group_id)
         partitions = topics.get(record.topic, {})
         partitions.pop(record.partition, None)
         if not partitions:
@@ -101,6 +105,33 @@ class CommittedOffsets:
         """Where open transactions may change offsets of the group."""
         return list(self._pending.get(group_id, ()))
 
+    # What a snapshot holds.
+
+    def capture(self) -> Iterator[_Live]:
+        """The records that make the same of an empty object, whatever becomes of this one while
+        they are read. It shares with it the groups that do not change, until `release`.
+
+        What is pending and will not count is made so again by the newer offset that follows it.
+        """
+        self._changed = set()
+        superseded: list[OffsetPending] = []
+        pending: list[OffsetPending] = []
+        for group_id, places in self._pending.items():
+            for (topic, partition), producers in places.items():
+                for producer_id, committed in producers.items():
+                    if committed is not None:
+                        found = OffsetPending(producer_id, group_id, topic, partition, committed)
+                        pending.append(found)
+                        continue
+                    newer = self._groups[group_id][topic][partition]
+                    found = OffsetPending(producer_id, group_id, topic, partition, newer)
+                    superseded.append(found)
+        return chain(superseded, _offsets_of(self._groups.copy()), pending)
+
+    def release(self) -> None:
+        """What was captured has been read."""
+        self._changed = None
+
     # What goes.
 
     def removals(self, group_id: str, topics: Collection[str] | None = None) -> list[OffsetRemoved]:
@@ -145,7 +176,16 @@ class CommittedOffsets:
 
     def _put(self, group_id: str, place: Place, committed: CommittedOffset) -> None:
         topic, partition = place
-        self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
+        self._writable(group_id).setdefault(topic, {})[partition] = committed
+
+    def _writable(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
+        """The group's committed offsets, apart from those that were captured."""
+        topics = self._groups.setdefault(group_id, {})
+        if self._changed is not None and group_id not in self._changed:
+            self._changed.add(group_id)
+            topics = {topic: partitions.copy() for topic, partitions in topics.items()}
+            self._groups[group_id] = topics
+        return topics
 
     def _promote(self, producer_id: int, group_id: str, place: Place) -> None:
         pending = self._pending[group_id][place]
@@ -171,3 +211,12 @@ class CommittedOffsets:
         del held[group_id, place]
         if not held:
             del self._producers[producer_id]
+
+
+def _offsets_of(
+    groups: Mapping[str, Mapping[str, Mapping[int, CommittedOffset]]],
+) -> Iterator[OffsetStored]:
+    for group_id, topics in groups.items():
+        for topic, partitions in topics.items():
+            for partition, committed in partitions.items():
+                yield OffsetStored(group_id, topic, partition, committed)

@@ -1,4 +1,4 @@
-"""The topics of a consumer's subscription, as far as a coordinator has to look into it."""
+"""Subscriptions and assignments of consumers, as far as a coordinator has to look into them."""
 
 from __future__ import annotations
 
@@ -28,3 +28,26 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     except (StructError, UnicodeDecodeError):
         return None
     return frozenset(topics)
+
+
+def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
+    """The partitions in the assignment of a member with protocol type "consumer"; None where it is
+    not what Kafka's consumers write. What only the assignor understands is passed over."""
+    partitions: list[tuple[str, int]] = []
+    try:
+        if _INT16.unpack_from(assignment)[0] < 0:
+            return None
+        position = 6
+        for _ in range(_INT32.unpack_from(assignment, 2)[0]):
+            begin = position + _INT16.size
+            end = begin + _INT16.unpack_from(assignment, position)[0]
+            count = _INT32.unpack_from(assignment, end)[0]
+            if end < begin or count < 0:
+                return None
+            topic = assignment[begin:end].decode()
+            numbers = Struct(f">{count}i").unpack_from(assignment, end + _INT32.size)
+            partitions += [(topic, number) for number in numbers]
+            position = end + _INT32.size * (1 + count)
+    except (StructError, UnicodeDecodeError, OverflowError):
+        return None
+    return partitions

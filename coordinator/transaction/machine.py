@@ -10,7 +10,7 @@ H5), and that a fence may have failed need not be remembered, since a lost one l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import islice
 
@@ -90,6 +90,13 @@ class TransactionMachine:
                     self._awaited[transactional_id] = set(transaction.partitions)
             case TransactionRemoved():
                 self._transactions.pop(transactional_id, None)
+
+    def capture(self) -> Iterator[TransactionRecord]:
+        """The records that make the same of a new machine, as of now."""
+        return map(TransactionStored._make, self._transactions.copy().items())
+
+    def release(self) -> None:
+        """What was captured shares nothing that changes."""
 
     def loaded(self, now: Now) -> TransactionDecision:
         """Everything stored was applied. The markers of decided transactions are asked for again:

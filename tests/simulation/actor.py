@@ -10,7 +10,12 @@ from typing import TypeVar
 
 from tests.simulation.history import History, Key
 from tests.simulation.log_client import LogClient, NoAnswer, RequestRefused
+from tidelog.client.errors import RequestFailed
+from tidelog.client.errors import RequestRefused as Refusal
+from tidelog.client.pool import Client
 from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.protocol.error_codes import error_name
 
 T = TypeVar("T")
 
@@ -28,11 +33,22 @@ class WorkloadSettings:
     pause_seconds_mean: float = 0.25
     records_max: int = 4
     padding_bytes_max: int = 2000
+    group_readers: int = 0
+    transfers: int = 0
+    """Transactional ids, each of which two instances want."""
+    transformers: int = 0
+    derived: tuple[Key, ...] = ()
+    """What transformers write."""
     delivery_seconds_max: float = 40.0
     fetch_wait_seconds: float = 0.5
     consume_pause_seconds_mean: float = 0.03
     reassign_probability: float = 0.02
     forget_probability: float = 0.05
+
+    @property
+    def all_keys(self) -> tuple[Key, ...]:
+        """Every partition that is read at the end."""
+        return self.keys + self.derived
 
 
 @dataclass(slots=True)
@@ -46,6 +62,12 @@ class Actor:
     history: History
     settings: WorkloadSettings
     stopping: asyncio.Event
+    """No more is written."""
+    closing: asyncio.Event
+    """Everything was consumed: groups may be left."""
+    entropy: Entropy
+    kafka: Callable[[], Client]
+    """A client of Tidelog's own library, beside the one that has single requests only."""
 
     async def pause(self, mean_seconds: float) -> None:
         """Think for a while; at once when the run is ending."""
@@ -69,4 +91,10 @@ class Actor:
 
 def error_text(error: Exception) -> str:
     """How an error is counted."""
-    return error.name if isinstance(error, RequestRefused) else f"no answer: {error}"
+    if isinstance(error, RequestRefused):
+        return error.name
+    if isinstance(error, Refusal):
+        return error_name(error.code)
+    if isinstance(error, RequestFailed):
+        return f"no answer: {error.why}"
+    return f"no answer: {error}"

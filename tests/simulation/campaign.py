@@ -20,6 +20,7 @@ from tests.simulation.run import Result, System, run
 from tests.simulation.tidelog_system import tidelog_system
 from tests.simulation.toy_system import toy_system
 from tests.simulation.variants import VARIANTS, broken
+from tests.simulation.workloads import WORKLOADS
 
 _SHOWN_COUNTS = (
     "values acknowledged",
@@ -27,6 +28,11 @@ _SHOWN_COUNTS = (
     "send ok",
     "send unknown",
     "send fail",
+    "transaction",
+    "identity",
+    "join",
+    "commit",
+    "offsets",
     "retried",
     "exit",
     "fault",
@@ -37,8 +43,10 @@ _SHOWN_COUNTS = (
 _TAIL_LINES = 25
 
 
-def simulate(seed: int, seconds: float, variant: str, toy: bool, trace: Path | None) -> Result:
-    """One seed, with the named breakage if any."""
+def simulate(
+    seed: int, seconds: float, variant: str, toy: bool, trace: Path | None, workload: str
+) -> Result:
+    """One seed, with the named breakage and workload if any."""
     system: System = toy_system() if toy else tidelog_system(seed)
     with ExitStack() as stack:
         if variant:
@@ -46,17 +54,24 @@ def simulate(seed: int, seconds: float, variant: str, toy: bool, trace: Path | N
         sink = None
         if trace is not None:
             sink = stack.enter_context(trace.open("w")).write
-        return run(seed, seconds, system, sink)
+        return run(seed, seconds, system, sink, workload)
 
 
-def _simulate_one(arguments: tuple[int, float, str, bool, Path | None]) -> Result:
+def _simulate_one(arguments: tuple[int, float, str, bool, Path | None, str]) -> Result:
     return simulate(*arguments)
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
     """The runs, in the order of their seeds."""
     runs = [
-        (seed, arguments.duration, arguments.variant, arguments.toy, arguments.trace)
+        (
+            seed,
+            arguments.duration,
+            arguments.variant,
+            arguments.toy,
+            arguments.trace,
+            arguments.workload,
+        )
         for seed in range(arguments.first, arguments.first + arguments.seeds)
     ]
     if arguments.jobs == 1:
@@ -70,6 +85,8 @@ def replay_command(arguments: argparse.Namespace, seed: int) -> str:
     """What runs this one seed again."""
     command = f"python -m tests.simulation.campaign --seeds 1 --first {seed}"
     command += f" --duration {arguments.duration:g}"
+    if arguments.workload:
+        command += f" --workload {arguments.workload}"
     if arguments.variant:
         command += f" --variant {arguments.variant}"
     return command + (" --toy" if arguments.toy else "")
@@ -87,6 +104,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--variant", default="", choices=["", *VARIANTS], help="break it on purpose"
+    )
+    parser.add_argument(
+        "--workload", default="", choices=["", *WORKLOADS], help="the same one for all seeds"
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--toy", action="store_true", help="try the harness on its toy log")

@@ -6,9 +6,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from tests.simulation import batch_rules, cycles
+from tests.simulation import (
+    batch_rules,
+    cycles,
+    group_rules,
+    transaction_rules,
+    watermark_rules,
+)
 from tests.simulation.anomaly import Anomaly
 from tests.simulation.history import (
     History,
@@ -108,11 +113,14 @@ class _Checker:
         yield from self._unseen()
         yield from self._polls()
         yield from self._sends()
-        yield from self._watermarks()
-        yield from self._group_advances()
+        yield from watermark_rules.watermarks(self.history.operations)
+        yield from watermark_rules.stable_offsets(self.history.operations)
         yield from batch_rules.sequences(self.history.batches)
         if dense:
             yield from batch_rules.gaps(self.history.batches)
+        committed = [one for one in self.history.operations if self.must_commit(one)]
+        yield from transaction_rules.anomalies(self.history, committed)
+        yield from group_rules.anomalies(self.history)
         yield from self._cycles()
 
     def must_commit(self, operation: Operation) -> bool:
@@ -127,10 +135,10 @@ class _Checker:
 
     def _index_versions(self) -> None:
         for operation in self.history.operations:
-            if operation.sends and self.must_commit(operation):
-                for send in operation.sends:
-                    if send.offset is not None:
-                        self._add_version(send.key, send.offset, send.value)
+            # What an aborted transaction wrote lies in the log, too.
+            for send in operation.sends:
+                if send.offset is not None:
+                    self._add_version(send.key, send.offset, send.value)
         for _, poll in self.ok_polls:
             for offset, value in poll.records:
                 self._add_version(poll.key, offset, value)
@@ -206,7 +214,7 @@ class _Checker:
         """Per process and assignment, read_committed only: ranges covered, values seen."""
         by_process: dict[str, list[Operation]] = defaultdict(list)
         for operation in self.history.operations:
-            if operation.outcome is Outcome.OK and operation.kind in ("poll", "assign"):
+            if operation.outcome is Outcome.OK:
                 by_process[operation.process].append(operation)
         for operations in by_process.values():
             covered: dict[Key, list[tuple[int, int]]] = defaultdict(list)
@@ -326,47 +334,7 @@ class _Checker:
                 last[place] = (send.offset, send.value)
                 within.add(send.key)
 
-    def _watermarks(self) -> Iterator[Anomaly]:
-        """The high watermark in every answer covers all that was known before it was asked for."""
-        events: list[tuple[int, int, Key, int, Operation]] = []
-        for operation in self.history.operations:
-            if operation.outcome is not Outcome.OK or operation.completed is None:
-                continue
-            events += [
-                (operation.completed, 0, send.key, send.offset + 1, operation)
-                for send in operation.sends
-                if send.offset is not None
-            ]
-            for poll in operation.polls:
-                if poll.high_watermark is not None:
-                    known = poll.high_watermark
-                    events.append((operation.invoked, 1, poll.key, known, operation))
-                    events.append((operation.completed, 0, poll.key, known, operation))
-        highest: dict[Key, tuple[int, Operation]] = {}
-        for _, asked, key, watermark, operation in sorted(events, key=lambda event: event[:2]):
-            before = highest.get(key)
-            if not asked:
-                if before is None or watermark > before[0]:
-                    highest[key] = (watermark, operation)
-            elif before is not None and watermark < before[0]:
-                text = f"{operation} saw {watermark} of {key}, after {before[1]} showed {before[0]}"
-                yield Anomaly("stale-watermark", text)
-
-    # --- rules on groups and cycles ---
-
-    def _group_advances(self) -> Iterator[Anomaly]:
-        """Each input is consumed by one committed transaction (invariant 11)."""
-        by_group: dict[tuple[str, Key], list[tuple[int, int, Operation]]] = defaultdict(list)
-        for operation in self.history.operations:
-            if operation.advances and self.must_commit(operation):
-                for one in operation.advances:
-                    by_group[one.group, one.key].append((one.start, one.end, operation))
-        for (group, key), ranges in by_group.items():
-            ranges.sort(key=lambda one: one[:2])
-            for (_, end, earlier), (start, _, later) in pairwise(ranges):
-                if start < end:
-                    text = f"{earlier} and {later} both consumed {key}@{start} in {group}"
-                    yield Anomaly("consumed-twice", text)
+    # --- cycles ---
 
     def _cycles(self) -> Iterator[Anomaly]:
         """G1c: wr edges with real-time edges; Kafka does not isolate writes, so ww is left out."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-Kind = Literal["send", "transaction", "poll", "assign"]
+Kind = Literal["send", "transaction", "poll", "assign", "join", "commit", "offsets", "identity"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 
@@ -51,6 +51,40 @@ class Poll:
     records: list[tuple[int, str]]
     isolation: Isolation = "read_committed"
     high_watermark: int | None = None
+    last_stable_offset: int | None = None
+
+
+@dataclass(slots=True)
+class Claim:
+    """A member of a group believes that these partitions are its own in this generation."""
+
+    group: str
+    generation: int
+    member: str
+    leader: bool
+    keys: tuple[Key, ...]
+
+
+@dataclass(slots=True)
+class GroupOffsets:
+    """Offsets of a group: committed outside of transactions, or found when asked for. The
+    generation is that of the member who commits or asks; -1: it is no member."""
+
+    group: str
+    generation: int
+    offsets: dict[Key, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A producer id and epoch, as issued to one instance of a transactional id."""
+
+    transactional_id: str
+    instance: str
+    producer_id: int
+    epoch: int
+    own_epochs: bool
+    """Whether each transaction has an epoch of its own (KIP-890)."""
 
 
 @dataclass(slots=True)
@@ -79,6 +113,10 @@ class Operation:
     final: bool = False
     """Part of the read of everything after all faults are healed."""
     error: str = ""
+    claim: Claim | None = None
+    offsets: GroupOffsets | None = None
+    identity: Identity | None = None
+    """What was issued by this operation."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.number} of {self.process} ({self.outcome} {self.error})"
@@ -96,6 +134,20 @@ class StoredBatch:
     base_sequence: int
     records: int
     control: bool = False
+    transactional: bool = False
+    commits: bool = False
+    """Of a marker: whether it is a COMMIT."""
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTransaction:
+    """A record of `__transaction_state`, in the order of the log."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    epoch: int
 
 
 class History:
@@ -104,6 +156,7 @@ class History:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.batches: list[StoredBatch] = []
+        self.transactions: list[StoredTransaction] = []
         self.violations: list[str] = []
         self.deleted: set[Key] = set()
         """Partitions that were deleted on purpose: nobody reads them at the end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -12,7 +11,9 @@ from uuid import UUID
 from tests.simulation.cluster import Environment
 from tests.simulation.history import Isolation, Key, StoredBatch
 from tests.simulation.log_client import Fetched, NoAnswer, OutgoingBatch, RequestRefused
+from tests.simulation.values import new_record, value_of
 from tidelog.client import errors
+from tidelog.client.committed import visible_batches
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import Address, Connection, R
 from tidelog.protocol.error_codes import ErrorCode, error_name
@@ -43,14 +44,15 @@ from tidelog.protocol.schemas.topics import (
     DeleteTopicState,
 )
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest
-from tidelog.records.batch import iterate_batches
+from tidelog.records.batch import BatchHeader, iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression
-from tidelog.records.records import NewRecord, Record, decode_batch, encode_batch
+from tidelog.records.control import MarkerType, parse_marker
+from tidelog.records.records import Record, decode_batch, encode_batch
 
 _LATEST = -1
 _REQUEST_TIMEOUT_MS = 8000
-_SETTINGS = ClientSettings(
+SETTINGS = ClientSettings(
     client_id="simulation", connect_timeout_ms=5000, request_timeout_ms=_REQUEST_TIMEOUT_MS
 )
 _STALE = frozenset(
@@ -60,11 +62,8 @@ _STALE = frozenset(
 )  # fmt: skip
 """Errors after which a client asks again who leads what."""
 _ISOLATIONS: dict[Isolation, int] = {"read_uncommitted": 0, "read_committed": 1}
+_PRODUCE_VERSIONS = (9, 11)
 _FETCH_VERSIONS = (11, 12, 13, 17)
-
-
-class DamagedRecord(AssertionError):
-    """A record came back different from how it was sent."""
 
 
 class KafkaLogClient:
@@ -141,12 +140,14 @@ class KafkaLogClient:
                 topic_data=[
                     TopicProduceData(
                         name=key.topic,
+                        topic_id=self._topic_ids[key.topic],
                         partition_data=[
                             PartitionProduceData(index=key.partition, records=self._encode(batch))
                         ],
                     )
                 ],
             ),
+            self._random.choice(_PRODUCE_VERSIONS),
         )
         partition = answer.responses[0].partition_responses[0]
         self._refuse(key, partition.error_code)
@@ -215,10 +216,7 @@ class KafkaLogClient:
     def _encode(self, batch: OutgoingBatch) -> bytearray:
         now_ms = self._clock.time_ms()
         return encode_batch(
-            [
-                NewRecord(_body(value, batch.padding_bytes), _digest(value), timestamp=now_ms)
-                for value in batch.values
-            ],
+            [new_record(value, batch.padding_bytes, now_ms) for value in batch.values],
             compression=Compression[batch.codec.upper()],
             producer_id=batch.producer_id,
             producer_epoch=batch.producer_epoch,
@@ -228,29 +226,21 @@ class KafkaLogClient:
     def _decode(self, key: Key, position: int, partition: FetchablePartitionResponse) -> Fetched:
         data = partition.records
         assert not isinstance(data, list), "a decoded answer has its records in one view"
-        fetched = Fetched(key, [], position, partition.high_watermark)
-        records: list[Record] = []
+        fetched = Fetched(key, [], position, partition.high_watermark, partition.last_stable_offset)
+        records: dict[int, list[Record]] = {}
         for place, header in iterate_batches(data or b""):
-            fetched.batches.append(
-                StoredBatch(
-                    key,
-                    header.base_offset,
-                    header.last_offset,
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence,
-                    header.record_count,
-                    header.is_control,
-                )
-            )
+            of_batch = [] if header.is_control else list(decode_batch(data or b"", place, header))
+            fetched.batches.append(_stored(key, header, data or b"", place, of_batch))
             fetched.next_offset = max(fetched.next_offset, header.last_offset + 1)
-            if not header.is_control:
-                records += decode_batch(data or b"", place, header)
+            records[header.base_offset] = of_batch
         if self._inspect is not None and data:
-            self._inspect(data, records)
-        fetched.records = [
-            (record.offset, _value(record)) for record in records if record.offset >= position
-        ]
+            self._inspect(data, [record for of_batch in records.values() for record in of_batch])
+        for header, _ in visible_batches(data or b"", partition.aborted_transactions or []):
+            fetched.records += [
+                (record.offset, value_of(record))
+                for record in records[header.base_offset]
+                if record.offset >= position
+            ]
         return fetched
 
     # --- requests ---
@@ -339,7 +329,7 @@ class KafkaLogClient:
             connection = self._connections.get(place)
             if connection is None or not connection.is_open:
                 connection = self._connections[place] = await Connection.open(
-                    self._network, address, _SETTINGS, self._scratch
+                    self._network, address, SETTINGS, self._scratch
                 )
             return connection
 
@@ -349,19 +339,20 @@ def _refuse(code: int) -> None:
         raise RequestRefused(code, error_name(code))
 
 
-def _digest(value: str) -> bytes:
-    return hashlib.blake2b(value.encode(), digest_size=8).digest()
-
-
-def _body(value: str, padding_bytes: int) -> bytes:
-    """The value, then padding that depends on it, so that damage anywhere shows."""
-    padding = (_digest(value) * (padding_bytes // 8 + 1))[:padding_bytes]
-    return value.encode() + b"\0" + padding
-
-
-def _value(record: Record) -> str:
-    text, _, padding = (record.value or b"").partition(b"\0")
-    value = text.decode()
-    if record.key != _digest(value) or record.value != _body(value, len(padding)):
-        raise DamagedRecord(f"offset {record.offset} holds {record.key!r}: {record.value!r}")
-    return value
+def _stored(
+    key: Key, header: BatchHeader, data: Buffer, place: int, records: list[Record]
+) -> StoredBatch:
+    marker = parse_marker(data, place) if header.is_control else None
+    return StoredBatch(
+        key,
+        header.base_offset,
+        header.last_offset,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+        header.is_control,
+        header.is_transactional,
+        marker is not None and marker.type is MarkerType.COMMIT,
+        tuple(value_of(record) for record in records),
+    )

@@ -43,6 +43,7 @@ class Fetched:
     records: list[tuple[int, str]]
     next_offset: int
     high_watermark: int
+    last_stable_offset: int | None = None
     batches: list[StoredBatch] = field(default_factory=list)
 
 

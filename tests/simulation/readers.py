@@ -104,6 +104,7 @@ async def read_once(
                 fetched.records,
                 isolation,
                 fetched.high_watermark,
+                fetched.last_stable_offset,
             )
         )
         positions[fetched.key] = fetched.next_offset
@@ -113,10 +114,10 @@ async def read_once(
 
 async def read_everything(actor: Actor) -> None:
     """The final read: each partition from its beginning to its end, when all faults are healed."""
-    positions = dict.fromkeys(actor.settings.keys, 0)
+    positions = dict.fromkeys(actor.settings.all_keys, 0)
     ends = {
         key: await actor.persist(lambda key=key: actor.client.end_offset(key))  # type: ignore[misc]
-        for key in actor.settings.keys
+        for key in actor.settings.all_keys
     }
     actor.history.assign(actor.name)
     attempt = 0

@@ -5,30 +5,36 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
-from tests.simulation.history import History, Isolation, Key
+from tests.simulation.history import History
 from tests.simulation.log_client import LogClient
 from tests.simulation.logs import traced
 from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
 from tests.simulation.nemesis import Nemesis, profile_of
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
-from tests.simulation.producers import IdempotentProducer, PlainProducer
-from tests.simulation.readers import Consumer, Observer, read_everything
+from tests.simulation.readers import read_everything
 from tests.simulation.store import SimulatedStore, StoreSettings
-from tests.simulation.topic_churn import TopicChurn
 from tests.simulation.trace import Trace
+from tests.simulation.workloads import (
+    WORKLOADS,
+    ActorProgram,
+    Program,
+    auditors,
+    members,
+    producers,
+    without_groups,
+    workload_of,
+)
+from tidelog.client.pool import Client
 
 FINAL_READER = "reader"
 """The client that reads everything at the end."""
-
-ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
 _HEALED_SECONDS = 5.0
 """How long clients go on when everything is healed."""
@@ -36,7 +42,6 @@ _DRAIN_SECONDS_MAX = 180.0
 """Within which clients must have their answers then."""
 _SETTLE_SECONDS = 30.0
 """Within which a superseded process must have ended itself."""
-_KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ class System:
 
     broker: BrokerProgram
     client: ClientProgram
-    deletes_topics: bool = True
+    kafka: Callable[[Environment], Client] | None = None
+    """Tidelog's own client library, for groups and transactions; None where there are none."""
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -55,6 +61,7 @@ class Result:
     """What a run showed."""
 
     seed: int
+    workload: str
     digest: str
     steps: int
     events: int
@@ -73,24 +80,33 @@ class Result:
         """The run in one line."""
         counts = self.counts
         return (
-            f"seed {self.seed:<6} {profile_of(self.seed):<7}"
+            f"seed {self.seed:<6} {profile_of(self.seed):<7} {self.workload:<12}"
             f" {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
             f" steps={self.steps} acked={counts['values acknowledged']}"
             f" read={counts['values read']} unknown={counts['send unknown']}"
-            f" retried={counts['retried']} kills={counts['exit killed']}"
+            f" retried={counts['retried']} joins={counts['join ok']}"
+            f" commits={counts['commit ok']} transactions={counts['transaction ok']}"
+            f" aborted={counts['transaction fail']} undecided={counts['transaction unknown']}"
+            f" kills={counts['exit killed']}"
             f" fenced={counts['exit Fenced']} starts={counts['broker starts']}"
             f" store-faults={counts['store faults']} resets={counts['connections broken']}"
         )
 
 
 def run(
-    seed: int, seconds: float, system: System, sink: Callable[[str], object] | None = None
+    seed: int,
+    seconds: float,
+    system: System,
+    sink: Callable[[str], object] | None = None,
+    workload: str = "",
 ) -> Result:
-    """Simulate one seed for so many virtual seconds of faults, then heal and check."""
+    """Simulate one seed for so many virtual seconds of faults, then heal and check. The workload
+    is the seed's unless one is named."""
+    workload = workload or workload_of(seed)
     trace = Trace(sink)
     history = History()
     with SimulatedLoop(seed, trace) as loop, traced(loop):
-        simulation = _Simulation(loop, seed, system, history)
+        simulation = _Simulation(loop, seed, system, history, WORKLOADS[workload])
         try:
             loop.run(simulation.main(seconds), seconds + 600.0)
         except (Deadlock, DeadlineExceeded, Livelock) as error:
@@ -101,6 +117,7 @@ def run(
             history.violate(text)
         return Result(
             seed,
+            workload,
             trace.digest(),
             loop.steps,
             trace.events,
@@ -113,7 +130,14 @@ def run(
 
 
 class _Simulation:
-    def __init__(self, loop: SimulatedLoop, seed: int, system: System, history: History) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        system: System,
+        history: History,
+        workload: WorkloadSettings,
+    ) -> None:
         self.loop = loop
         self.system = system
         self.random = random.Random(f"run {seed}")
@@ -124,56 +148,40 @@ class _Simulation:
             loop, seed, self.network, self.store, system.broker, system.client
         )
         self.nemesis = Nemesis(self.cluster, seed)
-        self.settings = WorkloadSettings(
-            keys=_KEYS, pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4))
+        self.settings = replace(
+            workload if system.kafka is not None else without_groups(workload),
+            pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
         )
         self.stopping = asyncio.Event()
+        self.closing = asyncio.Event()
 
     async def main(self, seconds: float) -> None:
         """The whole run."""
         self.cluster.start_broker(0)
         await self._in_client("admin", self._create_topics)
-        clients = self._start_clients()
+        clients = self._start(producers(self.settings))
+        readers = self._start(members(self.settings))
         await self.nemesis.run(seconds, self.random.choice((2.0, 4.0, 8.0)))
         await self.nemesis.heal()
         await asyncio.sleep(_HEALED_SECONDS)
         self.stopping.set()
         await self._wait_for(clients, _DRAIN_SECONDS_MAX)
+        await self._wait_for(self._start(auditors(self.settings)), _DRAIN_SECONDS_MAX)
+        self.closing.set()
+        await self._wait_for(readers, _DRAIN_SECONDS_MAX)
         await self._in_client(FINAL_READER, read_everything)
         if self.system.exclusive:
             await self._settle()
             await self._stop()
 
     async def _create_topics(self, actor: Actor) -> None:
-        partitions = Counter(key.topic for key in self.settings.keys)
+        partitions = Counter(key.topic for key in self.settings.all_keys)
         for topic, count in partitions.items():
             await actor.persist(
                 lambda topic=topic, count=count: actor.client.create_topic(topic, count, {})  # type: ignore[misc]
             )
 
-    def _start_clients(self) -> list[SimulatedProcess]:
-        settings = self.settings
-        isolations: list[Isolation] = ["read_committed", "read_uncommitted"]
-        programs: list[tuple[str, ActorProgram]] = [
-            (f"producer-{number}", lambda actor: IdempotentProducer(actor).run())
-            for number in range(settings.producers)
-        ]
-        programs += [
-            (f"plain-{number}", lambda actor: PlainProducer(actor).run())
-            for number in range(settings.plain_producers)
-        ]
-        programs += [
-            (f"consumer-{number}", _consumer(isolations[number % 2]))
-            for number in range(settings.consumers)
-        ]
-        programs += [
-            (f"observer-{number}", lambda actor: Observer(actor).run())
-            for number in range(settings.observers)
-        ]
-        programs += [
-            (f"churn-{number}", lambda actor: TopicChurn(actor).run())
-            for number in range(settings.topic_churns if self.system.deletes_topics else 0)
-        ]
+    def _start(self, programs: list[Program]) -> list[SimulatedProcess]:
         return [self._client(name, program) for name, program in programs]
 
     def _client(self, name: str, program: ActorProgram) -> SimulatedProcess:
@@ -187,11 +195,18 @@ class _Simulation:
                 self.history,
                 self.settings,
                 self.stopping,
+                self.closing,
+                environment.process.entropy,
+                lambda: self._kafka(environment),
             )
             await program(actor)
             await client.close()
 
         return self.cluster.start_client(name, main)
+
+    def _kafka(self, environment: Environment) -> Client:
+        assert self.system.kafka is not None, "this system has no groups and no transactions"
+        return self.system.kafka(environment)
 
     async def _in_client(self, name: str, program: ActorProgram) -> None:
         await self._wait_for([self._client(name, program)], _DRAIN_SECONDS_MAX)
@@ -264,10 +279,6 @@ class _Simulation:
             len(poll.records) for one in self.history.operations for poll in one.polls
         )
         return counts
-
-
-def _consumer(isolation: Isolation) -> ActorProgram:
-    return lambda actor: Consumer(actor, isolation).run()
 
 
 def _store_settings(chance: random.Random) -> StoreSettings:

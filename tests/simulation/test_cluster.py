@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import campaign
+from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.nemesis import PROFILES, profile_of
 from tests.simulation.run import Result, run
 from tests.simulation.tidelog_system import tidelog_system
-from tests.simulation.variants import VARIANTS, broken
+from tests.simulation.variants import LOG_VARIANTS, broken
+from tests.simulation.workloads import WORKLOADS, workload_of
 
 SEEDS = range(1, 21)
 SECONDS = 30.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def simulate(seed: int) -> Result:
+def simulate(seed: int, workload: str = "") -> Result:
     """One seed against the production code."""
-    return run(seed, SECONDS, tidelog_system(seed))
+    return run(seed, SECONDS, tidelog_system(seed), workload=workload)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -52,13 +54,23 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
 _SHOWN_BY_ZOMBIES = frozenset({"no-seal", "no-lease", "taken-is-mine"})
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_broken_broker_is_caught(variant: str) -> None:
-    profile = "zombies" if variant in _SHOWN_BY_ZOMBIES else "crashes"
+def caught_by(variant: str, workload: str, profile: str) -> int | None:
+    """The first seed that notices what is broken."""
     seeds = [seed for seed in range(1, 100) if profile_of(seed) == profile][:15]
     with broken(variant):
-        caught = next((seed for seed in seeds if not simulate(seed).valid), None)
-    assert caught is not None, f"{variant} was not noticed in the seeds {seeds}"
+        return next((seed for seed in seeds if not simulate(seed, workload).valid), None)
+
+
+@pytest.mark.parametrize("variant", LOG_VARIANTS)
+def test_a_broken_log_is_caught(variant: str) -> None:
+    profile = "zombies" if variant in _SHOWN_BY_ZOMBIES else "crashes"
+    assert caught_by(variant, "log", profile) is not None
+
+
+@pytest.mark.parametrize("variant", GROUP_VARIANTS)
+def test_a_broken_group_coordinator_is_caught(variant: str) -> None:
+    profile = "mixed" if variant == "stale-commits" else "crashes"
+    assert caught_by(variant, "groups", profile) is not None
 
 
 def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
@@ -76,5 +88,6 @@ def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
     assert f"{command} --variant acknowledge-early" in printed
 
 
-def test_the_seeds_of_the_tests_meet_every_profile() -> None:
-    assert {profile_of(seed) for seed in SEEDS} == set(PROFILES)
+def test_the_seeds_of_the_tests_meet_every_workload_under_every_profile() -> None:
+    met = {(workload_of(seed), profile_of(seed)) for seed in SEEDS}
+    assert met == {(workload, profile) for workload in WORKLOADS for profile in PROFILES}

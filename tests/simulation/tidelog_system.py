@@ -6,12 +6,13 @@ import random
 
 from tests.simulation.cluster import Environment, SimulatedCluster
 from tests.simulation.independent import compare
-from tests.simulation.kafka_client import KafkaLogClient
+from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker.broker import Broker
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.settings import BrokerSettings
+from tidelog.client.pool import Client
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.identifiers import BrokerId
 from tidelog.offload import InlineOffload
@@ -53,7 +54,12 @@ def tidelog_system(seed: int) -> System:
             inspect=compare if reads_everything else None,
         )
 
-    return System(serve, client)
+    def kafka(environment: Environment) -> Client:
+        hosts = environment.cluster.hosts()
+        addresses = [(host, PORT) for host in hosts]
+        return Client(environment.network, environment.process.clock, addresses, SETTINGS)
+
+    return System(serve, client, kafka)
 
 
 def _settings(chance: random.Random) -> BrokerSettings:
@@ -65,6 +71,9 @@ def _settings(chance: random.Random) -> BrokerSettings:
             "wal.uploads.in.flight.max": chance.choice((1, 2, 4)),
             "wal.buffer.max.bytes": chance.choice((64 * KIB, 1024 * KIB)),
             "wal.checkpoint.interval.bytes": chance.choice((8 * KIB, 64 * KIB, 1024 * KIB)),
+            "group.initial.rebalance.delay.ms": chance.choice((0, 300, 1500)),
+            "group.min.session.timeout.ms": 1000,
+            "offsets.topic.num.partitions": 2,
             "tail.cache.bytes": chance.choice((0, 16 * KIB, 1024 * KIB)),
         }
     )

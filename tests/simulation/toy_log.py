@@ -306,11 +306,12 @@ def _fetched(key: Key, position: int, batches: list[dict[str, Any]], watermark: 
             0,
             batch["sequence"],
             len(batch["values"]),
+            values=tuple(batch["values"]),
         )
         for batch in batches
     ]
     next_offset = stored[-1].last_offset + 1 if stored else position
-    return Fetched(key, records, next_offset, watermark, stored)
+    return Fetched(key, records, next_offset, watermark, watermark, stored)
 
 
 def _writer_id(data: Buffer) -> bytes:

@@ -21,4 +21,4 @@ def toy_system(faults: ToyFaults | None = None) -> System:
         process = environment.process
         return ToyClient(environment.network, process.clock, process)
 
-    return System(broker, client, deletes_topics=False, exclusive=False)
+    return System(broker, client, exclusive=False)

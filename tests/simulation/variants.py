@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from tests.simulation.group_variants import GROUP_VARIANTS
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.identifiers import Slot
@@ -151,7 +152,7 @@ def _no_lease() -> list[_Patch]:
     return [(LeaseKeeper, "fresh", lambda *_: True)]
 
 
-VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
+LOG_VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
     "acknowledge-early": _acknowledge_early,
@@ -167,6 +168,7 @@ VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
 }
+VARIANTS = LOG_VARIANTS | GROUP_VARIANTS
 
 
 @contextmanager
@@ -174,6 +176,7 @@ def broken(variant: str) -> Iterator[None]:
     """Break it in the named way while the context lasts."""
     with ExitStack() as stack:
         for owner, name, replacement in VARIANTS[variant]():
-            stack.callback(setattr, owner, name, getattr(owner, name))
+            # As it is stored, not as it is looked up: a class method stays one.
+            stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, replacement)
         yield

@@ -6,7 +6,7 @@ import asyncio
 import enum
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.metadata import MetadataCache, TopicMetadata
@@ -103,17 +103,24 @@ class Client:
         return await connection.request(message, timeout_ms=timeout_ms)
 
     async def request_to_leader(
-        self, topic: str, partition: int, message: Request[R], timeout_ms: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        message: Request[R],
+        timeout_ms: int | None = None,
+        *,
+        version_max: int | None = None,
     ) -> R:
-        """Ask the leader of a partition.
+        """Ask the leader of a partition, in no newer version than `version_max`.
 
         Raises:
             RequestRefused: there is no such partition, or it has no leader.
             RequestFailed: the leader could not be reached, or did not answer.
         """
         connection = await self.leader_connection(topic, partition)
+        version = _version(connection, message, version_max)
         try:
-            return await connection.request(message, timeout_ms=timeout_ms)
+            return await connection.request(message, version, timeout_ms)
         except RequestFailed:
             self.forget(topic)
             raise
@@ -124,16 +131,19 @@ class Client:
         key: str,
         message: Request[R],
         timeout_ms: int | None = None,
+        *,
+        version_max: int | None = None,
     ) -> R:
-        """Ask the coordinator of a group or of a transactional id, which is looked up each time.
+        """Ask the coordinator of a group or of a transactional id, which is looked up each time, in
+        no newer version than `version_max`.
 
         Raises:
             RequestRefused: there is no coordinator at present.
             RequestFailed: it could not be reached, or did not answer.
         """
-        address = await self.find_coordinator(kind, key)
-        connection = await self._connection(address)
-        return await connection.request(message, timeout_ms=timeout_ms)
+        connection = await self.coordinator_connection(kind, key)
+        version = _version(connection, message, version_max)
+        return await connection.request(message, version, timeout_ms)
 
     # --- connections ---
 
@@ -188,6 +198,15 @@ class Client:
         except RequestFailed:
             self.forget(topic)
             raise
+
+    async def coordinator_connection(self, kind: CoordinatorKind, key: str) -> Connection:
+        """The connection to the coordinator of a group or of a transactional id.
+
+        Raises:
+            RequestRefused: there is no coordinator at present.
+            RequestFailed: it could not be reached.
+        """
+        return await self._connection(await self.find_coordinator(kind, key))
 
     async def _attempts(self) -> AsyncIterator[Connection | RequestFailed]:
         """Connections, or why there is none, to each address that is known."""
@@ -291,3 +310,9 @@ class Client:
         if response.error_code != ErrorCode.NONE:
             raise RequestRefused(subject, response.error_code, response.error_message)
         return response.host, response.port
+
+
+def _version(connection: Connection, message: Request[R], version_max: int | None) -> int:
+    """The version in which to send a message."""
+    version = connection.version_of(cast("type[Request[Response]]", type(message)))
+    return version if version_max is None else min(version, version_max)

@@ -169,48 +169,36 @@ def test_an_unknown_kind_of_election_is_refused() -> None:
     administer(story)
 
 
-@pytest.mark.parametrize("version", range(7))
-def test_a_group_is_coordinated_by_the_leader_of_its_partition(version: int) -> None:
+@pytest.mark.parametrize(
+    ("key_type", "topic_name", "version"),
+    [(0, "__consumer_offsets", version) for version in range(7)]
+    + [(1, "__transaction_state", version) for version in range(1, 7)],
+)
+def test_the_coordinator_is_the_leader_of_the_keys_partition(
+    key_type: int, topic_name: str, version: int
+) -> None:
     """The first question creates the internal topic; further ones find it."""
 
     async def story(broker: AdministeredBroker) -> None:
-        request = FindCoordinatorRequest()
+        request = FindCoordinatorRequest(key_type=key_type)
         if version >= 4:
             request.coordinator_keys = ["a", "b"]
         else:
             request.key = "a"
+        assert broker.state.topic_named(topic_name) is None
         for _ in range(2):
             response = await broker.ask(find_coordinator, request, version)
             found = [response]
             if version >= 4:
                 assert [each.key for each in response.coordinators] == ["a", "b"]
                 found = response.coordinators
-            me = (broker.incarnation.broker_id, ErrorCode.NONE)
-            assert [(each.node_id, each.error_code) for each in found] == [me] * len(found)
-        topic = broker.topic("__consumer_offsets")
+            me = (broker.incarnation.broker_id, "host1", 9093, ErrorCode.NONE)
+            told = [(each.node_id, each.host, each.port, each.error_code) for each in found]
+            assert told == [me] * len(found)
+        topic = broker.topic(topic_name)
         assert topic.internal
         assert topic.partition_count == 50
         assert topic.configs["cleanup.policy"] == "compact"
-
-    administer(story)
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_transactions_have_no_coordinator_yet_and_clients_are_told_so(version: int) -> None:
-    async def story(broker: AdministeredBroker) -> None:
-        request = FindCoordinatorRequest(key_type=1)
-        if version >= 4:
-            request.coordinator_keys = ["a", "b"]
-        else:
-            request.key = "a"
-        response = await broker.ask(find_coordinator, request, version)
-        if version >= 4:
-            codes = {each.error_code for each in response.coordinators}
-            assert {(each.node_id, each.port) for each in response.coordinators} == {(-1, -1)}
-        else:
-            codes = {response.error_code}
-            assert response.node_id == -1
-        assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
     administer(story)
 

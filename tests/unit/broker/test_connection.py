@@ -251,7 +251,7 @@ def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, re
 def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
     advertised = new_dispatcher().advertised
     listed = {each.api_key: (each.min_version, each.max_version) for each in advertised}
-    assert listed == {0: (0, 11), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
+    assert listed == {0: (0, 13), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
 
 
 def test_a_handler_without_versions_to_advertise_is_refused() -> None:

@@ -49,6 +49,11 @@ from tidelog.protocol.schemas.topics import (
     DeleteRecordsTopic,
     DeleteTopicState,
 )
+from tidelog.protocol.schemas.transactions import (
+    AddPartitionsToTxnTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+)
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 SERVED = [
@@ -97,6 +102,14 @@ def asked(key: ApiKey, version: int) -> Request[Response]:
         ApiKey.OFFSET_FETCH: {
             "topics": [OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
             "groups": [OffsetFetchRequestGroup(group_id="g")],
+        },
+        ApiKey.ADD_PARTITIONS_TO_TXN: {
+            "v3_and_below_topics": [AddPartitionsToTxnTopic(name="t", partitions=[0])]
+        },
+        ApiKey.WRITE_TXN_MARKERS: {
+            "markers": [
+                WritableTxnMarker(topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])])
+            ]
         },
     }
     for name, value in one.get(key, {}).items():

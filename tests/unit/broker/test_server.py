@@ -524,7 +524,8 @@ def test_a_newer_client_learns_which_versions_of_api_versions_there_are() -> Non
             request = ApiVersionsRequest(client_software_name="x", client_software_version="1.0")
             everything = await client.ask(request, ApiVersionsResponse, 4)
             assert [each.api_key for each in everything.api_keys] == [18, 60]
-            assert everything.finalized_features == []
+            (feature,) = everything.finalized_features
+            assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
 
     run(story())
 

@@ -21,7 +21,9 @@ import pytest
 
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy, SystemEntropy
+from tidelog.storage import directory as directory_module
 from tidelog.storage.directory import LEFTOVER_AGE_SECONDS, Directory, Stamp
+from tidelog.storage.files import link_file
 from tidelog.storage.filesystem import FilesystemStore
 from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
@@ -138,16 +140,14 @@ def test_of_eight_processes_one_creates_and_no_increment_is_lost(tmp_path: Path)
 def test_a_store_that_is_opened_leaves_another_s_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = os.link
-
     def link_while_another_opens(source: str, target: str) -> None:
         monkeypatch.undo()
         stamp = Stamp("other", SystemClock().time_ms() * 1_000_000)
         Directory(tmp_path).create("second", [b"y"], stamp)
-        link(source, target)
+        link_file(source, target)
 
     # The first link is the trial of the file system, while the first store opens.
-    monkeypatch.setattr(os, "link", link_while_another_opens)
+    monkeypatch.setattr(directory_module, "link_file", link_while_another_opens)
 
     async def story(store: FilesystemStore) -> None:
         await store.put("first", b"x", IfAbsent())
@@ -197,6 +197,7 @@ WRITER = """
 import asyncio, hashlib, sys
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
+from tidelog.storage.files import link_file
 from tidelog.storage.filesystem import FilesystemStore
 from tidelog.storage.object_store import IfAbsent
 
@@ -254,21 +255,74 @@ def test_old_temporary_files_are_swept_and_young_ones_stay(tmp_path: Path) -> No
 def test_a_put_whose_temporary_file_was_swept_is_not_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = os.link
-
     def swept_before(source: str, target: str) -> None:
         Path(source).unlink()
-        link(source, target)
+        link_file(source, target)
+
+    monkeypatch.setattr(directory_module, "_UNNAMED_FLAG", 0)
 
     async def story(store: FilesystemStore) -> None:
         await store.put("first", b"x")
-        monkeypatch.setattr(os, "link", swept_before)
+        monkeypatch.setattr(directory_module, "link_file", swept_before)
         with pytest.raises(StoreNotApplied):
             await store.put("second", b"x", IfAbsent())
         with pytest.raises(ObjectNotFound):
             await store.get("second")
 
     run(tmp_path, story)
+
+
+def refusing_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS does, or a kernel that does not know the flag."""
+    opened = os.open
+
+    def open_named(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_named)
+
+
+def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a chroot: there is no way to an open file by name."""
+    link = os.link
+
+    def link_named(source: str, path: str, **options: Any) -> None:
+        if source.startswith("/proc/"):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        link(source, path, **options)
+
+    monkeypatch.setattr(os, "link", link_named)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="the system has no unnamed files")
+@pytest.mark.parametrize("restricted", [None, refusing_unnamed_files, without_proc])
+def test_with_and_without_unnamed_files_a_put_wins_once_and_leaves_nothing_behind(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    restricted: Callable[[pytest.MonkeyPatch], None] | None,
+) -> None:
+    names: list[str] = []
+
+    def link_and_note(source: str, path: str) -> None:
+        names.append(source)
+        link_file(source, path)
+
+    async def story(store: FilesystemStore) -> None:
+        etag = await store.put("log/0", [b"x", b"yz"], IfAbsent())
+        assert (await store.head("log/0")).etag == etag
+        with pytest.raises(PreconditionFailed):
+            await store.put("log/0", b"other", IfAbsent())
+        assert (await store.get("log/0")).data == b"xyz"
+        monkeypatch.setattr(directory_module, "link_file", link_and_note)
+        await store.put("log/1", b"1", IfAbsent())
+
+    if restricted is not None:
+        restricted(monkeypatch)
+    run(tmp_path, story)
+    assert temporary_files(tmp_path) == []
+    assert [name.startswith("/proc/") for name in names] == [restricted is None]
 
 
 def test_own_files_are_no_objects(tmp_path: Path) -> None:
@@ -473,16 +527,15 @@ def test_a_root_that_does_not_exist_reads_as_empty_and_is_made_by_the_first_put(
 
 def test_a_cancelled_put_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, may_go_on = threading.Event(), threading.Event()
-    link = os.link
 
     def slow(source: str, target: str) -> None:
         entered.set()
         may_go_on.wait(30)
-        link(source, target)
+        link_file(source, target)
 
     async def story(store: FilesystemStore) -> None:
         await store.put("first", b"x")
-        monkeypatch.setattr(os, "link", slow)
+        monkeypatch.setattr(directory_module, "link_file", slow)
         put = asyncio.create_task(store.put("second", b"y", IfAbsent()))
         await asyncio.to_thread(entered.wait, 30)
         put.cancel()

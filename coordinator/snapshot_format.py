@@ -1,0 +1,279 @@
+"""Snapshots of coordinators' states: one Parquet file each, which restores a machine exactly and
+which other tools query as a table. `docs/formats/state.md` has the columns.
+
+    state/<internal topic>/<partition>/<next offset>.parquet
+
+A snapshot at offset n is what the records of the log below n have made of the machine, as a
+sequence of records that make the same of an empty one (rule H6). So it needs no knowledge of the
+machine: it is compacted log. Pure; both directions go in steps, so that a large state holds up
+nobody else who needs the worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from awscrt.checksums import crc32c
+
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
+from tidelog.identifiers import LeaderEpoch, TopicId
+from tidelog.records.buffers import Buffer
+
+STATE_PREFIX: Final = "state/"
+SNAPSHOT_SUFFIX: Final = ".parquet"
+OFFSET_DIGITS: Final = 20
+FORMAT_VERSION: Final = 1
+ROWS_A_STEP: Final = 16_384
+"""Rows of a row group; a step of encoding or decoding takes tens of milliseconds."""
+
+_METADATA_PREFIX: Final = "tidelog."
+_CHECKSUM: Final = _METADATA_PREFIX + "crc32c"
+_UNSTAMPED: Final = b"00000000"
+_VALUE_FOLLOWS: Final = b"\x18\x08"
+"""Between a name and a value of eight bytes in a Parquet footer."""
+_TAIL_BYTES: Final = 64 * 1024
+
+RecordT = TypeVar("RecordT")
+RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
+
+
+class StateTable(Protocol[RecordT]):
+    """How the records of one kind of coordinator lie in a table."""
+
+    @property
+    def name(self) -> str:
+        """The table's, such as tidelog.groups."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the newest version."""
+        ...
+
+    def rows(self, records: list[RecordT]) -> pa.RecordBatch:
+        """The records as rows, in order."""
+        ...
+
+    def records(self, rows: pa.RecordBatch) -> Iterator[RecordT]:
+        """What `rows` was made of; the batch has the columns of `schema`. Raises TidelogError or
+        ValueError for what no record is stored as."""
+        ...
+
+
+class SnapshotOrigin(NamedTuple):
+    """Whose state it is: the log of one partition in one cluster."""
+
+    cluster_id: str
+    topic: str
+    topic_id: TopicId
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the keys of its snapshots."""
+        return f"{STATE_PREFIX}{self.topic}/{self.partition}/"
+
+    def key(self, next_offset: int) -> str:
+        """The key of its snapshot at an offset."""
+        return f"{self.prefix}{next_offset:0{OFFSET_DIGITS}d}{SNAPSHOT_SUFFIX}"
+
+    def offset_in(self, key: str) -> int | None:
+        """The offset of the snapshot with this key; None for a key that no snapshot has."""
+        digits = key.removeprefix(self.prefix).removesuffix(SNAPSHOT_SUFFIX)
+        if not (digits.isascii() and digits.isdigit()) or key != self.key(int(digits)):
+            return None
+        return int(digits)
+
+
+class SnapshotPosition(NamedTuple):
+    """Which part of the log a snapshot holds: all below `next_offset`."""
+
+    next_offset: int
+    leader_epoch: LeaderEpoch
+    """Of the tenure that wrote it; for people."""
+    created_ms: int
+    """Likewise."""
+
+
+class SnapshotEncoder(Generic[RecordT]):
+    """Makes a snapshot's bytes of a captured state, one row group a step."""
+
+    def __init__(
+        self,
+        table: StateTable[RecordT],
+        origin: SnapshotOrigin,
+        position: SnapshotPosition,
+        records: Iterable[RecordT],
+    ) -> None:
+        self._table = table
+        self._records = iter(records)
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            table.schema,
+            compression="zstd",
+            compression_level=1,
+            store_schema=False,
+        )
+        self._fields = _fields_of(table.name, origin, position)
+        self.rows = 0
+
+    def step(self) -> bool:
+        """Encode some records; False when there are no more."""
+        records = list(islice(self._records, ROWS_A_STEP))
+        if records:
+            self._writer.write_batch(self._table.rows(records), row_group_size=ROWS_A_STEP)
+            self.rows += len(records)
+        return len(records) == ROWS_A_STEP
+
+    def finish(self) -> memoryview:
+        """The file. Nothing can be added any more."""
+        fields = self._fields | _named({"rows": str(self.rows)})
+        self._writer.add_key_value_metadata(fields | {_CHECKSUM: _UNSTAMPED.decode()})
+        self._writer.close()
+        return stamped(self._sink.getvalue())
+
+
+class SnapshotDecoder(Generic[RecordT]):
+    """Reads a snapshot, one row group a step."""
+
+    def __init__(
+        self, table: StateTable[RecordT], origin: SnapshotOrigin, key: str, data: Buffer
+    ) -> None:
+        """Raises CorruptObject for anything but a whole snapshot of this origin under its own key,
+        UnsupportedFormat for one that a newer version of Tidelog wrote."""
+        self._table = table
+        self._key = key
+        # Nothing of a damaged file is looked at: what a parser makes of one is anybody's guess.
+        _verify_checksum(key, memoryview(data))
+        try:
+            self._file = pq.ParquetFile(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject(key, f"it is no Parquet file: {error}") from error
+        fields = _fields_in(self._file.metadata.metadata or {})
+        _refuse_newer(key, fields)
+        self.rows: int = self._file.metadata.num_rows
+        self.position = _position_in(key, fields)
+        expected = _fields_of(table.name, origin, self.position)
+        expected |= _named({"rows": str(self.rows)})
+        for name, value in expected.items():
+            if fields.get(name) != value:
+                raise CorruptObject(key, f"it says {name} {fields.get(name)!r}, not {value!r}")
+        if origin.key(self.position.next_offset) != key:
+            raise CorruptObject(key, f"it holds the state at offset {self.position.next_offset}")
+        self._columns = self._columns_found()
+        self._group = 0
+
+    def step(self) -> list[RecordT] | None:
+        """The next records; None when all were read. Raises CorruptObject."""
+        if self._group == self._file.num_row_groups:
+            return None
+        try:
+            found = self._file.read_row_group(
+                self._group, columns=self._columns, use_threads=False
+            ).combine_chunks()
+            rows = pa.RecordBatch.from_arrays(
+                [found.column(name).combine_chunks() for name in self._table.schema.names],
+                schema=self._table.schema,
+            )
+            rows.validate(full=True)
+            records = list(self._table.records(rows))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TidelogError) as error:
+            raise CorruptObject(
+                self._key, f"row group {self._group} does not decode: {error}"
+            ) from error
+        self._group += 1
+        return records
+
+    def _columns_found(self) -> list[str]:
+        """The names of our columns; others are a later version's, and are not needed."""
+        found = self._file.schema_arrow
+        for field in self._table.schema:
+            index = found.get_field_index(field.name)
+            if index < 0 or found.field(index).type != field.type:
+                has = "no" if index < 0 else f"another ({found.field(index).type})"
+                raise CorruptObject(self._key, f"it has {has} column {field.name}: {field.type}")
+        return list(self._table.schema.names)
+
+
+def stamped(data: Buffer) -> memoryview:
+    """The file with its checksum, which its footer has a place for."""
+    whole = bytearray(data)
+    start = _checksum_position(whole)
+    whole[start : start + len(_UNSTAMPED)] = _UNSTAMPED
+    whole[start : start + len(_UNSTAMPED)] = b"%08x" % crc32c(whole)
+    return memoryview(whole)
+
+
+def _checksum_position(data: Buffer) -> int:
+    """Where the digits of the checksum are: its name comes last at the end of the footer.
+    ValueError if they are not there."""
+    name = _CHECKSUM.encode() + _VALUE_FOLLOWS
+    tail = bytes(data[-_TAIL_BYTES:])
+    return len(data) - len(tail) + tail.rindex(name) + len(name)
+
+
+def _verify_checksum(key: str, data: memoryview) -> None:
+    try:
+        start = _checksum_position(data)
+        end = start + len(_UNSTAMPED)
+        said = int(bytes(data[start:end]), 16)
+    except ValueError:
+        raise CorruptObject(key, "it is no snapshot, or its end is missing") from None
+    if said != crc32c(data[end:], crc32c(_UNSTAMPED, crc32c(data[:start]))):
+        raise CorruptObject(key, "its checksum does not match")
+
+
+def _fields_of(table: str, origin: SnapshotOrigin, position: SnapshotPosition) -> dict[str, str]:
+    return _named(
+        {
+            "format": table,
+            "format.version": str(FORMAT_VERSION),
+            "cluster": origin.cluster_id,
+            "topic": origin.topic,
+            "topic.id": str(origin.topic_id),
+            "partition": str(origin.partition),
+            "next.offset": str(position.next_offset),
+            "leader.epoch": str(position.leader_epoch),
+            "created.ms": str(position.created_ms),
+        }
+    )
+
+
+def _named(fields: Mapping[str, str]) -> dict[str, str]:
+    return {_METADATA_PREFIX + name: value for name, value in fields.items()}
+
+
+def _fields_in(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for name, value in metadata.items()
+    }
+
+
+def _number(key: str, fields: Mapping[str, str], name: str) -> int:
+    text = fields.get(_METADATA_PREFIX + name, "")
+    if not text.removeprefix("-").isdecimal():
+        raise CorruptObject(key, f"it says {_METADATA_PREFIX}{name} {text!r}, which is no number")
+    return int(text)
+
+
+def _refuse_newer(key: str, fields: Mapping[str, str]) -> None:
+    version = _number(key, fields, "format.version")
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} is of state snapshot format {version}; this version of Tidelog reads"
+            f" format {FORMAT_VERSION}: use a newer one; nothing was changed"
+        )
+
+
+def _position_in(key: str, fields: Mapping[str, str]) -> SnapshotPosition:
+    return SnapshotPosition(
+        _number(key, fields, "next.offset"),
+        LeaderEpoch(_number(key, fields, "leader.epoch")),
+        _number(key, fields, "created.ms"),
+    )

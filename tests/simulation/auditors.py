@@ -1,0 +1,79 @@
+"""Who looks, after all faults are healed, whether everything has come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.simulation.actor import Actor, error_text
+from tests.simulation.history import GroupOffsets, Isolation, Key
+from tests.simulation.log_client import NoAnswer
+from tests.simulation.log_client import RequestRefused as FetchRefused
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.groups import committed_offsets, describe_group
+from tidelog.client.pool import Client
+
+_AUDIT_SECONDS_MAX = 90.0
+_POLL_SECONDS = 0.5
+
+
+async def audit_group(actor: Actor, group: str, members: int, keys: Iterable[Key]) -> None:
+    """Wait until a group is Stable with all its members and has consumed everything."""
+    give_up_at = actor.clock.monotonic() + _AUDIT_SECONDS_MAX
+    async with actor.kafka() as client:
+        while True:
+            why = await _unrest(actor, client, group, members, keys)
+            if not why:
+                return
+            if actor.clock.monotonic() > give_up_at:
+                actor.history.violate(f"after healing, group {group}: {why}")
+                return
+            await actor.clock.sleep(_POLL_SECONDS)
+
+
+async def _unrest(
+    actor: Actor, client: Client, group: str, members: int, keys: Iterable[Key]
+) -> str:
+    """What is still to come; empty when nothing is."""
+    operation = actor.history.invoke(actor.name, "offsets", final=True)
+    try:
+        described = await describe_group(client, group)
+        committed = await committed_offsets(client, group)
+    except (RequestFailed, RequestRefused) as error:
+        actor.history.fail(operation, error_text(error))
+        return error_text(error)
+    offsets = {Key(*place): offset for place, offset in committed.items()}
+    operation.offsets = GroupOffsets(group, -1, offsets)
+    actor.history.ok(operation)
+    if described.group_state != "Stable" or len(described.members) != members:
+        return f"{described.group_state} with {len(described.members)} members of {members}"
+    for key in keys:
+        end = await actor.persist(lambda key=key: actor.client.end_offset(key))  # type: ignore[misc]
+        if offsets.get(key, 0) < end:
+            return f"{key} is consumed up to {offsets.get(key, 0)} of {end}"
+    return ""
+
+
+async def audit_stability(actor: Actor) -> None:
+    """Wait until the last stable offset has reached the high watermark everywhere."""
+    give_up_at = actor.clock.monotonic() + _AUDIT_SECONDS_MAX
+    for key in actor.settings.all_keys:
+        while True:
+            stable, end = [
+                await actor.persist(lambda level=level: _end(actor, key, level))  # type: ignore[misc] # noqa: B023
+                for level in ("read_committed", "read_uncommitted")
+            ]
+            if stable == end:
+                break
+            if actor.clock.monotonic() > give_up_at:
+                text = f"after healing, {key} is stable up to {stable} of {end} only"
+                actor.history.violate(text)
+                break
+            await actor.clock.sleep(_POLL_SECONDS)
+
+
+async def _end(actor: Actor, key: Key, level: Isolation) -> int:
+    try:
+        return await actor.client.end_offset(key, level)
+    except (FetchRefused, NoAnswer):
+        actor.client.forget()
+        raise

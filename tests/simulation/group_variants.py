@@ -1,0 +1,98 @@
+"""Group coordinators broken on purpose."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.coordinator import runtime
+from tidelog.coordinator.group import group_offsets
+from tidelog.coordinator.group.classic import ClassicGroup, Member
+from tidelog.coordinator.group.commands import CommitOffsets
+from tidelog.coordinator.group.log_records import OffsetStored
+from tidelog.coordinator.group.offsets import CommittedOffsets
+from tidelog.coordinator.group.rebalance import Rebalancer
+from tidelog.protocol.error_codes import ErrorCode
+
+_Patch = tuple[Any, str, Any]
+_FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
+
+
+def _stale_commits() -> list[_Patch]:
+    """A commit counts whichever generation it comes from."""
+    right = group_offsets.commit_error
+
+    def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
+        error = right(group, commit)
+        return ErrorCode.NONE if error in _FENCING else error
+
+    users = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("tidelog.coordinator.group.") and hasattr(module, "commit_error")
+    ]
+    return [(module, "commit_error", commit_error) for module in users]
+
+
+def _answers_before_durable() -> list[_Patch]:
+    """A coordinator answers at once, whatever becomes of its records."""
+
+    def release(self: Any, replies: Any) -> None:
+        self._answer(replies)
+
+    return [(runtime.CoordinatorRuntime, "_release", release)]
+
+
+def _offsets_forgotten() -> list[_Patch]:
+    """A new coordinator does not read all of the offsets that were committed."""
+    right = CommittedOffsets.store
+
+    def store(self: CommittedOffsets, record: OffsetStored) -> None:
+        if record.committed.offset % 3:
+            right(self, record)
+
+    def replay(self: runtime.CoordinatorRuntime[Any, Any, Any]) -> Any:
+        CommittedOffsets.store = store  # type: ignore[method-assign]
+        return _replayed(self)
+
+    right_replay = runtime.CoordinatorRuntime._replay
+
+    async def _replayed(self: runtime.CoordinatorRuntime[Any, Any, Any]) -> int:
+        try:
+            return await right_replay(self)
+        finally:
+            CommittedOffsets.store = right  # type: ignore[method-assign]
+
+    return [(runtime.CoordinatorRuntime, "_replay", replay)]
+
+
+def _generation_restarts() -> list[_Patch]:
+    """A new coordinator counts generations from the beginning."""
+    right = ClassicGroup.from_stored.__func__  # type: ignore[attr-defined]
+
+    def from_stored(cls: type[ClassicGroup], *arguments: Any) -> ClassicGroup:
+        group: ClassicGroup = right(cls, *arguments)
+        group.generation = 0
+        return group
+
+    return [(ClassicGroup, "from_stored", classmethod(from_stored))]
+
+
+def _same_for_all() -> list[_Patch]:
+    """Every member is given what the leader of the group is to read."""
+    right = Rebalancer.assignment_reply
+
+    def assignment_reply(self: Rebalancer, group: ClassicGroup, member: Member) -> Any:
+        return right(self, group, group.members.get(group.leader or "", member))
+
+    return [(Rebalancer, "assignment_reply", assignment_reply)]
+
+
+GROUP_VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
+    "stale-commits": _stale_commits,
+    "answers-before-durable": _answers_before_durable,
+    "offsets-forgotten": _offsets_forgotten,
+    "generation-restarts": _generation_restarts,
+    "same-for-all": _same_for_all,
+}

@@ -1,0 +1,100 @@
+"""What a run's clients do: a plain log, consumer groups beside it, or transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tests.simulation.actor import Actor, WorkloadSettings
+from tests.simulation.auditors import audit_group
+from tests.simulation.group_readers import GroupReader
+from tests.simulation.history import Isolation, Key
+from tests.simulation.nemesis import PROFILES
+from tests.simulation.producers import IdempotentProducer, PlainProducer
+from tests.simulation.readers import Consumer, Observer
+from tests.simulation.topic_churn import TopicChurn
+
+ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
+
+KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
+DERIVED = (Key("derived", 0), Key("derived", 1))
+READERS_GROUP = "readers"
+LONER_GROUP = "loner"
+
+WORKLOADS: Mapping[str, WorkloadSettings] = {
+    "log": WorkloadSettings(keys=KEYS),
+    "groups": WorkloadSettings(
+        keys=KEYS, producers=1, consumers=0, observers=1, topic_churns=0, group_readers=3
+    ),
+}
+
+
+def workload_of(seed: int) -> str:
+    """Seeds take the workloads in turn, so that each meets every profile of faults."""
+    return list(WORKLOADS)[seed // len(PROFILES) % len(WORKLOADS)]
+
+
+class Program(NamedTuple):
+    """What one client does, under which name."""
+
+    name: str
+    run: ActorProgram
+
+
+def producers(settings: WorkloadSettings) -> list[Program]:
+    """Whoever ends by itself when nothing more is to be written."""
+    isolations: list[Isolation] = ["read_committed", "read_uncommitted"]
+    programs = [
+        Program(f"producer-{number}", lambda actor: IdempotentProducer(actor).run())
+        for number in range(settings.producers)
+    ]
+    programs += [
+        Program(f"plain-{number}", lambda actor: PlainProducer(actor).run())
+        for number in range(settings.plain_producers)
+    ]
+    programs += [
+        Program(f"consumer-{number}", _consumer(isolations[number % 2]))
+        for number in range(settings.consumers)
+    ]
+    programs += [
+        Program(f"observer-{number}", lambda actor: Observer(actor).run())
+        for number in range(settings.observers)
+    ]
+    programs += [
+        Program(f"churn-{number}", lambda actor: TopicChurn(actor).run())
+        for number in range(settings.topic_churns)
+    ]
+    return programs
+
+
+def members(settings: WorkloadSettings) -> list[Program]:
+    """Members of groups, who read on until they are told that everything was consumed."""
+    if not settings.group_readers:
+        return []
+    programs = [
+        Program(f"reader-{number}", lambda actor: GroupReader(actor, READERS_GROUP).run())
+        for number in range(settings.group_readers)
+    ]
+    return [*programs, Program("loner", lambda actor: GroupReader(actor, LONER_GROUP).run())]
+
+
+def auditors(settings: WorkloadSettings) -> list[Program]:
+    """Who waits for the groups to have consumed everything."""
+    if not settings.group_readers:
+        return []
+    counts = {READERS_GROUP: settings.group_readers, LONER_GROUP: 1}
+    return [Program(f"audit of {group}", _audit(group, count)) for group, count in counts.items()]
+
+
+def without_groups(settings: WorkloadSettings) -> WorkloadSettings:
+    """For a system that has none."""
+    return replace(settings, group_readers=0, transfers=0, transformers=0, topic_churns=0)
+
+
+def _consumer(isolation: Isolation) -> ActorProgram:
+    return lambda actor: Consumer(actor, isolation).run()
+
+
+def _audit(group: str, count: int) -> ActorProgram:
+    return lambda actor: audit_group(actor, group, count, actor.settings.keys)

@@ -1,0 +1,45 @@
+"""How long a client repeats a request, and how far apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+
+_JITTER = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """Waits double from the shortest to the longest, each with jitter, as Kafka's clients do."""
+
+    backoff_ms_min: int = 100
+    backoff_ms_max: int = 1000
+
+
+class Patience:
+    """The repetitions of one request: until a deadline, or for ever."""
+
+    def __init__(
+        self, clock: Clock, entropy: Entropy, settings: RetrySettings, timeout_ms: int | None
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._deadline = None if timeout_ms is None else clock.monotonic() + timeout_ms / 1000
+        self.attempts = 0
+        """How many waits there were."""
+
+    async def wait(self, failure: RequestFailed | RequestRefused) -> None:
+        """Wait before the next attempt; raise the failure once the time is up."""
+        settings = self._settings
+        longest_ms = min(
+            settings.backoff_ms_min * 2 ** min(self.attempts, 20), settings.backoff_ms_max
+        )
+        seconds = longest_ms / 1000 * self._entropy.uniform(1 - _JITTER, 1 + _JITTER)
+        if self._deadline is not None and self._clock.monotonic() + seconds > self._deadline:
+            raise failure
+        self.attempts += 1
+        await self._clock.sleep(seconds)
