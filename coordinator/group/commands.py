@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tidelog.coordinator.decision import BatchProducer
+from tidelog.coordinator.group.consumer_commands import (
+    ConsumerDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    DescribeConsumerGroup,
+)
 from tidelog.coordinator.group.log_records import CommittedOffset
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -176,11 +182,14 @@ class PartitionErrors:
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
     """The committed offsets of these partitions, of all where `topics` is None. With
-    `require_stable` an offset is refused that an open transaction may change (KIP-447)."""
+    `require_stable` an offset is refused that an open transaction may change (KIP-447). A member of
+    a consumer group may say who it is, and is refused if it is no longer that (KIP-848)."""
 
     group_id: str
     topics: Mapping[str, Sequence[int]] | None
     require_stable: bool = False
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +255,20 @@ class DescribeReply:
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """The groups in certain states (by name, in any case), in all where none is named."""
+    """The groups in certain states and of certain types (by name, in any case), in all and of all
+    where none is named."""
 
     states: frozenset[str]
+    types: frozenset[str] = frozenset()
 
 
 class GroupListing(NamedTuple):
-    """A group in brief."""
+    """A group in brief. Its type is "classic" or "consumer"."""
 
     group_id: str
     protocol_type: str
     state: str
+    group_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +297,8 @@ Command: TypeAlias = (
     | DeleteGroup
     | DescribeGroup
     | ListGroups
+    | ConsumerHeartbeat
+    | DescribeConsumerGroup
     | ForgetTopics
 )
 Reply: TypeAlias = (
@@ -297,4 +311,6 @@ Reply: TypeAlias = (
     | ErrorReply
     | DescribeReply
     | ListReply
+    | ConsumerHeartbeatReply
+    | ConsumerDescription
 )

@@ -19,6 +19,7 @@ from tidelog.coordinator.group.commands import (
     PartitionErrors,
     Reply,
 )
+from tidelog.coordinator.group.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.log_records import (
     NO_TIMESTAMP,
     CommittedOffset,
@@ -68,6 +69,38 @@ def transactional_commit_error(
     if error is ErrorCode.NONE and commit.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return error
+
+
+def consumer_commit_error(
+    group: ConsumerGroup, commit: CommitOffsets | CommitTransactionalOffsets
+) -> ErrorCode:
+    """Why these offsets may not be committed to a consumer group; NONE if they may. What a
+    transaction says of a member is fenced as in other groups, by a code that its clients know."""
+    is_transactional = isinstance(commit, CommitTransactionalOffsets)
+    if commit.generation < 0 and not group.subscriptions:
+        return ErrorCode.NONE
+    is_anonymous = commit.member_id == NO_MEMBER and commit.instance_id is None
+    if is_transactional and commit.generation < 0 and is_anonymous:
+        return ErrorCode.NONE
+    if commit.member_id not in group.subscriptions:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if isinstance(commit, CommitOffsets) and not commit.knows_missing_group:
+        # Both came with version 9.
+        return ErrorCode.UNSUPPORTED_VERSION
+    if commit.generation != group.current(commit.member_id).epoch:
+        return ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
+def consumer_fetch_error(group: ConsumerGroup, fetch: FetchOffsets) -> ErrorCode:
+    """Why who asks is not to have a consumer group's offsets; NONE if it may."""
+    if fetch.member_id is None and fetch.member_epoch < 0:
+        return ErrorCode.NONE
+    if fetch.member_id is None or fetch.member_id not in group.subscriptions:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if fetch.member_epoch != group.current(fetch.member_id).epoch:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
 
 
 def missing_group_error(commit: CommitOffsets | CommitTransactionalOffsets) -> ErrorCode:
@@ -162,14 +195,15 @@ def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsRepl
 
 
 def delete_offsets(
-    group: ClassicGroup,
+    group: ClassicGroup | ConsumerGroup,
     delete: DeleteOffsets,
     token: Token,
     offsets: CommittedOffsets,
     turn: Turn[GroupRecord, Reply],
 ) -> None:
     """Forget offsets in topics that no member consumes."""
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    is_opaque = isinstance(group, ClassicGroup) and group.protocol_type != CONSUMER_PROTOCOL_TYPE
+    if is_opaque and group.state is not GroupState.EMPTY:
         # What its members are doing only they know.
         turn.reply(token, PartitionErrors(ErrorCode.NON_EMPTY_GROUP))
         return
@@ -186,7 +220,10 @@ def delete_offsets(
 
 
 def expired_offsets(
-    group: ClassicGroup, offsets: CommittedOffsets, settings: GroupSettings, now_ms: int
+    group: ClassicGroup | ConsumerGroup,
+    offsets: CommittedOffsets,
+    settings: GroupSettings,
+    now_ms: int,
 ) -> Sequence[OffsetRemoved]:
     """What removes the expired offsets of a group, by its state.
 
@@ -196,7 +233,10 @@ def expired_offsets(
     """
     since_ms: int | None = None
     keep: frozenset[str] = frozenset()
-    if group.protocol_type is not None:
+    if isinstance(group, ConsumerGroup):
+        found = offsets.of_group(group.group_id)
+        keep = frozenset([topic for topic in found if group.may_consume(topic)])
+    elif group.protocol_type is not None:
         if group.state is GroupState.EMPTY:
             if group.state_timestamp_ms != NO_TIMESTAMP:
                 since_ms = group.state_timestamp_ms

@@ -7,12 +7,18 @@ version; a value likewise, or null where what the key names is deleted (a tombst
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct as StructCode
 from struct import error as StructError
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
-from tidelog.errors import TidelogError
-from tidelog.protocol.codec import decode, encode
+from tidelog.coordinator.group.consumer_records import (
+    CONSUMER_KEY_VERSIONS,
+    ConsumerGroupRecord,
+    decode_consumer_record,
+    encode_consumer_record,
+)
+from tidelog.coordinator.group.record_coding import VERSION, encoded, versioned
+from tidelog.coordinator.group.record_coding import UnknownRecord as UnknownRecord
+from tidelog.protocol.codec import decode
 from tidelog.protocol.errors import MalformedMessage, UnsupportedVersion
 from tidelog.protocol.fields import array, binary, int32, int64, string
 from tidelog.protocol.message import Message, Struct
@@ -23,7 +29,6 @@ NO_PRODUCER_ID: Final = -1
 """Of a record outside of transactions."""
 NO_LEADER_EPOCH: Final = -1
 
-_VERSION = StructCode(">h")
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2
 _OFFSET_VALUE_VERSION = 3
@@ -31,10 +36,6 @@ _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 """The only version with a time of expiry for each offset (OffsetCommit up to version 4)."""
 _GROUP_VALUE_VERSION = 3
 _REBALANCE_TIMEOUT_FROM = 1
-
-
-class UnknownRecord(TidelogError):
-    """A record of `__consumer_offsets` that does not decode. What rests on it must not be used."""
 
 
 class CommittedOffset(NamedTuple):
@@ -124,7 +125,13 @@ class GroupRemoved(NamedTuple):
 
 
 GroupRecord: TypeAlias = (
-    OffsetStored | OffsetRemoved | OffsetPending | TransactionEnded | GroupStored | GroupRemoved
+    OffsetStored
+    | OffsetRemoved
+    | OffsetPending
+    | TransactionEnded
+    | GroupStored
+    | GroupRemoved
+    | ConsumerGroupRecord
 )
 
 
@@ -192,6 +199,8 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
             return _group_key(group_id), _group_value(group)
         case GroupRemoved(group_id):
             return _group_key(group_id), None
+        case _:
+            return encode_consumer_record(record)
 
 
 def decode_record(
@@ -202,12 +211,14 @@ def decode_record(
     if key is None:
         raise UnknownRecord("a record of __consumer_offsets has no key")
     try:
-        version = _VERSION.unpack_from(key)[0]
+        version = VERSION.unpack_from(key)[0]
         if version in _OFFSET_KEY_VERSIONS:
-            offset_key = decode(OffsetCommitKey, key, version, _VERSION.size)
+            offset_key = decode(OffsetCommitKey, key, version, VERSION.size)
             return _offset_record(offset_key, value, producer_id)
         if version == _GROUP_KEY_VERSION:
-            return _group_record(decode(GroupMetadataKey, key, version, _VERSION.size), value)
+            return _group_record(decode(GroupMetadataKey, key, version, VERSION.size), value)
+        if version in CONSUMER_KEY_VERSIONS:
+            return decode_consumer_record(key, version, value)
     except (MalformedMessage, UnsupportedVersion, StructError) as error:
         raise UnknownRecord(f"a record of __consumer_offsets does not decode: {error}") from error
     raise UnknownRecord(f"a key of version {version} in __consumer_offsets is not known here")
@@ -216,7 +227,7 @@ def decode_record(
 def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int) -> GroupRecord:
     if value is None:
         return OffsetRemoved(key.group, key.topic, key.partition)
-    found, _ = _versioned(OffsetCommitValue, value)
+    found, _ = versioned(OffsetCommitValue, value)
     committed = CommittedOffset(
         found.offset,
         found.leader_epoch,
@@ -232,7 +243,7 @@ def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int)
 def _group_record(key: GroupMetadataKey, value: Buffer | None) -> GroupRecord:
     if value is None:
         return GroupRemoved(key.group)
-    found, version = _versioned(GroupMetadataValue, value)
+    found, version = versioned(GroupMetadataValue, value)
     members = tuple(
         [
             StoredMember(
@@ -262,25 +273,13 @@ def _group_record(key: GroupMetadataKey, value: Buffer | None) -> GroupRecord:
     return GroupStored(key.group, group)
 
 
-M = TypeVar("M", bound=Message)
-
-
-def _versioned(message_type: type[M], data: Buffer) -> tuple[M, int]:
-    version = _VERSION.unpack_from(data)[0]
-    return decode(message_type, data, version, _VERSION.size), version
-
-
-def _encoded(message: Message, version: int) -> bytes:
-    return b"".join(encode(message, version, bytearray(_VERSION.pack(version))))
-
-
 def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
     key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-    return _encoded(key, _OFFSET_KEY_VERSIONS[-1])
+    return encoded(key, _OFFSET_KEY_VERSIONS[-1])
 
 
 def _group_key(group_id: str) -> bytes:
-    return _encoded(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
+    return encoded(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
 
 
 def _offset_value(committed: CommittedOffset) -> bytes:
@@ -292,7 +291,7 @@ def _offset_value(committed: CommittedOffset) -> bytes:
         expire_timestamp=committed.expire_timestamp_ms,
     )
     expires = committed.expire_timestamp_ms != NO_TIMESTAMP
-    return _encoded(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY if expires else _OFFSET_VALUE_VERSION)
+    return encoded(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY if expires else _OFFSET_VALUE_VERSION)
 
 
 def _group_value(group: StoredGroup) -> bytes:
@@ -316,4 +315,4 @@ def _group_value(group: StoredGroup) -> bytes:
             for member in group.members
         ],
     )
-    return _encoded(value, _GROUP_VALUE_VERSION)
+    return encoded(value, _GROUP_VALUE_VERSION)

@@ -35,21 +35,20 @@ from tidelog.coordinator.group.commands import (
     LeaveReply,
     ListGroups,
     ListReply,
-    PartitionErrors,
     Reply,
     Sync,
     SyncReply,
 )
-from tidelog.coordinator.group.group_offsets import (
-    commit_error,
-    commit_offsets,
-    commit_transactional_offsets,
-    delete_offsets,
-    expired_offsets,
-    fetch_offsets,
-    missing_group_error,
-    transactional_commit_error,
+from tidelog.coordinator.group.consumer_commands import (
+    JOIN_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    DescribeConsumerGroup,
 )
+from tidelog.coordinator.group.consumer_group import ConsumerGroup
+from tidelog.coordinator.group.consumer_groups import ConsumerGroups, is_empty, not_found
+from tidelog.coordinator.group.consumer_membership import Refusal
+from tidelog.coordinator.group.group_offsets import expired_offsets
 from tidelog.coordinator.group.log_records import (
     GroupRecord,
     GroupRemoved,
@@ -61,6 +60,7 @@ from tidelog.coordinator.group.log_records import (
     TransactionEnded,
 )
 from tidelog.coordinator.group.membership import Membership
+from tidelog.coordinator.group.offset_requests import OffsetRequests
 from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
@@ -68,6 +68,7 @@ from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
+CLASSIC_TYPE = "classic"
 _SWEEP = Timer(TimerKind.SWEEP)
 
 
@@ -83,6 +84,10 @@ class GroupMachine:
         self._groups: dict[str, ClassicGroup] = {}
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
+        self._consumers = ConsumerGroups(settings, self._timers)
+        self._offset_requests = OffsetRequests(
+            settings, self._groups, self._consumers, self._offsets, self._rebalancer
+        )
 
     @property
     def stored_groups(self) -> Mapping[str, StoredGroup]:
@@ -96,8 +101,13 @@ class GroupMachine:
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
-        """The groups as they are now; not to be changed."""
+        """The groups of the classic protocol as they are now; not to be changed."""
         return self._groups
+
+    @property
+    def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
+        """The consumer groups (KIP-848); not to be changed."""
+        return self._consumers.by_id
 
     # What is stored.
 
@@ -116,11 +126,14 @@ class GroupMachine:
                 self._stored[group_id] = group
             case GroupRemoved(group_id):
                 self._stored.pop(group_id, None)
+            case _:
+                self._consumers.apply(record)
 
     def capture(self) -> Iterator[GroupRecord]:
         """The records that make the same of a new machine, as of now."""
         stored = self._stored.copy().items()
-        return chain(map(GroupStored._make, stored), self._offsets.capture())
+        consumer_groups = list(self._consumers.records())
+        return chain(map(GroupStored._make, stored), consumer_groups, self._offsets.capture())
 
     def release(self) -> None:
         """What was captured has been read."""
@@ -134,8 +147,10 @@ class GroupMachine:
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
             for member in group.members.values():
                 self._rebalancer.expect_heartbeat(group, member, turn)
+        for consumer_group in self._consumers:
+            self._consumers.membership.loaded(consumer_group, turn)
         for group_id in self._offsets.group_ids():
-            if group_id not in self._groups:
+            if group_id not in self._groups and group_id not in self._consumers:
                 self._groups[group_id] = ClassicGroup(group_id)
         self._schedule_sweep(now)
         return turn.decision()
@@ -162,6 +177,8 @@ class GroupMachine:
                 self._rebalancer.join_timer_expired(group, turn)
             case TimerKind.SYNC if group is not None:
                 self._rebalancer.sync_timer_expired(group, turn)
+            case _:
+                self._consumers.timer_expired(timer, turn)
         return turn.decision()
 
     def _schedule_sweep(self, now: Now) -> None:
@@ -171,12 +188,20 @@ class GroupMachine:
     def _sweep(self, turn: GroupTurn) -> None:
         self._schedule_sweep(turn.now)
         for group in list(self._groups.values()):
-            expired = expired_offsets(group, self._offsets, self._settings, turn.now.time_ms)
-            turn.records.extend(expired)
-            left = sum(map(len, self._offsets.of_group(group.group_id).values())) - len(expired)
-            left += len(self._offsets.pending_places(group.group_id))
+            left = self._expire_offsets(group, turn)
             if left == 0 and group.state is GroupState.EMPTY and group.is_unused:
                 self._remove(group, turn)
+        for consumer_group in self._consumers:
+            left = self._expire_offsets(consumer_group, turn)
+            if left == 0 and is_empty(consumer_group):
+                turn.records.extend(consumer_group.removals())
+
+    def _expire_offsets(self, group: ClassicGroup | ConsumerGroup, turn: GroupTurn) -> int:
+        """How many offsets of the group are left, pending ones too."""
+        expired = expired_offsets(group, self._offsets, self._settings, turn.now.time_ms)
+        turn.records.extend(expired)
+        left = sum(map(len, self._offsets.of_group(group.group_id).values())) - len(expired)
+        return left + len(self._offsets.pending_places(group.group_id))
 
     def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
         """Forget a group; what is left of its offsets was removed before."""
@@ -201,20 +226,22 @@ class GroupMachine:
                 self._heartbeat(command, token, turn)
             case Leave():
                 self._leave(command, token, turn)
-            case CommitOffsets():
-                self._commit(command, token, turn)
-            case CommitTransactionalOffsets():
-                self._commit_transactional(command, token, turn)
+            case CommitOffsets() | CommitTransactionalOffsets():
+                self._offset_requests.commit(command, token, turn)
             case FetchOffsets():
-                turn.reply(token, fetch_offsets(command, self._offsets))
+                turn.reply(token, self._offset_requests.fetch(command))
             case DeleteOffsets():
-                self._delete_offsets(command, token, turn)
+                self._offset_requests.delete(command, token, turn)
+            case ConsumerHeartbeat():
+                self._consumer_heartbeat(command, token, turn)
+            case DescribeConsumerGroup(group_id):
+                turn.reply(token, self._consumers.describe(group_id))
             case DeleteGroup(group_id):
                 turn.reply(token, ErrorReply(self._delete(group_id, turn)))
             case DescribeGroup(group_id):
                 turn.reply(token, _description(self._groups.get(group_id)))
-            case ListGroups(states):
-                turn.reply(token, self._list(states))
+            case ListGroups():
+                turn.reply(token, self._list(command))
             case ForgetTopics(topics):
                 for group_id in self._offsets.group_ids():
                     turn.records.extend(self._offsets.removals(group_id, sorted(topics)))
@@ -224,6 +251,7 @@ class GroupMachine:
     def _join(self, join: Join, token: Token, turn: GroupTurn) -> None:
         settings = self._settings
         group = self._groups.get(join.group_id)
+        consumer_group = self._consumers.get(join.group_id)
         error = ErrorCode.NONE
         if not join.group_id:
             error = ErrorCode.INVALID_GROUP_ID
@@ -233,6 +261,8 @@ class GroupMachine:
             <= settings.session_timeout_ms_max
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif consumer_group is not None and not is_empty(consumer_group):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif group is None and join.member_id != NO_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
@@ -240,8 +270,11 @@ class GroupMachine:
             return
         group = group or ClassicGroup(join.group_id)
         self._membership.join(group, join, token, turn)
-        if not group.is_unused:
-            self._groups[join.group_id] = group
+        if group.is_unused:
+            return
+        self._groups[join.group_id] = group
+        if consumer_group is not None:
+            turn.records.extend(consumer_group.removals())
 
     def _sync(self, sync: Sync, token: Token, turn: GroupTurn) -> None:
         group = self._groups.get(sync.group_id)
@@ -267,67 +300,69 @@ class GroupMachine:
         else:
             self._membership.leave(group, leave, token, turn)
 
-    def _commit(self, commit: CommitOffsets, token: Token, turn: GroupTurn) -> None:
-        group = self._groups.get(commit.group_id)
-        error = missing_group_error(commit) if group is None else commit_error(group, commit)
-        if error is not ErrorCode.NONE:
-            turn.reply(token, _refused(commit, error))
-            return
-        if group is None:
-            group = self._groups[commit.group_id] = ClassicGroup(commit.group_id)
-        member = group.members.get(commit.member_id)
-        if member is not None:
-            self._rebalancer.expect_heartbeat(group, member, turn)
-        commit_offsets(commit, token, self._settings, turn)
-
-    def _commit_transactional(
-        self, commit: CommitTransactionalOffsets, token: Token, turn: GroupTurn
+    def _consumer_heartbeat(
+        self, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        group = self._groups.get(commit.group_id)
-        if group is None:
-            error = missing_group_error(commit)
-        else:
-            error = transactional_commit_error(group, commit)
-        if error is not ErrorCode.NONE:
-            turn.reply(token, _refused(commit, error))
+        refusal = self._consumers.membership.refusal(heartbeat)
+        if refusal is None:
+            refusal = self._find_or_open(heartbeat, turn)
+        if refusal is not None:
+            turn.reply(token, ConsumerHeartbeatReply(*refusal))
             return
-        if group is None:
-            self._groups[commit.group_id] = ClassicGroup(commit.group_id)
-        commit_transactional_offsets(commit, token, self._settings, turn)
-
-    def _delete_offsets(self, delete: DeleteOffsets, token: Token, turn: GroupTurn) -> None:
-        group = self._groups.get(delete.group_id)
-        if group is None:
-            turn.reply(token, PartitionErrors(ErrorCode.GROUP_ID_NOT_FOUND))
+        group = self._consumers.open(heartbeat.group_id)
+        if heartbeat.member_epoch < JOIN_EPOCH:
+            self._consumers.membership.leave(group, heartbeat, token, turn)
         else:
-            delete_offsets(group, delete, token, self._offsets, turn)
+            self._consumers.membership.heartbeat(group, heartbeat, token, turn)
+
+    def _find_or_open(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
+        """Have the group that a member joins; one of the classic protocol becomes one of this if it
+        has no members (KIP-848's migration policy `disabled`)."""
+        group = self._groups.get(heartbeat.group_id)
+        if heartbeat.group_id in self._consumers:
+            return None
+        is_occupied = group is not None and group.state is not GroupState.EMPTY
+        if heartbeat.member_epoch != JOIN_EPOCH or is_occupied:
+            message = not_found(heartbeat, is_classic=group is not None)
+            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        if group is not None:
+            self._remove(group, turn)
+        return None
 
     def _delete(self, group_id: str, turn: GroupTurn) -> ErrorCode:
         group = self._groups.get(group_id)
-        if group is None:
+        consumer_group = self._consumers.get(group_id)
+        if group is None and consumer_group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if group is not None and group.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        if consumer_group is not None and not is_empty(consumer_group):
             return ErrorCode.NON_EMPTY_GROUP
         turn.records.extend(self._offsets.removals(group_id))
-        self._remove(group, turn)
+        if group is not None:
+            self._remove(group, turn)
+        if consumer_group is not None:
+            turn.records.extend(consumer_group.removals())
         return ErrorCode.NONE
 
-    def _list(self, states: frozenset[str]) -> ListReply:
-        wanted = {state.lower() for state in states}
+    def _list(self, listed: ListGroups) -> ListReply:
+        states, types = _lower(listed.states), _lower(listed.types)
+        every = self._consumers.listings() + [
+            GroupListing(group.group_id, group.protocol_type or "", group.state.value, CLASSIC_TYPE)
+            for group in self._groups.values()
+        ]
         return ListReply(
             [
-                GroupListing(group.group_id, group.protocol_type or "", group.state.value)
-                for group in self._groups.values()
-                if not wanted or group.state.value.lower() in wanted
+                each
+                for each in every
+                if (not states or each.state.lower() in states)
+                and (not types or each.group_type in types)
             ]
         )
 
 
-def _refused(
-    commit: CommitOffsets | CommitTransactionalOffsets, error: ErrorCode
-) -> PartitionErrors:
-    failed = [(each.topic, each.partition, error) for each in commit.offsets]
-    return PartitionErrors(error, failed)
+def _lower(names: frozenset[str]) -> frozenset[str]:
+    return frozenset([name.lower() for name in names])
 
 
 def _missing(group_id: str) -> ErrorCode:

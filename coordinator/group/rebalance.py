@@ -30,6 +30,10 @@ class TimerKind(Enum):
     """The members that have joined make up the generation."""
     SYNC = "sync"
     """Members that did not ask for their assignment are put out."""
+    CONSUMER_SESSION = "consumer session"
+    """A member of a consumer group was not heard of; it is put out of the group."""
+    CONSUMER_REBALANCE = "consumer rebalance"
+    """A member of a consumer group did not give up what it had to; it is put out."""
     SWEEP = "sweep"
     """Expired offsets are looked for, in all groups."""
 

@@ -21,5 +21,11 @@ class GroupSettings:
     offset_metadata_characters_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_check_interval_ms: int = 10 * 60_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_members_max: int = 2**31 - 1
+    """Of one consumer group."""
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """Those that members may ask for; the first is taken where none of them asks."""
     group_record_bytes_max: int = 16 * 1024 * 1024
     """Subscriptions and assignments of all members together."""

@@ -119,7 +119,7 @@ def test_tombstones_have_no_value() -> None:
     [
         (None, b"", "no key"),
         (b"\0", b"", "does not decode"),
-        (b"\0\7" + text("g"), b"", "version 7"),
+        (b"\0\x09" + text("g"), b"", "version 9"),
         (b"\0\2" + text("g"), b"\0\x09", "does not decode"),
         (b"\0\2" + text("g"), b"\0\3" + text("consumer"), "does not decode"),
         (b"\0\2" + text("g") + b"more", None, "does not decode"),

@@ -255,10 +255,10 @@ def test_groups_are_listed_by_state() -> None:
     world.stable()
     world.commit(5, group_id="simple")
 
-    def listed(*states: str) -> list[tuple[str, str, str]]:
+    def listed(*states: str) -> list[tuple[str, str, str, str]]:
         return list(world.ask(ListGroups(frozenset(states)), ListReply).groups)
 
-    stable, simple = ("g", "consumer", "Stable"), ("simple", "", "Empty")
+    stable, simple = ("g", "consumer", "Stable", "classic"), ("simple", "", "Empty", "classic")
     assert listed() == [stable, simple]
     assert listed("sTaBlE") == [stable]
     assert listed("Empty", "Dead") == [simple]

@@ -1,0 +1,207 @@
+"""One consumer group (KIP-848) as the log has it: its epochs, its members, what they are to have
+and what they have. Changed by records alone, in whatever order compaction has left them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+from tidelog.coordinator.group.consumer_commands import (
+    ClusterTopics,
+    DescribedConsumer,
+    KnownTopic,
+)
+from tidelog.coordinator.group.consumer_records import (
+    Assignment,
+    ConsumerGroupRecord,
+    ConsumerGroupRemoved,
+    ConsumerGroupStored,
+    ConsumerMemberRemoved,
+    ConsumerMemberStored,
+    ConsumerSubscription,
+    CurrentAssignment,
+    CurrentRemoved,
+    CurrentStored,
+    MemberState,
+    TargetEpochRemoved,
+    TargetEpochStored,
+    TargetRemoved,
+    TargetStored,
+)
+from tidelog.coordinator.group.topic_patterns import TopicPatterns, matches
+from tidelog.identifiers import TopicId, TopicPartition
+
+
+class ConsumerGroupState(Enum):
+    """The values are the names that Kafka gives them in its answers."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    """The target assignment is older than the group's epoch."""
+    RECONCILING = "Reconciling"
+    """Members are on their way to the target assignment."""
+    STABLE = "Stable"
+
+
+class ConsumerGroup:
+    """A group. Its members keep the order in which they came."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.subscriptions: dict[str, ConsumerSubscription] = {}
+        """The members, and what they say of themselves."""
+        self.static_members: dict[str, str] = {}
+        """Member ids by instance id."""
+        self._currents: dict[str, CurrentAssignment] = {}
+        self._targets: dict[str, Assignment] = {}
+        self._holders: dict[TopicPartition, str] = {}
+        self._patterns = TopicPatterns()
+        self.topics_seen: Mapping[TopicId, KnownTopic] | None = None
+        """The cluster's topics when they were looked at last; None after a change of leader."""
+
+    def apply(self, record: ConsumerGroupRecord) -> None:
+        """Take up a record of this group."""
+        match record:
+            case ConsumerGroupStored(_, epoch, metadata_hash):
+                self.epoch, self.metadata_hash = epoch, metadata_hash
+            case ConsumerMemberStored(_, member_id, subscription):
+                self.subscriptions[member_id] = subscription
+                if subscription.instance_id is not None:
+                    self.static_members[subscription.instance_id] = member_id
+            case ConsumerMemberRemoved(_, member_id):
+                self._remove_member(member_id)
+            case TargetEpochStored(_, epoch):
+                self.assignment_epoch = epoch
+            case TargetStored(_, member_id, assignment):
+                self._targets[member_id] = assignment
+            case TargetRemoved(_, member_id):
+                self._targets.pop(member_id, None)
+            case CurrentStored(_, member_id, current):
+                self._set_current(member_id, current)
+            case CurrentRemoved(_, member_id):
+                self._set_current(member_id, None)
+            case ConsumerGroupRemoved() | TargetEpochRemoved():
+                self.epoch = self.metadata_hash = self.assignment_epoch = 0
+
+    def records(self) -> Iterator[ConsumerGroupRecord]:
+        """What makes the same of a group that nothing is known of."""
+        group_id = self.group_id
+        yield ConsumerGroupStored(group_id, self.epoch, self.metadata_hash)
+        for member_id, subscription in self.subscriptions.items():
+            yield ConsumerMemberStored(group_id, member_id, subscription)
+        yield TargetEpochStored(group_id, self.assignment_epoch)
+        for member_id, target in self._targets.items():
+            yield TargetStored(group_id, member_id, target)
+        for member_id, current in self._currents.items():
+            yield CurrentStored(group_id, member_id, current)
+
+    def removals(self) -> Iterator[ConsumerGroupRecord]:
+        """What removes the group and all in it."""
+        for member_id in self.subscriptions:
+            yield from self.member_removals(member_id)
+        yield TargetEpochRemoved(self.group_id)
+        yield ConsumerGroupRemoved(self.group_id)
+
+    def member_removals(self, member_id: str) -> Iterator[ConsumerGroupRecord]:
+        """What removes a member."""
+        yield CurrentRemoved(self.group_id, member_id)
+        yield TargetRemoved(self.group_id, member_id)
+        yield ConsumerMemberRemoved(self.group_id, member_id)
+
+    def _remove_member(self, member_id: str) -> None:
+        subscription = self.subscriptions.pop(member_id, None)
+        instance_id = None if subscription is None else subscription.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+
+    def _set_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        before = self._currents.pop(member_id, None)
+        if before is not None:
+            for place in _held(before):
+                if self._holders.get(place) == member_id:
+                    del self._holders[place]
+        if current is not None:
+            self._currents[member_id] = current
+            self._holders |= dict.fromkeys(_held(current), member_id)
+
+    # What it is.
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """How far the group is on its way to its newest assignment."""
+        if not self.subscriptions:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self._is_reconciled(member_id) for member_id in self.subscriptions):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def _is_reconciled(self, member_id: str) -> bool:
+        current = self.current(member_id)
+        return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
+
+    def current(self, member_id: str) -> CurrentAssignment:
+        """What a member has; nothing, in epoch 0, for who is no member."""
+        return self._currents.get(member_id) or CurrentAssignment()
+
+    def target(self, member_id: str) -> Assignment:
+        """What a member is to have."""
+        return self._targets.get(member_id, {})
+
+    def is_free(self, topic_id: TopicId, partition: int) -> bool:
+        """Whether no member has the partition, or has yet to give it up."""
+        return TopicPartition(topic_id, partition) not in self._holders
+
+    def may_consume(self, topic: str) -> bool:
+        """Whether members subscribe to the topic."""
+        return any(
+            topic in each.topic_names
+            or (each.topic_regex is not None and matches(each.topic_regex, topic))
+            for each in self.subscriptions.values()
+        )
+
+    def described_members(self) -> list[DescribedConsumer]:
+        """The members, as an administrator is told of them."""
+        return [
+            DescribedConsumer(
+                member_id, subscription, self.current(member_id), self.target(member_id)
+            )
+            for member_id, subscription in self.subscriptions.items()
+        ]
+
+    # Subscriptions, also of members that are not stored yet.
+
+    def subscribed_topics(
+        self, subscriptions: Mapping[str, ConsumerSubscription], topics: ClusterTopics
+    ) -> Mapping[str, list[KnownTopic]]:
+        """The topics that exist of those that each of these members subscribes to."""
+        self.topics_seen = topics.topics
+        regexes = {each.topic_regex for each in subscriptions.values() if each.topic_regex}
+        matching: Mapping[str, frozenset[str]] = {}
+        if regexes:
+            every = frozenset([each.name for each in topics.topics.values()])
+            matching = self._patterns.matching(regexes, every)
+        found = {}
+        for member_id, each in subscriptions.items():
+            names = matching.get(each.topic_regex or "", frozenset()).union(each.topic_names)
+            known = [topics.topic_named(name) for name in sorted(names)]
+            found[member_id] = [topic for topic in known if topic is not None]
+        return found
+
+
+def preferred_assignor(subscriptions: Mapping[str, ConsumerSubscription], default: str) -> str:
+    """The assignor that most members ask for; the default if none asks."""
+    votes = Counter(each.server_assignor for each in subscriptions.values() if each.server_assignor)
+    return votes.most_common(1)[0][0] if votes else default
+
+
+def _held(current: CurrentAssignment) -> Iterator[TopicPartition]:
+    for assignment in (current.assigned, current.pending_revocation):
+        for topic_id, numbers in assignment.items():
+            for number in numbers:
+                yield TopicPartition(topic_id, number)

@@ -1,0 +1,400 @@
+"""ConsumerGroupHeartbeat on one consumer group (KIP-848): members come, stay and go, the target
+assignment follows, and each member is led to it step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+from tidelog.coordinator.decision import Token
+from tidelog.coordinator.group.assignors import ASSIGNORS, AssignmentTask, Consumer
+from tidelog.coordinator.group.commands import (
+    NO_MEMBER,
+)
+from tidelog.coordinator.group.consumer_commands import (
+    JOIN_EPOCH,
+    NOT_CHANGED_MS,
+    STATIC_LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    KnownTopic,
+)
+from tidelog.coordinator.group.consumer_group import ConsumerGroup, preferred_assignor
+from tidelog.coordinator.group.consumer_records import (
+    Assignment,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerSubscription,
+    CurrentAssignment,
+    CurrentStored,
+    MemberState,
+    TargetEpochStored,
+    TargetStored,
+)
+from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
+from tidelog.coordinator.group.reconciliation import is_within, reconcile
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.topic_patterns import InvalidPattern, check_pattern
+from tidelog.coordinator.timers import Timers
+from tidelog.protocol.error_codes import ErrorCode
+
+_HASH_BYTES = 8
+
+
+class Refusal(NamedTuple):
+    """Why a request is not carried out."""
+
+    error: ErrorCode
+    message: str
+
+
+class _Caller(NamedTuple):
+    """The member that a heartbeat comes from, as it was before."""
+
+    member_id: str
+    subscription: ConsumerSubscription | None
+    current: CurrentAssignment
+    target: Assignment
+    replaces: str | None = None
+    """The member whose place it takes: the same static one, under its old id."""
+
+
+class ConsumerMembership:
+    """Heartbeats, and what follows when they stay away. It keeps nothing but the timers."""
+
+    def __init__(self, settings: GroupSettings, timers: Timers[Timer]) -> None:
+        self._settings = settings
+        self._timers = timers
+
+    def refusal(self, heartbeat: ConsumerHeartbeat) -> Refusal | None:
+        """What is wrong with a request whatever the group is like; None if nothing is."""
+        fault = _fault(heartbeat)
+        if fault is not None:
+            return Refusal(ErrorCode.INVALID_REQUEST, fault)
+        assignors = self._settings.consumer_assignors
+        if heartbeat.server_assignor is not None and heartbeat.server_assignor not in assignors:
+            return Refusal(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {heartbeat.server_assignor} is not supported. Supported assignors:"
+                f" {', '.join(assignors)}.",
+            )
+        try:
+            check_pattern(heartbeat.topic_regex or "")
+        except InvalidPattern as error:
+            return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
+        return None
+
+    # Members that come and stay.
+
+    def heartbeat(
+        self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
+    ) -> None:
+        """Take the member in or note that it is alive, and tell it what it may consume."""
+        caller = self._caller(group, heartbeat)
+        if isinstance(caller, Refusal):
+            turn.reply(token, ConsumerHeartbeatReply(*caller))
+            return
+        if caller.replaces is not None:
+            self._replace(group, caller, turn)
+        member_id, before = caller.member_id, caller.subscription
+        subscription = _updated(before, heartbeat)
+        if subscription != before:
+            turn.persist(ConsumerMemberStored(group.group_id, member_id, subscription))
+        epoch, target = self._target(group, heartbeat, caller, subscription, turn)
+        current = reconcile(caller.current, epoch, target, group.is_free, heartbeat.owned)
+        if current != caller.current:
+            turn.persist(CurrentStored(group.group_id, member_id, current))
+            rebalance = Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id)
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                self._set_timer(rebalance, subscription.rebalance_timeout_ms, turn)
+            else:
+                self._timers.cancel(rebalance)
+        self.expect_heartbeat(group, member_id, turn)
+        is_told = heartbeat.is_full or current.assigned != caller.current.assigned
+        turn.reply(
+            token,
+            ConsumerHeartbeatReply(
+                ErrorCode.NONE,
+                None,
+                member_id,
+                current.epoch,
+                self._settings.consumer_heartbeat_interval_ms,
+                current.assigned if is_told else None,
+            ),
+        )
+
+    def _caller(self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat) -> _Caller | Refusal:
+        member_id = heartbeat.member_id or heartbeat.fresh_id
+        joins = heartbeat.member_epoch == JOIN_EPOCH
+        holder = group.static_members.get(heartbeat.instance_id or "")
+        is_known = member_id in group.subscriptions or (joins and holder is not None)
+        if not is_known and len(group.subscriptions) >= self._settings.consumer_members_max:
+            return Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "The consumer group has reached its maximum capacity of"
+                f" {self._settings.consumer_members_max} members.",
+            )
+        if heartbeat.instance_id is not None and joins and holder is not None:
+            return _successor(group, member_id, holder, heartbeat.instance_id)
+        if heartbeat.instance_id is not None and not joins:
+            refusal = _static_refusal(group, member_id, heartbeat.instance_id)
+        elif not joins and member_id not in group.subscriptions:
+            refusal = _unknown(group, member_id)
+        else:
+            refusal = None
+        if refusal is not None:
+            return refusal
+        current = group.current(member_id)
+        if not (joins and heartbeat.instance_id is not None):
+            refusal = _epoch_refusal(heartbeat, current)
+        subscription = group.subscriptions.get(member_id)
+        return refusal or _Caller(member_id, subscription, current, group.target(member_id))
+
+    def _replace(self, group: ConsumerGroup, caller: _Caller, turn: GroupTurn) -> None:
+        """A static member is back: it takes its old place, with what it had and is to have."""
+        assert caller.replaces is not None
+        assert caller.subscription is not None
+        self._cancel_timers(group, caller.replaces)
+        turn.records.extend(group.member_removals(caller.replaces))
+        group_id, member_id = group.group_id, caller.member_id
+        turn.persist(ConsumerMemberStored(group_id, member_id, caller.subscription))
+        turn.persist(TargetStored(group_id, member_id, caller.target))
+        turn.persist(CurrentStored(group_id, member_id, caller.current))
+
+    # The target assignment.
+
+    def _target(
+        self,
+        group: ConsumerGroup,
+        heartbeat: ConsumerHeartbeat,
+        caller: _Caller,
+        subscription: ConsumerSubscription,
+        turn: GroupTurn,
+    ) -> tuple[int, Assignment]:
+        """What the member is to have, and in which epoch: made anew if subscriptions have changed,
+        or topics, or if members have gone since."""
+        bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
+        is_behind = group.epoch > group.assignment_epoch
+        if not bumps and not is_behind and group.topics_seen is heartbeat.topics.topics:
+            return group.assignment_epoch, caller.target
+        members = {**group.subscriptions, caller.member_id: subscription}
+        if caller.replaces is not None and caller.replaces != caller.member_id:
+            del members[caller.replaces]
+        topics = group.subscribed_topics(members, heartbeat.topics)
+        metadata_hash = _hash(topics)
+        has_changed = metadata_hash != group.metadata_hash
+        epoch = group.epoch + (bumps or (has_changed and not is_behind))
+        if epoch != group.epoch or has_changed:
+            turn.persist(ConsumerGroupStored(group.group_id, epoch, metadata_hash))
+        if epoch == group.assignment_epoch:
+            return epoch, caller.target
+        return epoch, self._assign(group, epoch, caller, members, topics, turn)
+
+    def _assign(
+        self,
+        group: ConsumerGroup,
+        epoch: int,
+        caller: _Caller,
+        members: Mapping[str, ConsumerSubscription],
+        topics: Mapping[str, Sequence[KnownTopic]],
+        turn: GroupTurn,
+    ) -> Assignment:
+        previous = {each: group.target(each) for each in members}
+        previous[caller.member_id] = caller.target
+        task = AssignmentTask(
+            {
+                member_id: Consumer(
+                    each.instance_id, frozenset([topic.topic_id for topic in topics[member_id]])
+                )
+                for member_id, each in members.items()
+            },
+            {each.topic_id: each.partition_count for found in topics.values() for each in found},
+            previous,
+        )
+        assignor = preferred_assignor(members, self._settings.consumer_assignors[0])
+        targets = ASSIGNORS[assignor](task)
+        for member_id, target in targets.items():
+            if target != previous[member_id]:
+                turn.persist(TargetStored(group.group_id, member_id, target))
+        turn.persist(TargetEpochStored(group.group_id, epoch))
+        return targets[caller.member_id]
+
+    # Members that go.
+
+    def leave(
+        self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
+    ) -> None:
+        """A member goes, or a static one goes away for a while and keeps what it has."""
+        member_id, instance_id = heartbeat.member_id, heartbeat.instance_id
+        if instance_id is not None:
+            refusal = _static_refusal(group, member_id, instance_id)
+        else:
+            refusal = None if member_id in group.subscriptions else _unknown(group, member_id)
+        if refusal is not None:
+            turn.reply(token, ConsumerHeartbeatReply(*refusal))
+            return
+        if heartbeat.member_epoch == STATIC_LEAVE_EPOCH:
+            away = replace(
+                group.current(member_id),
+                epoch=STATIC_LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                pending_revocation={},
+            )
+            self._timers.cancel(Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id))
+            turn.persist(CurrentStored(group.group_id, member_id, away))
+        else:
+            self.put_out(group, member_id, turn)
+        reply = ConsumerHeartbeatReply(ErrorCode.NONE, None, member_id, heartbeat.member_epoch)
+        turn.reply(token, reply)
+
+    def put_out(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
+        """Remove a member, if it is there. The others are given its partitions when the next of
+        them is heard of."""
+        if member_id not in group.subscriptions:
+            return
+        self._cancel_timers(group, member_id)
+        turn.records.extend(group.member_removals(member_id))
+        epoch = group.epoch + 1
+        turn.persist(ConsumerGroupStored(group.group_id, epoch, group.metadata_hash))
+
+    # Time.
+
+    def loaded(self, group: ConsumerGroup, turn: GroupTurn) -> None:
+        """Members have their timeouts from now on: nobody knows how long ago they were heard of."""
+        for member_id, subscription in group.subscriptions.items():
+            self.expect_heartbeat(group, member_id, turn)
+            if group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+                timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id)
+                self._set_timer(timer, subscription.rebalance_timeout_ms, turn)
+
+    def expect_heartbeat(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
+        """The member was heard of."""
+        timer = Timer(TimerKind.CONSUMER_SESSION, group.group_id, member_id)
+        self._set_timer(timer, self._settings.consumer_session_timeout_ms, turn)
+
+    def _set_timer(self, timer: Timer, within_ms: int, turn: GroupTurn) -> None:
+        self._timers.set(timer, turn.now.monotonic_ms + within_ms)
+
+    def _cancel_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        for kind in (TimerKind.CONSUMER_SESSION, TimerKind.CONSUMER_REBALANCE):
+            self._timers.cancel(Timer(kind, group.group_id, member_id))
+
+
+def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
+    """What is wrong with a request, in Kafka's words."""
+    for value, name in (
+        (heartbeat.group_id, "GroupId"),
+        (heartbeat.instance_id, "InstanceId"),
+        (heartbeat.rack_id, "RackId"),
+    ):
+        if value is not None and not value.strip():
+            return f"{name} can't be empty."
+    epoch = heartbeat.member_epoch
+    if epoch < STATIC_LEAVE_EPOCH:
+        return "MemberEpoch is invalid."
+    if (epoch != JOIN_EPOCH or heartbeat.brings_member_id) and heartbeat.member_id == NO_MEMBER:
+        return "MemberId can't be empty."
+    if epoch == STATIC_LEAVE_EPOCH and heartbeat.instance_id is None:
+        return "InstanceId can't be null."
+    if epoch == JOIN_EPOCH:
+        if heartbeat.rebalance_timeout_ms == NOT_CHANGED_MS:
+            return "RebalanceTimeoutMs must be provided in first request."
+        if heartbeat.owned is None or heartbeat.owned:
+            return "TopicPartitions must be empty when (re-)joining."
+        if heartbeat.topic_names is None and heartbeat.topic_regex is None:
+            return (
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
+                " (re-)joining."
+            )
+    return None
+
+
+def _successor(
+    group: ConsumerGroup, member_id: str, holder: str, instance_id: str
+) -> _Caller | Refusal:
+    """A static member that joins where one of its instance id is known: only if that is away."""
+    current = group.current(holder)
+    if current.epoch != STATIC_LEAVE_EPOCH:
+        return Refusal(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group"
+            f" because the instance id is owned by {holder} member.",
+        )
+    anew = replace(current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    return _Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
+
+
+def _static_refusal(group: ConsumerGroup, member_id: str, instance_id: str) -> Refusal | None:
+    holder = group.static_members.get(instance_id)
+    if holder is None:
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if holder != member_id:
+        return Refusal(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member"
+            f" {holder}.",
+        )
+    return None
+
+
+def _unknown(group: ConsumerGroup, member_id: str) -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        f"Member {member_id} is not a member of group {group.group_id}.",
+    )
+
+
+def _epoch_refusal(heartbeat: ConsumerHeartbeat, current: CurrentAssignment) -> Refusal | None:
+    """Why a member is fenced. The epoch before is accepted where the member has nothing that it was
+    not given: the answer with the newer one may have been lost."""
+    epoch = heartbeat.member_epoch
+    if epoch == current.epoch:
+        return None
+    is_ahead = epoch > current.epoch
+    is_previous = not is_ahead and epoch == current.previous_epoch
+    if is_previous and is_within(heartbeat.owned, current.assigned):
+        return None
+    return Refusal(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {'greater' if is_ahead else 'smaller'} member epoch"
+        f" ({epoch}) than the one known by the group coordinator ({current.epoch}). The member must"
+        " abandon all its partitions and rejoin.",
+    )
+
+
+def _updated(
+    before: ConsumerSubscription | None, heartbeat: ConsumerHeartbeat
+) -> ConsumerSubscription:
+    old = before or ConsumerSubscription(None, None, "", "", (), None, NOT_CHANGED_MS, None)
+    names, regex = heartbeat.topic_names, heartbeat.topic_regex
+    timeout_ms = heartbeat.rebalance_timeout_ms
+    return ConsumerSubscription(
+        heartbeat.instance_id if heartbeat.instance_id is not None else old.instance_id,
+        heartbeat.rack_id if heartbeat.rack_id is not None else old.rack_id,
+        heartbeat.client_id,
+        heartbeat.client_host,
+        old.topic_names if names is None else tuple(sorted(set(names))),
+        # An empty expression takes back the one before.
+        old.topic_regex if regex is None else regex or None,
+        old.rebalance_timeout_ms if timeout_ms == NOT_CHANGED_MS else timeout_ms,
+        heartbeat.server_assignor if heartbeat.server_assignor is not None else old.server_assignor,
+    )
+
+
+def _subscribes_anew(before: ConsumerSubscription | None, after: ConsumerSubscription) -> bool:
+    if before is None:
+        return bool(after.topic_names) or after.topic_regex is not None
+    return (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex)
+
+
+def _hash(topics: Mapping[str, Sequence[KnownTopic]]) -> int:
+    """Tells whether subscribed topics have come, gone, grown or been created anew; 0 for none."""
+    known = {each.topic_id: each for found in topics.values() for each in found}
+    if not known:
+        return 0
+    digest = blake2b(digest_size=_HASH_BYTES)
+    for topic_id, topic in sorted(known.items()):
+        digest.update(topic_id.bytes + topic.partition_count.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True)
