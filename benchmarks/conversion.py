@@ -1,4 +1,4 @@
-"""CPU time of turning record batches into rows and rows into batches, in this process alone."""
+"""CPU time of turning record batches into segments and segments into batches, in this process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ import struct
 import time
 from collections.abc import Callable
 from typing import NamedTuple
+from uuid import UUID
 
+from tidelog.identifiers import TopicPartition
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.row_arrays import integers_of
 from tidelog.records.row_decoding import decode_rows
 from tidelog.records.row_encoding import encode_rows
+from tidelog.storage.segment_index import SegmentIndex
+from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
 
 GB = 1_000_000_000
+_TOPIC_ID, _SEGMENT_ID = UUID(int=1), UUID(int=2)
+_DIFFERENT_BATCHES_MAX = 1000
+"""More take longer to make than to measure; fewer would compress too well."""
 _RUNS = 3
 """The least of some runs: what else the machine does can only add."""
 
@@ -39,7 +46,27 @@ class Conversion(NamedTuple):
     """CPU seconds for a GB of values, one way each."""
 
     decode_seconds_a_gb: float
+    """Batches to rows."""
+    write_seconds_a_gb: float
+    """Rows to a segment."""
+    read_seconds_a_gb: float
+    """A segment to rows, of the columns that a consumer is sent."""
     encode_seconds_a_gb: float
+    """Rows to batches."""
+    stored_bytes_a_byte: float
+    """Of the segment, for each byte of values."""
+    log_bytes_a_byte: float
+    """Of the batches that it was made of."""
+
+    @property
+    def roll_seconds_a_gb(self) -> float:
+        """Batches to a segment."""
+        return self.decode_seconds_a_gb + self.write_seconds_a_gb
+
+    @property
+    def fetch_seconds_a_gb(self) -> float:
+        """A segment to batches."""
+        return self.read_seconds_a_gb + self.encode_seconds_a_gb
 
 
 SHAPES = (
@@ -70,13 +97,38 @@ def measure_conversion(shape: ConversionShape, total_bytes: int) -> Conversion:
         for _ in decode_rows(buffer):
             pass
 
-    return Conversion(cpu_seconds(decode) * GB / raw_bytes, cpu_seconds(encode) * GB / raw_bytes)
+    def write() -> WrittenSegment:
+        writer = SegmentWriter(TopicPartition(_TOPIC_ID, 0), 0)
+        for rows in slices:
+            writer.write(rows)
+        return writer.finish(batches * shape.batch_records, _SEGMENT_ID)
+
+    segment = write()
+    data = memoryview(b"".join(segment.pieces))
+
+    def read() -> None:
+        index = SegmentIndex("segment", len(data), data[-segment.segment.tail_bytes :])
+        for group in range(index.groups):
+            wanted = index.byte_range(group, group)
+            index.decode(
+                group, group, wanted.start, data[wanted.start : wanted.start + wanted.length]
+            )
+
+    scale = GB / raw_bytes
+    return Conversion(
+        cpu_seconds(decode) * scale,
+        cpu_seconds(write) * scale,
+        cpu_seconds(read) * scale,
+        cpu_seconds(encode) * scale,
+        len(data) / raw_bytes,
+        len(buffer) / raw_bytes,
+    )
 
 
 def log_of(shape: ConversionShape, batches: int) -> bytes:
     """A log of that many batches at consecutive offsets; a few different ones in turn."""
     chance = random.Random(0)
-    different = [_batch(shape, chance) for _ in range(min(batches, 16))]
+    different = [_batch(shape, chance) for _ in range(min(batches, _DIFFERENT_BATCHES_MAX))]
     stamped = []
     for index in range(batches):
         batch = bytearray(different[index % len(different)])
@@ -85,7 +137,7 @@ def log_of(shape: ConversionShape, batches: int) -> bytes:
     return b"".join(stamped)
 
 
-def cpu_seconds(work: Callable[[], None]) -> float:
+def cpu_seconds(work: Callable[[], object]) -> float:
     """The process's CPU time of one run."""
     spent = []
     for _ in range(_RUNS):

@@ -144,15 +144,20 @@ def _scale(scale: Scale) -> list[str]:
 
 def _conversion(rows: Sequence[tuple[ConversionShape, Conversion]]) -> list[str]:
     lines = [
-        "## Record batches to rows and back, CPU s/GB of values, without a broker",
+        "## Record batches to segments and back, CPU s/GB of values, without a broker",
         "",
-        "| records | batches to rows | rows to batches |",
-        "|---|---|---|",
+        "| records | batches to rows | rows to segment | sum | segment to rows | rows to batches |"
+        " sum | batches, bytes a byte | segment, bytes a byte |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for shape, found in rows:
-        lines.append(
-            f"| {shape.label} | {found.decode_seconds_a_gb:.1f} | {found.encode_seconds_a_gb:.1f} |"
+        seconds = (
+            *(found.decode_seconds_a_gb, found.write_seconds_a_gb, found.roll_seconds_a_gb),
+            *(found.read_seconds_a_gb, found.encode_seconds_a_gb, found.fetch_seconds_a_gb),
         )
+        cells = [shape.label, *(f"{value:.1f}" for value in seconds)]
+        cells += [f"{found.log_bytes_a_byte:.2f}", f"{found.stored_bytes_a_byte:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
