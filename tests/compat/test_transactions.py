@@ -1,0 +1,241 @@
+"""Exactly once through foreign clients, unmodified: a worker moves records from one topic to two
+others in transactions, aborts some on purpose, and dies, as the broker does, at any moment."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.broker_view import check_sequences, group_offsets, partition_view
+from tests.compat.clients import PROGRAMS
+from tidelog.client.groups import Place
+from tidelog.client.operations import Isolation
+from tidelog.localstack.broker_process import BrokerProcess, log_tail
+from tidelog.localstack.kafka import java_command
+
+pytestmark = pytest.mark.compat
+
+SETTINGS = {"group.initial.rebalance.delay.ms": 0, "transaction.partition.verification.enable": "true"}
+SOURCE, LEFT, RIGHT = "source", "left", "right"
+PARTITIONS = 2
+SECONDS_MAX = 60.0
+WAVE_RECORDS = 60
+KILLS = ("broker", "worker", "broker", "both", "worker", "broker", "both")
+RESTARTS_MAX = 20
+
+
+def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.01)
+
+
+class Worker:
+    """A process that says, a word a line, how far it has come. It is started again whenever it ends
+    by itself: libraries give up after errors that they call fatal."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._command = command
+        self._log_path = folder / "worker.log"
+        self.words: Counter[str] = Counter()
+        self.gave_up = 0
+        self._process: subprocess.Popen[str]
+        self._reader: threading.Thread
+        self.start()
+
+    def start(self) -> None:
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._reader = threading.Thread(target=self._read, args=(self._process,))
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.words[line.strip()] += 1
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Until the worker, or what follows of its work, has come so far."""
+
+        def holds() -> bool:
+            if self._process.poll() is not None:
+                self.gave_up += 1
+                assert self.gave_up <= RESTARTS_MAX, log_tail(self._log_path)
+                self.kill()
+                self.start()
+            return condition()
+
+        until(holds, lambda: f"{self.words}\n{log_tail(self._log_path)}")
+
+
+class Stage:
+    """A broker that can be killed and started again on the same bucket and port, its topics, and
+    what was put into the first of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "bucket").mkdir()
+        self.broker = self._start("127.0.0.1:0")
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        topics = [NewTopic(name, num_partitions=PARTITIONS) for name in (SOURCE, LEFT, RIGHT)]
+        for future in admin.create_topics(topics).values():
+            future.result(30)
+        self.inputs = 0
+
+    def _start(self, listen: str) -> BrokerProcess:
+        url = f"file://{self._folder / 'bucket'}"
+        return BrokerProcess.start(
+            url, self._folder / "broker.log", settings=SETTINGS, listen=listen
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.kafka
+
+    def kill(self) -> None:
+        self.broker.kill()
+
+    def start_again(self) -> None:
+        self.broker = self._start(self.broker.kafka)
+
+    def feed(self, count: int) -> None:
+        """So many more records, numbered on, in turn into the partitions."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        for number in range(self.inputs, self.inputs + count):
+            producer.produce(SOURCE, b"%d" % number, partition=number % PARTITIONS)
+        assert producer.flush(30) == 0
+        self.inputs += count
+
+    def sources(self) -> dict[Place, int]:
+        """Where the source ends."""
+        return {
+            Place(SOURCE, p): len(range(p, self.inputs, PARTITIONS)) for p in range(PARTITIONS)
+        }
+
+    def outputs(self, topic: str) -> list[int]:
+        """The inputs whose outputs a read_committed reader sees in a topic, in ascending order."""
+        return sorted(
+            int(value.split(b":")[0])
+            for p in range(PARTITIONS)
+            for value in partition_view(self.bootstrap, topic, p).values
+        )
+
+    def check_that_offsets_agree(self, group: str) -> None:
+        """The committed outputs are those of the inputs below the group's offsets, no others. A
+        transaction that was decided meanwhile is looked at again."""
+        while True:
+            offsets = group_offsets(self.bootstrap, group)
+            left, right = self.outputs(LEFT), self.outputs(RIGHT)
+            if offsets == group_offsets(self.bootstrap, group):
+                break
+        expected = sorted(
+            number
+            for place, offset in offsets.items()
+            for number in range(place.partition, offset * PARTITIONS, PARTITIONS)
+        )
+        assert left == expected
+        assert right == expected
+
+
+@contextmanager
+def stage_in(folder: Path) -> Iterator[Stage]:
+    stage = Stage(folder)
+    try:
+        yield stage
+    finally:
+        stage.kill()
+
+
+def worker_command(library: str, bootstrap: str, lib: Path | None) -> list[str]:
+    arguments = [bootstrap, f"worker-{library}", SOURCE, LEFT, RIGHT]
+    if lib is not None:
+        return java_command(lib, str(PROGRAMS / "TransformWorker.java"), arguments)
+    return [sys.executable, "-m", "tests.compat.transform_worker", library, *arguments]
+
+
+def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:
+    """All that confluent-kafka's reader gets of a topic."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    values, ended = [], set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None, f"{len(values)} of {count}"
+        if message.error():
+            ended.add(message.partition())
+        else:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+@pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka", "java"])
+def test_each_input_has_its_outputs_once_whoever_is_killed(
+    tmp_path: Path, library: str, request: pytest.FixtureRequest
+) -> None:
+    lib = request.getfixturevalue("kafka_lib") if library == "java" else None
+    chance = random.Random(f"kills of {library}")
+    group = f"worker-{library}"
+    with stage_in(tmp_path) as stage:
+        worker = Worker(worker_command(library, stage.bootstrap, lib), tmp_path)
+        try:
+            for victim in KILLS:
+                stage.feed(WAVE_RECORDS)
+                word = chance.choice(["sent", "offsets", "committed", "aborted"])
+                wanted = worker.words[word] + chance.randrange(1, 4)
+                worker.wait_for(lambda w=word, n=wanted: worker.words[w] >= n)
+                if victim != "worker":
+                    stage.kill()
+                if victim != "broker":
+                    worker.kill()
+                if victim != "worker":
+                    stage.start_again()
+                if victim != "broker":
+                    stage.check_that_offsets_agree(group)
+                    worker.start()
+            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+        finally:
+            worker.kill()
+        stage.check_that_offsets_agree(group)
+        expected = list(range(stage.inputs))
+        bootstrap = stage.bootstrap
+        for topic in (LEFT, RIGHT):
+            committed = read(bootstrap, topic, "read_committed", len(expected))
+            assert sorted(int(v.split(b":")[0]) for v in committed) == expected
+            assert all(v.endswith(b":committed") for v in committed)
+            everything = read(bootstrap, topic, "read_uncommitted", len(expected))
+            assert len([v for v in everything if v.endswith(b":aborted")]) >= worker.words["aborted"]
+            assert not set(committed) - set(everything)
+            for p in range(PARTITIONS):
+                view = partition_view(bootstrap, topic, p, Isolation.READ_UNCOMMITTED)
+                assert check_sequences(view.batches) == len(view.records)
+        print(worker.words, "gave up", worker.gave_up)

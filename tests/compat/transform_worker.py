@@ -1,0 +1,277 @@
+"""A worker that moves records from one topic to two others in transactions, every third of which it
+aborts on purpose; a process of its own, to be killed at any moment.
+
+    python -m tests.compat.transform_worker LIBRARY BOOTSTRAP NAME SOURCE LEFT RIGHT
+
+It says on its standard output what it has done, a word a line: ready, sent, offsets, committed,
+aborted. `NAME` is its transactional id, its group and its member of that group. An error that the
+library calls abortable aborts the transaction; any other one ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AioTopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from kafka.structs import OffsetAndMetadata
+
+BATCH_RECORDS_MAX = 5
+ABORTED_EVERY = 3
+SESSION_TIMEOUT_MS = 10_000
+
+
+class Job(NamedTuple):
+    """What is moved where, on whose behalf."""
+
+    bootstrap: str
+    name: str
+    source: str
+    left: str
+    right: str
+
+
+def say(word: str) -> None:
+    """Tell whoever watches."""
+    print(word, flush=True)
+
+
+class Turns:
+    """Which transaction it is, and what is to become of it."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def next(self) -> bool:
+        """Begin the next one; whether it is to be committed."""
+        self._number += 1
+        return self._number % ABORTED_EVERY != 0
+
+    def output(self, value: bytes, *, commits: bool) -> bytes:
+        """The derived record: the input, which attempt this is, what is to become of it."""
+        fate = "committed" if commits else "aborted"
+        return b"%s:%d.%d:%s" % (value, os.getpid(), self._number, fate.encode())
+
+
+def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
+    """The partitions that a record's outputs go to: of either topic, each has two."""
+    number = int(value)
+    yield job.left, number % 2
+    yield job.right, number // 2 % 2
+
+
+# confluent-kafka.
+
+
+def confluent(job: Job) -> NoReturn:
+    """Through librdkafka."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "group.id": job.name,
+            "group.instance.id": job.name,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "reconnect.backoff.max.ms": 500,
+            "metadata.recovery.strategy": "none",
+        }
+    )
+    producer = Producer(
+        {
+            "bootstrap.servers": job.bootstrap,
+            "transactional.id": job.name,
+            "linger.ms": 0,
+            "reconnect.backoff.max.ms": 500,
+            "metadata.recovery.strategy": "none",
+        }
+    )
+    producer.init_transactions(60)
+    consumer.subscribe([job.source])
+    say("ready")
+    turns = Turns()
+    while True:
+        found = consumer.consume(BATCH_RECORDS_MAX, timeout=0.2)
+        values = [(m.topic(), m.partition(), m.offset(), m.value()) for m in found if not m.error()]
+        if not values:
+            continue
+        commits = turns.next()
+        try:
+            producer.begin_transaction()
+            for _, _, _, value in values:
+                for topic, partition in derived(job, value):
+                    output = turns.output(value, commits=commits)
+                    producer.produce(topic, output, partition=partition)
+            producer.flush(60)
+            say("sent")
+            producer.send_offsets_to_transaction(
+                [TopicPartition(t, p, o + 1) for t, p, o, _ in last_of_each(values)],
+                consumer.consumer_group_metadata(),
+            )
+            say("offsets")
+            if commits:
+                _repeat(producer.commit_transaction)
+                say("committed")
+                continue
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            print(f"aborting: {error}", file=sys.stderr, flush=True)
+        _repeat(producer.abort_transaction)
+        say("aborted")
+        for place in first_of_each(values):
+            consumer.seek(TopicPartition(*place[:3]))
+
+
+def _repeat(call: Callable[[], None]) -> None:
+    """The same call again as long as the library says that it may be repeated."""
+    while True:
+        try:
+            call()
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
+
+
+Place = tuple[str, int, int, bytes]
+
+
+def last_of_each(found: Sequence[Place]) -> list[Place]:
+    """The last record of each partition."""
+    return list({each[:2]: each for each in found}.values())
+
+
+def first_of_each(found: Sequence[Place]) -> list[Place]:
+    """The first record of each partition."""
+    return list({each[:2]: each for each in reversed(found)}.values())
+
+
+# kafka-python.
+
+
+def kafka_python(job: Job) -> NoReturn:
+    """Through kafka-python, which calls no error abortable."""
+    consumer = KafkaConsumer(
+        job.source,
+        bootstrap_servers=job.bootstrap,
+        group_id=job.name,
+        group_instance_id=job.name,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        reconnect_backoff_max_ms=500,
+    )
+    producer = KafkaProducer(
+        bootstrap_servers=job.bootstrap, transactional_id=job.name, reconnect_backoff_max_ms=500
+    )
+    producer.init_transactions()
+    say("ready")
+    turns = Turns()
+    while True:
+        polled = consumer.poll(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
+        found = [(m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each]
+        if not found:
+            continue
+        commits = turns.next()
+        producer.begin_transaction()
+        sent = [
+            producer.send(topic, turns.output(value, commits=commits), partition=partition)
+            for _, _, _, value in found
+            for topic, partition in derived(job, value)
+        ]
+        producer.flush()
+        for future in sent:
+            future.get(60)
+        say("sent")
+        producer.send_offsets_to_transaction(
+            {
+                PyTopicPartition(t, p): OffsetAndMetadata(o + 1, "", -1)
+                for t, p, o, _ in last_of_each(found)
+            },
+            consumer.group_metadata(),
+        )
+        say("offsets")
+        if commits:
+            producer.commit_transaction()
+            say("committed")
+        else:
+            producer.abort_transaction()
+            say("aborted")
+            for t, p, o, _ in first_of_each(found):
+                consumer.seek(PyTopicPartition(t, p), o)
+
+
+# aiokafka.
+
+
+async def aiokafka(job: Job) -> NoReturn:
+    """Through aiokafka, which calls no error abortable."""
+    consumer = AIOKafkaConsumer(
+        job.source,
+        bootstrap_servers=job.bootstrap,
+        group_id=job.name,
+        group_instance_id=job.name,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=job.bootstrap, transactional_id=job.name)
+    await producer.start()
+    await consumer.start()
+    say("ready")
+    turns = Turns()
+    while True:
+        polled = await consumer.getmany(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
+        found = [(m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each]
+        if not found:
+            continue
+        commits = turns.next()
+        await producer.begin_transaction()
+        sent = [
+            await producer.send(topic, turns.output(value, commits=commits), partition=partition)
+            for _, _, _, value in found
+            for topic, partition in derived(job, value)
+        ]
+        await asyncio.gather(*sent)
+        say("sent")
+        await producer.send_offsets_to_transaction(
+            {AioTopicPartition(t, p): o + 1 for t, p, o, _ in last_of_each(found)}, job.name
+        )
+        say("offsets")
+        if commits:
+            await producer.commit_transaction()
+            say("committed")
+        else:
+            await producer.abort_transaction()
+            say("aborted")
+            for t, p, o, _ in first_of_each(found):
+                consumer.seek(AioTopicPartition(t, p), o)
+
+
+def main(library: str, *arguments: str) -> NoReturn:
+    """Run until killed."""
+    job = Job(*arguments)
+    match library:
+        case "confluent-kafka":
+            confluent(job)
+        case "kafka-python":
+            kafka_python(job)
+        case "aiokafka":
+            asyncio.run(aiokafka(job))
+    raise SystemExit(f"no such library: {library}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
