@@ -337,6 +337,7 @@ class Broker:
             self.incarnation,
             wal_settings,
             self._durable,
+            self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
         log_writer = LogWriter(self.wal)

@@ -22,7 +22,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "wal.object.max.bytes",
         Kind.INT,
         8 * MIB,
-        64 * 1024,
+        1,
         "The size at which a WAL object is uploaded without waiting.",
     ),
     _own("wal.uploads.in.flight.max", Kind.INT, 4, 1, "WAL objects that are uploaded at a time."),
