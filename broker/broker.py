@@ -31,7 +31,7 @@ from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import WalCollector
+from tidelog.broker.layer_metrics import SnapshotCollector, WalCollector
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
@@ -177,6 +177,7 @@ class Broker:
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
         found += [str(p.fault) for p in list(self.partitions) if p.fault is not None]
+        found += map(str, self.coordinators.faults())
         return found
 
     # Life.
@@ -285,6 +286,7 @@ class Broker:
                 },
             )
             await self._stopping.wait()
+            await self._last_snapshots()
             # Joins that wait for other members, and fetches for records, would hold up the end.
             self.coordinators.close()
             self.fetcher.close()
@@ -346,6 +348,7 @@ class Broker:
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
             self.partitions,
+            self._store,
             self.wal,
             log_writer,
             self._reader,
@@ -356,6 +359,7 @@ class Broker:
             self._crash_points,
         )
         self.admissions = Admissions(self.coordinators, self.clock)
+        self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self._openings = Openings(self.metadata, self.clock, self.incarnation)
@@ -388,6 +392,16 @@ class Broker:
             await self._checkpointer.checkpoint()
         except StoreError as error:
             logger.warning("the last checkpoint could not be written", extra={"why": str(error)})
+
+    async def _last_snapshots(self) -> None:
+        """Save the successor more time. Without them, it replays more of the coordinators' logs."""
+        try:
+            async with asyncio.timeout(self._settings.integer("shutdown.timeout.ms") / 1000):
+                await self.coordinators.snapshot()
+        except TimeoutError:
+            logger.warning("there was no time for the last snapshots")
+        except StoreError as error:
+            logger.warning("a last snapshot could not be written", extra={"why": str(error)})
 
     async def _farewell(self) -> None:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""

@@ -166,12 +166,12 @@ class Fetcher:
         if read.code is not ErrorCode.NONE:
             return
         read.leader_epoch = log.leader_epoch
-        if not log.log_start <= target.fetch_offset <= log.next_offset:
+        if not partition.first_offset <= target.fetch_offset <= log.next_offset:
             read.code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
         read.high_watermark = log.high_watermark
         read.last_stable_offset = log.last_stable_offset
-        read.log_start = log.log_start
+        read.log_start = partition.first_offset
         committed = isolation is Isolation.READ_COMMITTED
         upper = log.last_stable_offset if committed else log.high_watermark
         if (room > 0 or at_least_one) and target.fetch_offset < upper:

@@ -1,4 +1,4 @@
-"""What the layers below the broker count, as Prometheus families: the store and the WAL."""
+"""What the layers below the broker count, as Prometheus families: the store, the WAL, snapshots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidelog.coordinator.snapshots import SnapshotMetrics
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
 from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
 
@@ -67,6 +68,35 @@ class WalCollector(Collector):
             "Time from a WAL object's upload to its confirmation.",
             buckets=cumulative(PUT_SECONDS_BOUNDS, metrics.put_seconds_buckets),
             sum_value=metrics.put_seconds_sum,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class SnapshotCollector(Collector):
+    """The snapshots of the coordinators' states."""
+
+    def __init__(self, metrics: SnapshotMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        metrics = self._metrics
+        yield _counter(
+            "tidelog_state_snapshots", "Snapshots of coordinators' states.", metrics.written
+        )
+        yield _counter("tidelog_state_snapshot_bytes", "Bytes of them.", metrics.bytes)
+        yield _counter(
+            "tidelog_state_snapshot_seconds",
+            "Time from their capture until they were durable.",
+            metrics.seconds,
+        )
+        yield _counter(
+            "tidelog_state_snapshot_failures",
+            "Snapshots that could not be written and are tried again.",
+            metrics.failures,
         )
 
     def describe(self) -> Iterable[Metric]:

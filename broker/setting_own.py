@@ -41,6 +41,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
     ),
     _own(
+        "coordinator.snapshot.interval.records",
+        Kind.INT,
+        10_000,
+        1,
+        "Records that a coordinator writes between snapshots of its state, or as many as the state"
+        " has rows if that is more: what it has to read again at most when it starts.",
+    ),
+    _own(
         "tail.cache.bytes",
         Kind.LONG,
         128 * MIB,
