@@ -256,6 +256,33 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
     run(story)
 
 
+def test_a_producer_goes_on_whose_additions_were_lost_with_the_broker() -> None:
+    """They are answered before they are durable (H2), and a refusal of what was told to be added
+    ends producers of the first version, whose protocol has no error for it."""
+
+    async def story() -> None:
+        here = world()
+        async with serving(here) as broker:
+            await broker.create_topic()
+            await find(broker, GROUP, 0)
+            producer = TransactionalClient(broker, version=FIRST)
+            await producer.init()
+            await producer.send(b"a")
+            await producer.commit()
+        # What was answered and is lost looks to the successor as if it had never been.
+        async with serving(here) as broker:
+            producer.broker = broker
+            assert await producer.send(b"b", adds=False) is OK
+            assert await producer.commit_offset(3, adds=False) is OK
+            assert await producer.commit() is OK
+            assert await read(broker) == [b"a", b"b"]
+            assert await committed_offset(broker) == 3
+            abortable = ErrorCode.TRANSACTION_ABORTABLE
+            assert await producer.send(b"c", adds=False) is abortable
+
+    run(story)
+
+
 @both_versions
 def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
     async def story() -> None:

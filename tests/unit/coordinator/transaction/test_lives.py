@@ -275,6 +275,37 @@ def test_an_addition_is_answered_at_once_to_a_producer_and_when_durable_to_a_lea
     assert world.replies[waiting[1]] == AddReply(NONE, 1)
 
 
+def test_additions_that_were_lost_with_a_coordinator_are_made_again_when_verified() -> None:
+    """Producers of the first version are told of them before they are durable, and take the
+    refusal of what follows for an error that no producer survives."""
+    world = TransactionWorld()
+    producer = world.begin()
+    world.add(producer, P)
+    world.end(producer, commit=True)
+    world.settle(world.markers[0])
+    world.flushes = False
+    assert world.add(producer, P, Q).error is NONE
+    world.crash()
+    world.flushes = True
+    assert world.transaction.state is TransactionState.COMPLETE_COMMIT
+    assert world.verify(producer, P) == VerifyReply(NONE, 2)
+    assert world.verify(producer, Q) == VerifyReply(NONE, 2)
+    assert world.transaction.partitions == {P, Q}
+    assert world.end(producer, commit=True).error is NONE
+    # From here on the coordinator knows of every addition.
+    world.settle(world.markers[-1])
+    assert world.verify(producer, P) == VerifyReply(NONE, 2, frozenset({P}))
+
+
+def test_lost_additions_are_not_made_again_for_whom_another_producer_has_fenced() -> None:
+    world = TransactionWorld()
+    old = world.begin()
+    world.crash()
+    new = world.begin()
+    assert world.verify(old, P).error is FENCED
+    assert world.verify(new, P) == VerifyReply(NONE, 0, frozenset({P}))
+
+
 def test_a_refusal_waits_until_what_it_rests_on_is_durable() -> None:
     world = TransactionWorld()
     old = world.begin()
