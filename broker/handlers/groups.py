@@ -161,7 +161,10 @@ async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
     try:
         reply = await reply_of(HeartbeatReply, asked)
     except CoordinatorRefused as error:
-        reply = HeartbeatReply(error.code)
+        # As Kafka does: who was a member before may well be one when the group is there again, and
+        # there are members that take the error for the end of theirs.
+        loads = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        reply = HeartbeatReply(ErrorCode.NONE if loads else error.code)
     return HeartbeatResponse(error_code=reply.error)
 
 

@@ -230,6 +230,29 @@ def test_a_member_lives_in_every_version(version: int) -> None:
     run(story)
 
 
+def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
+    """As in Kafka: a member need not take the error for the end of its membership."""
+
+    async def story() -> None:
+        here = world()
+        async with here.broker() as broker:
+            joined = await enter(broker)
+        async with here.broker() as broker:
+            group = broker.broker.coordinators.groups.find(GROUP)
+            assert group.state is RuntimeState.LOADING
+            request = HeartbeatRequest(
+                group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+            )
+            assert (await ask(broker, heartbeat, request, 4)).error_code == ErrorCode.NONE
+            # Whoever is no member hears of it when that is known.
+            request.member_id = "nobody"
+            await ready(broker)
+            beat = await ask(broker, heartbeat, request, 4)
+            assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(story)
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_groups_are_described_listed_and_deleted_in_every_version(version: int) -> None:
     async def story() -> None:
