@@ -82,6 +82,7 @@ def confluent(job: Job) -> NoReturn:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "reconnect.backoff.max.ms": 500,
+            # Else librdkafka 2.16 may wait for ever for a coordinator that was away (its issue 5511).
             "metadata.recovery.strategy": "none",
         }
     )
@@ -180,7 +181,9 @@ def kafka_python(job: Job) -> NoReturn:
     turns = Turns()
     while True:
         polled = consumer.poll(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
-        found = [(m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each]
+        found = [
+            (m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each
+        ]
         if not found:
             continue
         commits = turns.next()
@@ -234,7 +237,9 @@ async def aiokafka(job: Job) -> NoReturn:
     turns = Turns()
     while True:
         polled = await consumer.getmany(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
-        found = [(m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each]
+        found = [
+            (m.topic, m.partition, m.offset, m.value) for each in polled.values() for m in each
+        ]
         if not found:
             continue
         commits = turns.next()
