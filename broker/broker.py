@@ -31,7 +31,7 @@ from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import SnapshotCollector, WalCollector
+from tidelog.broker.layer_metrics import ReadCollector, SnapshotCollector, WalCollector
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
@@ -60,6 +60,7 @@ from tidelog.records.rules import Limits
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.read_cache import ReadCache
 from tidelog.wal.recovery import recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.tail_cache import TailCache
@@ -115,8 +116,9 @@ class Broker:
             settings.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
-        self._cache = TailCache(settings.integer("tail.cache.bytes"))
-        self._reader = LogReader(store, self._cache)
+        self._tail = TailCache(settings.integer("tail.cache.bytes"))
+        self._read_cache = ReadCache(settings.integer("read.cache.bytes"))
+        self._reader = LogReader(store, self._tail, self._read_cache)
         self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
         self.offset_lookup = OffsetLookup(self._reader, offload)
         self._is_serving = False
@@ -176,7 +178,7 @@ class Broker:
         found = []
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
-        found += [str(p.fault) for p in list(self.partitions) if p.fault is not None]
+        found += [str(p.fault) for p in self.partitions.faulty]
         found += map(str, self.coordinators.faults())
         return found
 
@@ -219,6 +221,7 @@ class Broker:
                 tasks.create_task(self._cancel_start_on_stop(serving))
         finally:
             await server.abort()
+            await self._reader.close()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
@@ -342,7 +345,9 @@ class Broker:
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        log_writer = LogWriter(self.wal)
+        reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
+        self.metrics.registry.register(reading)
+        log_writer = LogWriter(self.wal, self.partitions.checkpointed)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
@@ -368,13 +373,13 @@ class Broker:
             self.clock,
             self._offload,
             self.wal,
-            self.partitions.opened_logs,
+            self.partitions.checkpointed,
             wal_settings.checkpoint_interval_bytes,
         )
 
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
-        self._cache.put(slot.key, slot.data)
+        self._tail.put(slot.key, slot.data)
         for advance in slot.advances:
             hosted = self.partitions.get(advance.partition)
             if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
@@ -416,8 +421,7 @@ class Broker:
             await self.clock.sleep(PRODUCER_EXPIRY_SECONDS)
             expiration_ms = self._settings.integer("producer.id.expiration.ms")
             now_ms = self.clock.time_ms()
-            for partition in list(self.partitions):
-                partition.log.expire_producers(now_ms, expiration_ms)
+            self.partitions.producers.expire(now_ms, expiration_ms)
 
     # Settings that may be altered while we run.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tidelog.broker.log_reader import LOADS_AT_ONCE_MAX, LogReader
+from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition
 from tidelog.coordinator.decision import BatchProducer
@@ -17,6 +17,8 @@ from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.writer import WalWriter
+
+_EXTENTS_AT_ONCE = 16
 
 
 class InternalPartition:
@@ -96,8 +98,8 @@ class InternalPartition:
                 f"what is stored of {self._partition} begins at offset {begins_at}, and no snapshot"
                 f" of its state reaches further than {offset}",
             )
-        for start in range(0, len(extents), LOADS_AT_ONCE_MAX):
-            group = extents[start : start + LOADS_AT_ONCE_MAX]
+        for start in range(0, len(extents), _EXTENTS_AT_ONCE):
+            group = extents[start : start + _EXTENTS_AT_ONCE]
             loaded = await self._reader.load(group)
             for extent in group:
                 data = loaded[(extent.key, extent.position)]

@@ -56,6 +56,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "Memory for the newest batches, from which consumers at the end of the log are served.",
     ),
     _own(
+        "read.cache.bytes",
+        Kind.LONG,
+        64 * MIB,
+        0,
+        "Memory for what was read back from WAL objects, for readers behind the newest batches:"
+        " shared between them, and read ahead of them up to a half.",
+    ),
+    _own(
         "decompressed.bytes.max",
         Kind.INT,
         100 * MIB,
