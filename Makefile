@@ -40,7 +40,7 @@ venv: .venv/.installed-test ## Create .venv with everything that `test` and `dem
 
 .PHONY: demo
 demo: venv ## Real flights through a broker that is killed; two topics derived exactly once
-	@$(PY) scripts/demo.py
+	@$(PY) -m scripts.demo
 
 ##@ Check
 .PHONY: test

@@ -26,11 +26,11 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from demo_derive import Derived, Supervisor
-from demo_derive import check as check_derived
-from demo_derive import create_topics as create_derived_topics
-from demo_derive import report as report_derived
 
+from scripts.demo_derive import Derived, Supervisor
+from scripts.demo_derive import check as check_derived
+from scripts.demo_derive import create_topics as create_derived_topics
+from scripts.demo_derive import report as report_derived
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import free_ports
 

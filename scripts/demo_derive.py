@@ -18,8 +18,10 @@ from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from demo_worker import CARRIERS, DELAYS, GROUP, derive
 
+from scripts.demo_worker import CARRIERS, DELAYS, GROUP, derive
+
+ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 ROW_HEADER = "row"
 WORKER_KILLS = (0.15, 0.45, 0.75)
@@ -86,12 +88,7 @@ class Supervisor:
     def __init__(
         self, bootstrap: str, topics: Sequence[str], log: Path, broker: Broker, derived: Derived
     ) -> None:
-        self._command = [
-            sys.executable,
-            str(Path(__file__).with_name("demo_worker.py")),
-            bootstrap,
-            *topics,
-        ]
+        self._command = [sys.executable, "-m", "scripts.demo_worker", bootstrap, *topics]
         self._log = log
         self._broker = broker
         self._derived = derived
@@ -131,7 +128,7 @@ class Supervisor:
     def _start(self) -> subprocess.Popen[str]:
         with self._log.open("ab") as log:
             self._worker = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=log, text=True
+                self._command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
             )
         return self._worker
 
