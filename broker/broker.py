@@ -31,7 +31,7 @@ from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import WalCollector
+from tidelog.broker.layer_metrics import ReadCollector, SnapshotCollector, WalCollector
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
@@ -60,6 +60,7 @@ from tidelog.records.rules import Limits
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.read_cache import ReadCache
 from tidelog.wal.recovery import recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.tail_cache import TailCache
@@ -115,8 +116,9 @@ class Broker:
             settings.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
-        self._cache = TailCache(settings.integer("tail.cache.bytes"))
-        self._reader = LogReader(store, self._cache)
+        self._tail = TailCache(settings.integer("tail.cache.bytes"))
+        self._read_cache = ReadCache(settings.integer("read.cache.bytes"))
+        self._reader = LogReader(store, self._tail, self._read_cache)
         self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
         self.offset_lookup = OffsetLookup(self._reader, offload)
         self._is_serving = False
@@ -177,6 +179,7 @@ class Broker:
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
         found += [str(p.fault) for p in list(self.partitions) if p.fault is not None]
+        found += map(str, self.coordinators.faults())
         return found
 
     # Life.
@@ -218,6 +221,7 @@ class Broker:
                 tasks.create_task(self._cancel_start_on_stop(serving))
         finally:
             await server.abort()
+            await self._reader.close()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
@@ -285,6 +289,7 @@ class Broker:
                 },
             )
             await self._stopping.wait()
+            await self._last_snapshots()
             # Joins that wait for other members, and fetches for records, would hold up the end.
             self.coordinators.close()
             self.fetcher.close()
@@ -337,14 +342,18 @@ class Broker:
             self.incarnation,
             wal_settings,
             self._durable,
+            self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
+        reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
+        self.metrics.registry.register(reading)
         log_writer = LogWriter(self.wal)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
             self.partitions,
+            self._store,
             self.wal,
             log_writer,
             self._reader,
@@ -355,6 +364,7 @@ class Broker:
             self._crash_points,
         )
         self.admissions = Admissions(self.coordinators, self.clock)
+        self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self._openings = Openings(self.metadata, self.clock, self.incarnation)
@@ -369,7 +379,7 @@ class Broker:
 
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
-        self._cache.put(slot.key, slot.data)
+        self._tail.put(slot.key, slot.data)
         for advance in slot.advances:
             hosted = self.partitions.get(advance.partition)
             if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
@@ -387,6 +397,16 @@ class Broker:
             await self._checkpointer.checkpoint()
         except StoreError as error:
             logger.warning("the last checkpoint could not be written", extra={"why": str(error)})
+
+    async def _last_snapshots(self) -> None:
+        """Save the successor more time. Without them, it replays more of the coordinators' logs."""
+        try:
+            async with asyncio.timeout(self._settings.integer("shutdown.timeout.ms") / 1000):
+                await self.coordinators.snapshot()
+        except TimeoutError:
+            logger.warning("there was no time for the last snapshots")
+        except StoreError as error:
+            logger.warning("a last snapshot could not be written", extra={"why": str(error)})
 
     async def _farewell(self) -> None:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""

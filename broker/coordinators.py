@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tidelog.broker.coordinator_set import CoordinatorSet
 from tidelog.broker.internal_log import InternalPartition
@@ -30,22 +30,34 @@ from tidelog.coordinator.group.log_records import (
 )
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
-from tidelog.coordinator.runtime import (
-    Codec,
-    CoordinatorRefused,
-    CoordinatorRuntime,
-    RuntimeState,
+from tidelog.coordinator.group.state_table import GroupTable
+from tidelog.coordinator.log_codec import Codec
+from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime, RuntimeState
+from tidelog.coordinator.snapshot_format import SnapshotOrigin, StateTable
+from tidelog.coordinator.snapshots import (
+    SnapshotMetrics,
+    SnapshotSchedule,
+    Snapshotter,
+    StateSnapshots,
 )
 from tidelog.coordinator.transaction import commands as transaction_commands
 from tidelog.coordinator.transaction import log_records as transaction_records
 from tidelog.coordinator.transaction.decision import TransactionDecision
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.crash_points import CrashPoints
+from tidelog.errors import TidelogError
 from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.writer import WalWriter
 
 logger = logging.getLogger(__name__)
+
+LAST_SNAPSHOT_RECORDS_MIN = 1000
+"""Fewer are replayed as fast as a snapshot is read."""
+
+RecordT = TypeVar("RecordT")
 
 GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
 GROUP_CODEC: Codec[GroupRecord] = Codec(
@@ -64,6 +76,7 @@ class Coordinators:
         self,
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
+        store: ObjectStore,
         wal: WalWriter,
         log_writer: LogWriter,
         reader: LogReader,
@@ -73,6 +86,8 @@ class Coordinators:
         may_serve: Callable[[], bool],
         crash_points: CrashPoints,
     ) -> None:
+        self._cluster_id = state().cluster_id
+        self._store = store
         self._wal = wal
         self._log_writer = log_writer
         self._reader = reader
@@ -81,6 +96,10 @@ class Coordinators:
         self._clock = clock
         self._offload = offload
         self._may_serve = may_serve
+        self._crash_points = crash_points
+        self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
+        self.snapshot_metrics = SnapshotMetrics()
+        self._snapshotter = Snapshotter(clock, self.snapshot_metrics)
         self._unstarted: list[CoordinatorRuntime[Any, Any, Any]] = []
         self._changed = asyncio.Event()
         self._closed = False
@@ -110,6 +129,17 @@ class Coordinators:
         if deleted:
             self._forget_topics(frozenset(deleted))
 
+    def faults(self) -> list[TidelogError]:
+        """Why some coordinators cannot be asked. May be called from any thread."""
+        return [each.fault for each in self._all() if each.fault is not None]
+
+    async def snapshot(self) -> None:
+        """Write snapshots of the states that would take a successor long to replay, one after the
+        other. Raises StoreError, and other TidelogErrors when the incarnation has ended."""
+        for runtime in self._all():
+            if runtime.is_behind_its_snapshot(LAST_SNAPSHOT_RECORDS_MIN):
+                await runtime.snapshot()
+
     def close(self) -> None:
         """Send away whoever waits for others; nothing is appended any more."""
         self._closed = True
@@ -121,6 +151,7 @@ class Coordinators:
         """Load coordinators, serve their timers and deliver markers until closed."""
         async with asyncio.TaskGroup() as tasks:
             delivering = tasks.create_task(self._delivery.run(), name="markers")
+            snapshotting = tasks.create_task(self._snapshotter.run(), name="snapshots")
             while not self._closed:
                 self._changed.clear()
                 for runtime in self._unstarted:
@@ -128,6 +159,10 @@ class Coordinators:
                 self._unstarted.clear()
                 await self._changed.wait()
             delivering.cancel()
+            snapshotting.cancel()
+
+    def _all(self) -> list[CoordinatorRuntime[Any, Any, Any]]:
+        return [*self.groups.all(), *self.transactions.all()]
 
     def _keep_in_step(self) -> None:
         if not self._closed:
@@ -143,6 +178,8 @@ class Coordinators:
             self._clock,
             self._offload,
             self._may_serve,
+            self._snapshots(partition, GroupTable()),
+            self._snapshotter,
         )
         self._start(runtime)
         return runtime
@@ -163,6 +200,8 @@ class Coordinators:
             self._clock,
             self._offload,
             self._may_serve,
+            self._snapshots(partition, TransactionTable()),
+            self._snapshotter,
             deliver,
         )
         self._start(runtime)
@@ -170,6 +209,22 @@ class Coordinators:
 
     def _log(self, partition: Partition) -> InternalPartition:
         return InternalPartition(partition, self._wal, self._log_writer, self._reader)
+
+    def _snapshots(
+        self, partition: Partition, table: StateTable[RecordT]
+    ) -> StateSnapshots[RecordT]:
+        topic_id, number = partition.log.partition
+        return StateSnapshots(
+            self._store,
+            self._clock,
+            self._offload,
+            self._crash_points,
+            self.snapshot_metrics,
+            SnapshotOrigin(self._cluster_id, partition.topic_name, topic_id, number),
+            partition.log.leader_epoch,
+            table,
+            SnapshotSchedule(self._snapshot_interval_records),
+        )
 
     def _start(self, runtime: CoordinatorRuntime[Any, Any, Any]) -> None:
         self._unstarted.append(runtime)
@@ -205,6 +260,10 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         session_timeout_ms_min=settings.integer("group.min.session.timeout.ms"),
         session_timeout_ms_max=settings.integer("group.max.session.timeout.ms"),
         members_max=settings.integer("group.max.size"),
+        consumer_session_timeout_ms=settings.integer("group.consumer.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=settings.integer("group.consumer.heartbeat.interval.ms"),
+        consumer_members_max=settings.integer("group.consumer.max.size"),
+        consumer_assignors=settings.items_of("group.consumer.assignors"),
         offset_metadata_characters_max=settings.integer("offset.metadata.max.bytes"),
         offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
         offsets_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from tidelog.broker.fetch_session import FetchTarget
-from tidelog.broker.log_reader import Loaded, LogReader, LogSlice
+from tidelog.broker.log_reader import Following, Loaded, LogReader, LogSlice, in_turn
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.waiters import Waiter, WaitQueue
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.extents import Extent
@@ -22,6 +23,13 @@ from tidelog.wal.transactions import AbortedTransaction
 _log = logging.getLogger(__name__)
 LOAD_ROUNDS_MAX = 64
 """Times that one fetch goes to the store; a response is cut there, never wrong."""
+LOAD_BYTES_WANTED = 8 * 1024 * 1024
+LOAD_OBJECTS_MAX = 32
+"""What one fetch waits for at a time beyond what it cannot do without: enough that the answer is
+worth its price, not so much that the client waits for long."""
+AHEAD_BYTES_MAX = 16 * 1024 * 1024
+"""What is read ahead for one fetch's partitions together."""
+READERS_REMEMBERED_MAX = 10_000
 
 
 class Isolation(IntEnum):
@@ -55,6 +63,9 @@ class PartitionRead:
     """What there is, as far as the limits let it be read; what they cut off in the middle of a
     batch counts too, as in Kafka."""
     leader_epoch: int = -1
+    partition: TopicPartition | None = None
+    following: Following | None = None
+    """What comes behind `found`, as far as the answer would have had room for it."""
 
 
 class Fetcher:
@@ -65,6 +76,8 @@ class Fetcher:
         self._clock = clock
         self._may_serve = may_serve
         self._parked: dict[Waiter, None] = {}
+        # Where sequential readers will ask next. Oldest first; what is forgotten is not read ahead.
+        self._next_offsets: dict[tuple[TopicPartition, int], None] = {}
         self._is_closed = False
 
     def close(self) -> None:
@@ -90,9 +103,11 @@ class Fetcher:
                 reads = await self._read(targets, find, isolation, bytes_min, limits.bytes_max)
                 remaining = deadline - self._clock.monotonic()
                 if _enough(reads, bytes_min) or remaining <= 0 or self._is_closed:
-                    return reads
+                    break
                 if not await waiter.wait(remaining):
-                    return reads
+                    break
+        self._read_ahead(reads)
+        return reads
 
     @contextlib.contextmanager
     def _parking(self, waiter: Waiter) -> Iterator[None]:
@@ -115,15 +130,64 @@ class Fetcher:
         loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
             reads = self._read_loaded(targets, find, isolation, bytes_max, loaded)
-            missing = []
-            for extent in _missing(reads, bytes_min):
-                if loadable_bytes > 0:
-                    loadable_bytes -= extent.length
-                    missing.append(extent)
+            missing = self._to_load(reads, bytes_min, loadable_bytes)
             if not missing:
                 break
+            loadable_bytes -= sum(extent.length for extent in missing)
             loaded = {**loaded, **await self._reader.load(missing)}
         return reads
+
+    def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
+        """Have read, while the answer is on its way, what those will ask for next who go through
+        their partitions in order: twice what they took, so that the steps grow."""
+        sequential = []
+        for read in reads:
+            following = read.following
+            if following is None or read.partition is None:
+                continue
+            if (read.partition, read.target.fetch_offset) in self._next_offsets:
+                bytes_max = min(2 * read.found.size_bytes, read.target.bytes_max)
+                sequential.append(following._replace(bytes_max=bytes_max))
+            self._remember(read.partition, following.offset)
+        if sequential:
+            self._reader.read_ahead(sequential, AHEAD_BYTES_MAX)
+
+    def _to_load(
+        self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
+    ) -> list[Extent]:
+        """What to load: the next extent where nothing was found, elsewhere while there is less than
+        the client wants. So a partition whose records are not in memory is not passed over for
+        others. Where that makes the client wait anyway, more comes along, in turn of partitions."""
+        is_enough = sum(read.available_bytes for read in reads) >= bytes_min
+        chosen: dict[Extent, None] = {}
+        for read in reads:
+            extent = read.found.missing
+            if extent is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
+                continue
+            loadable_bytes -= extent.length
+            chosen[extent] = None
+        if not chosen:
+            return []
+        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(extent.length for extent in chosen))
+        objects = {extent.key for extent in chosen}
+        lacking = [
+            self._reader.missing(read.following)
+            for read in reads
+            if read.following is not None and read.found.missing is not None
+        ]
+        for extent in in_turn(lacking):
+            if extent not in chosen:
+                room -= extent.length
+                objects.add(extent.key)
+                if room < 0 or len(objects) > LOAD_OBJECTS_MAX:
+                    break
+                chosen[extent] = None
+        return list(chosen)
+
+    def _remember(self, partition: TopicPartition, next_offset: int) -> None:
+        if len(self._next_offsets) >= READERS_REMEMBERED_MAX:
+            del self._next_offsets[next(iter(self._next_offsets))]
+        self._next_offsets[(partition, next_offset)] = None
 
     def _read_loaded(
         self,
@@ -166,12 +230,12 @@ class Fetcher:
         if read.code is not ErrorCode.NONE:
             return
         read.leader_epoch = log.leader_epoch
-        if not log.log_start <= target.fetch_offset <= log.next_offset:
+        if not partition.first_offset <= target.fetch_offset <= log.next_offset:
             read.code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
         read.high_watermark = log.high_watermark
         read.last_stable_offset = log.last_stable_offset
-        read.log_start = log.log_start
+        read.log_start = partition.first_offset
         committed = isolation is Isolation.READ_COMMITTED
         upper = log.last_stable_offset if committed else log.high_watermark
         if (room > 0 or at_least_one) and target.fetch_offset < upper:
@@ -193,6 +257,10 @@ class Fetcher:
                 read.code = ErrorCode.KAFKA_STORAGE_ERROR
                 return
             read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
+            if found.next_offset < upper:
+                room = bytes_max - found.size_bytes
+                read.partition = log.partition if found.buffers else None
+                read.following = Following(log.extents, found.next_offset, upper, room)
         if committed:
             read.aborted = log.aborted_between(target.fetch_offset, upper)
 
@@ -215,17 +283,6 @@ def epoch_error(asked: int, current: int) -> ErrorCode:
     if asked < current:
         return ErrorCode.FENCED_LEADER_EPOCH
     return ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-def _missing(reads: Sequence[PartitionRead], bytes_min: int) -> list[Extent]:
-    """What to load: where nothing was found; elsewhere while there is less than the client wants.
-    So a partition whose records are not in memory is not passed over for others."""
-    is_enough = sum(read.available_bytes for read in reads) >= bytes_min
-    return [
-        read.found.missing
-        for read in reads
-        if read.found.missing is not None and not (is_enough and read.found.buffers)
-    ]
 
 
 def _enough(reads: Sequence[PartitionRead], bytes_min: int) -> bool:

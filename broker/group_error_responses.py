@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.protocol.message import Message, Response
-from tidelog.protocol.schemas import group_offsets, groups
+from tidelog.protocol.schemas import consumer_groups, group_offsets, groups
 
 GROUP_ERROR_FROM = 2
 """The version of OffsetFetch from which on an answer has room for one error for all."""
@@ -33,6 +33,25 @@ def _delete_groups(request: groups.DeleteGroupsRequest, _v: int, code: int, _m: 
 
 def _join_group(request: groups.JoinGroupRequest, _v: int, code: int, _m: str) -> Response:
     return groups.JoinGroupResponse(error_code=code, protocol_name="", member_id=request.member_id)
+
+
+def _consumer_group_heartbeat(
+    _request: consumer_groups.ConsumerGroupHeartbeatRequest, _v: int, code: int, m: str
+) -> Response:
+    return consumer_groups.ConsumerGroupHeartbeatResponse(error_code=code, error_message=m)
+
+
+def _consumer_group_describe(
+    request: consumer_groups.ConsumerGroupDescribeRequest, _v: int, code: int, m: str
+) -> Response:
+    return consumer_groups.ConsumerGroupDescribeResponse(
+        groups=[
+            consumer_groups.DescribedConsumerGroup(
+                group_id=group_id, error_code=code, error_message=m
+            )
+            for group_id in request.group_ids
+        ]
+    )
 
 
 def _offset_commit(
@@ -90,6 +109,8 @@ GROUP_SHAPES: Mapping[type[Message], Callable[[Any, int, int, str], Response]] =
     groups.DescribeGroupsRequest: _describe_groups,
     groups.ListGroupsRequest: lambda _r, _v, code, _m: groups.ListGroupsResponse(error_code=code),
     groups.DeleteGroupsRequest: _delete_groups,
+    consumer_groups.ConsumerGroupHeartbeatRequest: _consumer_group_heartbeat,
+    consumer_groups.ConsumerGroupDescribeRequest: _consumer_group_describe,
     group_offsets.OffsetCommitRequest: _offset_commit,
     group_offsets.OffsetFetchRequest: _offset_fetch,
     group_offsets.OffsetDeleteRequest: lambda _r, _v, code, _m: group_offsets.OffsetDeleteResponse(

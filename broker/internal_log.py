@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tidelog.broker.log_reader import LOADS_AT_ONCE_MAX, LogReader
+from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition
 from tidelog.coordinator.decision import BatchProducer
+from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Slot
 from tidelog.records.batch import BatchHeader
@@ -16,6 +17,8 @@ from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.writer import WalWriter
+
+_EXTENTS_AT_ONCE = 16
 
 
 class InternalPartition:
@@ -35,9 +38,18 @@ class InternalPartition:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read, and nothing that cannot be."""
-        log = self._partition.log
-        return self._partition.fault is None and log.log_start == log.next_offset
+        """Whether nothing was ever appended, and nothing is there that cannot be read."""
+        return self._partition.fault is None and self._partition.log.next_offset == 0
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last record that was appended."""
+        return self._partition.log.next_offset
+
+    @property
+    def newest_slot(self) -> Slot:
+        """When this slot is durable, all that was appended is."""
+        return self._wal.newest_slot
 
     def append(
         self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
@@ -65,20 +77,29 @@ class InternalPartition:
         """Done when the slot is durable."""
         return self._wal.durable(slot)
 
-    async def read(self) -> AsyncIterator[tuple[str, Buffer]]:
-        """What is durable now, from the log's start; an object's key and batches at a time."""
+    def superseded_below(self, offset: int) -> None:
+        """A snapshot of the state has taken the place of the records below the offset: they are
+        not kept any longer, and whoever waits for them is told."""
+        self._partition.log.advance_table(offset)
+        self._partition.readers.wake_all()
+
+    async def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+        """What is durable now, from the object that holds the offset on; an object's key and
+        batches at a time."""
         if self._partition.fault is not None:
             raise self._partition.fault
         log = self._partition.log
-        extents = list(log.extents.from_offset(log.log_start))
-        if extents and extents[0].base_offset > log.log_start:
+        extents = list(log.extents.from_offset(offset))
+        begins_at = extents[0].base_offset if extents else log.next_offset
+        if begins_at > offset:
+            key = extents[0].key if extents else f"{STATE_PREFIX}{self._partition.topic_name}/"
             raise CorruptObject(
-                extents[0].key,
-                f"{self._partition} begins at offset {log.log_start}, but what is stored of it"
-                f" at {extents[0].base_offset}",
+                key,
+                f"what is stored of {self._partition} begins at offset {begins_at}, and no snapshot"
+                f" of its state reaches further than {offset}",
             )
-        for start in range(0, len(extents), LOADS_AT_ONCE_MAX):
-            group = extents[start : start + LOADS_AT_ONCE_MAX]
+        for start in range(0, len(extents), _EXTENTS_AT_ONCE):
+            group = extents[start : start + _EXTENTS_AT_ONCE]
             loaded = await self._reader.load(group)
             for extent in group:
                 data = loaded[(extent.key, extent.position)]

@@ -1,14 +1,24 @@
-"""What the layers below the broker count, as Prometheus families: the store and the WAL."""
+"""What the layers below the broker count, as Prometheus families: the store, the WAL, snapshots,
+and what is read back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from tidelog.broker.object_reads import ObjectReads
+from tidelog.coordinator.snapshots import SnapshotMetrics
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
 from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
+from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.tail_cache import TailCache
 
 
 class StoreCollector(Collector):
@@ -67,6 +77,79 @@ class WalCollector(Collector):
             "Time from a WAL object's upload to its confirmation.",
             buckets=cumulative(PUT_SECONDS_BOUNDS, metrics.put_seconds_buckets),
             sum_value=metrics.put_seconds_sum,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class SnapshotCollector(Collector):
+    """The snapshots of the coordinators' states."""
+
+    def __init__(self, metrics: SnapshotMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        metrics = self._metrics
+        yield _counter(
+            "tidelog_state_snapshots", "Snapshots of coordinators' states.", metrics.written
+        )
+        yield _counter("tidelog_state_snapshot_bytes", "Bytes of them.", metrics.bytes)
+        yield _counter(
+            "tidelog_state_snapshot_seconds",
+            "Time from their capture until they were durable.",
+            metrics.seconds,
+        )
+        yield _counter(
+            "tidelog_state_snapshot_failures",
+            "Snapshots that could not be written and are tried again.",
+            metrics.failures,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class ReadCollector(Collector):
+    """What consumers read: from memory, and from WAL objects."""
+
+    def __init__(self, tail: TailCache, cache: ReadCache, reads: ObjectReads) -> None:
+        self._tail = tail
+        self._cache = cache
+        self._reads = reads
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        tail, cache, reads = self._tail, self._cache, self._reads
+        yield GaugeMetricFamily(
+            "tidelog_tail_cache_bytes",
+            "Bytes of the newest WAL objects in memory.",
+            value=tail.size_bytes,
+        )
+        yield GaugeMetricFamily(
+            "tidelog_read_cache_bytes",
+            "Bytes in memory that were read back from WAL objects.",
+            value=cache.size_bytes,
+        )
+        yield _counter("tidelog_tail_cache_hits", "Look-ups that the tail cache served.", tail.hits)
+        yield _counter(
+            "tidelog_tail_cache_misses", "Look-ups that the tail cache did not serve.", tail.misses
+        )
+        yield _counter(
+            "tidelog_reads_joined", "Extents that came with a read begun for others.", reads.joined
+        )
+        yield _counter(
+            "tidelog_read_ahead_bytes",
+            "Bytes whose read was begun before anybody asked for them.",
+            reads.ahead_bytes_total,
+        )
+        yield _counter(
+            "tidelog_read_ahead_wasted_bytes",
+            "Bytes of them that were dropped before anybody asked for them.",
+            cache.wasted_bytes,
         )
 
     def describe(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Reads a partition's durable record batches: from the tail cache, else from the store by range.
+"""Reads a partition's durable record batches: from the tail cache, else from what was read back.
 
 Only what an extent lists is ever read, and extents are listed when they are durable, so a reader
 can see nothing that is not. Bytes from the store are checked (offsets, lengths, checksums) before
@@ -7,12 +7,12 @@ anybody gets them; bytes in the cache are the very bytes that were acknowledged.
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from tidelog.broker.object_reads import ObjectReads, Place
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.records.batch import (
     CRC_POSITION,
@@ -22,11 +22,11 @@ from tidelog.records.batch import (
     checksum,
 )
 from tidelog.records.buffers import Buffer
-from tidelog.storage.object_store import ByteRange, ObjectNotFound, ObjectStore, StoreError
+from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
 from tidelog.wal.extents import Extent, Extents
+from tidelog.wal.read_cache import ReadCache, StoredRange
 from tidelog.wal.tail_cache import TailCache
 
-LOADS_AT_ONCE_MAX = 8
 _BASE_AND_LENGTH = struct.Struct(">qi")
 _LAST_OFFSET_DELTA_POSITION = 23
 _INT32 = struct.Struct(">i")
@@ -35,29 +35,54 @@ _UINT32 = struct.Struct(">I")
 
 @dataclass(slots=True)
 class LogSlice:
-    """Whole batches from one partition, in offset order. `is_cut`: the next one does not fit.
-    `missing`: the next one has to be loaded first."""
+    """Whole batches from one partition, in offset order, up to `next_offset`. `is_cut`: the next
+    one does not fit. `missing`: what has to be loaded before the slice can go on."""
 
     buffers: list[Buffer] = field(default_factory=list)
     size_bytes: int = 0
+    next_offset: int = -1
     is_cut: bool = False
     missing: Extent | None = None
 
 
-Loaded: TypeAlias = Mapping[tuple[str, int], memoryview | CorruptObject | StoreError]
+Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
 """What was read from the store for the extent at (key, position), or why it was not."""
+
+
+class Following(NamedTuple):
+    """What a reader will want next: the extents from an offset on, below `upper`, so many bytes."""
+
+    extents: Extents
+    offset: int
+    upper: int
+    bytes_max: int
 
 
 class LogReader:
     """One broker's readers. `slice` never waits; `load` brings what it missed into the cache."""
 
-    def __init__(self, store: ObjectStore, cache: TailCache, cursors_max: int = 10_000) -> None:
-        self._store = store
-        self._cache = cache
+    def __init__(
+        self,
+        store: ObjectStore,
+        tail: TailCache,
+        read_cache: ReadCache,
+        cursors_max: int = 10_000,
+    ) -> None:
+        self._tail = tail
+        self._read_cache = read_cache
+        self._reads = ObjectReads(store, read_cache)
         self._cursors_max = cursors_max
         # Where sequential readers go on, so that they need not walk an extent from its beginning.
         self._cursors: dict[tuple[str, int, int], int] = {}
-        self._loads = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+
+    @property
+    def reads(self) -> ObjectReads:
+        """The reads from the store, for what they count."""
+        return self._reads
+
+    async def close(self) -> None:
+        """End the reads that are under way."""
+        await self._reads.close()
 
     def slice(
         self,
@@ -74,14 +99,14 @@ class LogReader:
         The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed extent
         is neither cached nor among those just loaded the slice ends, and names it in `missing`.
         """
-        found = LogSlice()
+        found = LogSlice(next_offset=offset)
         for extent in extents.from_offset(offset):
             if extent.base_offset >= upper:
                 break
             if found.size_bytes >= bytes_max and (found.buffers or not at_least_one):
                 found.is_cut = True
                 break
-            data = self._cache.get(extent.key, extent.position, extent.length)
+            data = self._held(extent)
             if data is None:
                 outcome = loaded.get((extent.key, extent.position))
                 if isinstance(outcome, TidelogError):
@@ -94,10 +119,15 @@ class LogReader:
                 break
             room = bytes_max - found.size_bytes
             start = self._start(data, extent, offset)
-            end, following = _end(data, start, upper, room, at_least_one and not found.buffers)
+            if extent.last_offset < upper and len(data) - start <= room:
+                end, following = len(data), extent.last_offset + 1
+            else:
+                is_first = at_least_one and not found.buffers
+                end, following = _end(data, start, upper, room, is_first)
             if end > start:
                 found.buffers.append(data[start:end])
                 found.size_bytes += end - start
+                found.next_offset = following if end < len(data) else extent.last_offset + 1
             if end < len(data):
                 self._remember(extent, following, end)
                 found.is_cut = following < upper
@@ -105,41 +135,85 @@ class LogReader:
         return found
 
     async def load(self, extents: Iterable[Extent]) -> Loaded:
-        """Read extents from the store, a few at a time; they also enter the cache.
+        """Read extents from the store, as few ranges; these also enter the read cache.
 
-        An extent that cannot be read or proved right has its error in place of its bytes.
+        An extent that cannot be read or proved right has its error in place of its bytes. One that
+        is wrong in a range that others share is read once more by itself.
         """
-        wanted = {(e.key, e.position): e for e in extents}
-        async with asyncio.TaskGroup() as tasks:
-            reads = {
-                place: tasks.create_task(self._try_load(extent)) for place, extent in wanted.items()
-            }
-        return {place: read.result() for place, read in reads.items()}
+        loaded: dict[Place, memoryview | CorruptObject | StoreError] = {}
+        shared, alone = [], []
+        for extent in {(e.key, e.position): e for e in extents}.values():
+            data = self._held(extent)
+            if data is not None:
+                loaded[(extent.key, extent.position)] = data
+            elif self._read_cache.covers(extent.key, extent.position, extent.length):
+                alone.append(extent)
+            else:
+                shared.append(extent)
+        outcomes = await self._reads.read(shared) if shared else {}
+        for extent in shared:
+            outcome = outcomes[(extent.key, extent.position)]
+            data_or_error = _proven(extent, outcome)
+            if isinstance(data_or_error, CorruptObject) and isinstance(outcome, StoredRange):
+                outcome.doubted.add(extent.position)
+                alone.append(extent)
+            else:
+                loaded[(extent.key, extent.position)] = data_or_error
+        outcomes = await self._reads.read(alone, alone=True) if alone else {}
+        for extent in alone:
+            place = (extent.key, extent.position)
+            loaded[place] = _proven(extent, outcomes[place])
+        return loaded
+
+    def missing(self, following: Following) -> Iterator[Extent]:
+        """The extents that a reader will want and that are not in memory: the next one, and those
+        after it that are wanted for the most part."""
+        room = following.bytes_max
+        for extent in following.extents.from_offset(following.offset):
+            is_next = room == following.bytes_max
+            if extent.base_offset >= following.upper or (2 * room < extent.length and not is_next):
+                return
+            room -= extent.length
+            if extent.key not in self._tail and not self._read_cache.covers(
+                extent.key, extent.position, extent.length
+            ):
+                yield extent
+
+    def read_ahead(self, followings: Iterable[Following], bytes_max: int) -> None:
+        """Begin to read what readers will want next, in turn of readers. Nobody waits for it."""
+        chosen = []
+        for extent in in_turn([self.missing(following) for following in followings]):
+            bytes_max -= extent.length
+            if bytes_max < 0:
+                break
+            chosen.append(extent)
+        self._reads.read_ahead(chosen)
 
     async def read_extent(self, extent: Extent) -> memoryview:
         """One extent's bytes, from wherever they are. Raises CorruptObject or StoreError."""
-        data = self._cache.get(extent.key, extent.position, extent.length)
-        return await self._load(extent) if data is None else data
+        outcome = (await self.load([extent]))[(extent.key, extent.position)]
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        return outcome
 
-    async def _try_load(self, extent: Extent) -> memoryview | CorruptObject | StoreError:
-        try:
-            return await self._load(extent)
-        except (CorruptObject, StoreError) as error:
-            return error
-
-    async def _load(self, extent: Extent) -> memoryview:
-        async with self._loads:
-            cached = self._cache.get(extent.key, extent.position, extent.length)
-            if cached is not None:
-                return cached
-            try:
-                stored = await self._store.get(
-                    extent.key, ByteRange(extent.position, extent.length)
-                )
-            except ObjectNotFound as error:
-                raise CorruptObject(extent.key, "the object is missing") from error
-            verify_extent(stored.data, extent)
-            return self._cache.put(extent.key, stored.data, extent.position)
+    def _held(self, extent: Extent) -> memoryview | None:
+        """An extent's bytes if they are in memory. What was read back is checked when it is first
+        asked for; where it is wrong it is as if it were not here."""
+        key, position, length = extent.key, extent.position, extent.length
+        data = self._tail.get(key, position, length)
+        if data is not None:
+            return data
+        found = self._read_cache.get(key, position, length)
+        if found is None or position in found.doubted:
+            return None
+        if position in found.proven:
+            return found.view(position, length)
+        self._reads.used(extent)
+        proven = _proven(extent, found)
+        if isinstance(proven, memoryview):
+            return proven
+        found.doubted.add(position)
+        return None
 
     def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
         """Where the batch that holds `offset` begins; batches within an extent have no gaps."""
@@ -161,6 +235,18 @@ class LogReader:
         self._cursors[(extent.key, extent.position, next_offset)] = position
 
 
+def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
+    """The first of each row, then the second of each, and so on."""
+    while rows:
+        left = []
+        for row in rows:
+            extent = next(row, None)
+            if extent is not None:
+                left.append(row)
+                yield extent
+        rows = left
+
+
 def _end(
     data: memoryview, start: int, upper: int, bytes_max: int, at_least_one: bool
 ) -> tuple[int, int]:
@@ -175,6 +261,25 @@ def _end(
             return position, base_offset
         position = following
     return position, -1
+
+
+def _proven(
+    extent: Extent, outcome: StoredRange | StoreError
+) -> memoryview | CorruptObject | StoreError:
+    """An extent's bytes in what was read, checked."""
+    if isinstance(outcome, ObjectNotFound):
+        missing = CorruptObject(extent.key, "the object is missing")
+        missing.__cause__ = outcome
+        return missing
+    if isinstance(outcome, StoreError):
+        return outcome
+    data = outcome.view(extent.position, extent.length)
+    try:
+        verify_extent(data, extent)
+    except CorruptObject as error:
+        return error
+    outcome.proven.add(extent.position)
+    return data
 
 
 def verify_extent(data: Buffer, extent: Extent) -> None:

@@ -41,7 +41,7 @@ class OffsetLookup:
                 break
             data = await self._reader.read_extent(extent)
             found = await self._offload.run(
-                first_at_or_after, data, timestamp_ms, log.log_start, upper
+                first_at_or_after, data, timestamp_ms, partition.first_offset, upper
             )
             if found is not None:
                 return found
@@ -58,7 +58,7 @@ class OffsetLookup:
             if newest is not None and _newer(newest, _best_of(extent)) == newest:
                 break
             data = await self._reader.read_extent(extent)
-            found = await self._offload.run(first_of_newest, data, log.log_start, upper)
+            found = await self._offload.run(first_of_newest, data, partition.first_offset, upper)
             newest = _newer(newest, found)
         return newest
 

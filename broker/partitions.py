@@ -43,6 +43,7 @@ class Partition:
 
     __slots__ = (
         "fault",
+        "is_internal",
         "limits",
         "log",
         "opened",
@@ -51,14 +52,24 @@ class Partition:
         "topic_name",
     )
 
-    def __init__(self, topic_name: str, log: PartitionLog, limits: Limits) -> None:
+    def __init__(
+        self, topic_name: str, log: PartitionLog, limits: Limits, *, is_internal: bool = False
+    ) -> None:
         self.topic_name = topic_name
         self.log = log
         self.limits = limits
+        self.is_internal = is_internal
         self.opened = False
         self.told_opened = False
         self.fault: CorruptObject | None = None
         self.readers = WaitQueue()
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that may be read. What a snapshot of a coordinator's state has taken the
+        place of is not kept as records."""
+        log = self.log
+        return max(log.log_start, log.table_next) if self.is_internal else log.log_start
 
     def __str__(self) -> str:
         return f"{self.topic_name}-{self.log.partition.partition}"
@@ -107,7 +118,8 @@ class PartitionRegistry:
                 log.begin_tenure(tenure.leader_epoch)
             else:
                 log = PartitionLog.from_image(PartitionImage.empty(partition, tenure.leader_epoch))
-            hosted = Partition(topic.name, log, self._limits(partition.topic_id))
+            limits = self._limits(partition.topic_id)
+            hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
             hosted.fault = fault
             self._partitions[partition] = hosted
 
@@ -185,7 +197,9 @@ class PartitionRegistry:
             if tenure.incarnation.epoch == self._epoch and tenure.handover is None:
                 log = PartitionLog.from_image(PartitionImage.empty(place, tenure.leader_epoch))
                 log.begin_tenure(tenure.leader_epoch)
-                self._partitions[place] = Partition(topic.name, log, self._limits(topic_id))
+                self._partitions[place] = Partition(
+                    topic.name, log, self._limits(topic_id), is_internal=topic.internal
+                )
 
     def _drop(self, topic_id: TopicId) -> None:
         for place in [p for p in self._partitions if p.topic_id == topic_id]:

@@ -17,6 +17,10 @@ from tidelog.broker.handlers.configs import (
     describe_configs,
     incremental_alter_configs,
 )
+from tidelog.broker.handlers.consumer_groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+)
 from tidelog.broker.handlers.coordinator import find_coordinator
 from tidelog.broker.handlers.fetch import fetch
 from tidelog.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
@@ -75,6 +79,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.OFFSET_DELETE: offset_delete,

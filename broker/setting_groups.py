@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidelog.broker.setting_brokers import MIB
-from tidelog.broker.setting_kinds import INT_MAX, AtLeast, Kind, Setting, without_effect
+from tidelog.broker.setting_kinds import (
+    INT_MAX,
+    AtLeast,
+    Effect,
+    Kind,
+    OneOf,
+    Setting,
+    SettingValue,
+    without_effect,
+)
 from tidelog.broker.setting_topics import MINUTE_MS
+from tidelog.coordinator.group.assignors import RANGE, UNIFORM
+
+CLASSIC, CONSUMER = "classic", "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class SomeOf:
+    """A list of some texts, each at most once, with at least one, and with `required`."""
+
+    choices: tuple[str, ...]
+    required: str | None = None
+
+    @property
+    def words(self) -> str:
+        needed = "" if self.required is None else f", with {self.required}"
+        return f"a list of {', '.join(self.choices)}{needed}; not empty"
+
+    def allows(self, value: SettingValue) -> bool:
+        return (
+            isinstance(value, tuple)
+            and 0 < len(value) == len(set(value))
+            and all(item in self.choices for item in value)
+            and (self.required is None or self.required in value)
+        )
+
 
 GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -35,6 +71,89 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
         default=INT_MAX,
         valid=AtLeast(1),
         doc="Members of one group; one more is refused.",
+    ),
+    Setting(
+        name="group.coordinator.rebalance.protocols",
+        kind=Kind.LIST,
+        default=(CLASSIC, CONSUMER),
+        valid=SomeOf((CLASSIC, CONSUMER), CLASSIC),
+        doc="The group protocols that are served: without consumer, ConsumerGroupHeartbeat is "
+        "refused and clients with group.protocol=consumer fail.",
+    ),
+    Setting(
+        name="group.consumer.session.timeout.ms",
+        kind=Kind.INT,
+        default=45_000,
+        valid=AtLeast(1),
+        doc="A member of a consumer group that is not heard of for so long is put out.",
+    ),
+    Setting(
+        name="group.consumer.heartbeat.interval.ms",
+        kind=Kind.INT,
+        default=5_000,
+        valid=AtLeast(1),
+        doc="How often members of consumer groups are told to send heartbeats.",
+    ),
+    without_effect(
+        "group.consumer.min.session.timeout.ms",
+        Kind.INT,
+        45_000,
+        "Kafka's bound for the session timeout that one group is given.",
+        1,
+    ),
+    without_effect(
+        "group.consumer.max.session.timeout.ms",
+        Kind.INT,
+        60_000,
+        "Kafka's bound for the session timeout that one group is given.",
+        1,
+    ),
+    without_effect(
+        "group.consumer.min.heartbeat.interval.ms",
+        Kind.INT,
+        5_000,
+        "Kafka's bound for the heartbeat interval that one group is given.",
+        1,
+    ),
+    without_effect(
+        "group.consumer.max.heartbeat.interval.ms",
+        Kind.INT,
+        15_000,
+        "Kafka's bound for the heartbeat interval that one group is given.",
+        1,
+    ),
+    Setting(
+        name="group.consumer.max.size",
+        kind=Kind.INT,
+        default=INT_MAX,
+        valid=AtLeast(1),
+        doc="Members of one consumer group; one more is refused.",
+    ),
+    Setting(
+        name="group.consumer.assignors",
+        kind=Kind.LIST,
+        default=(UNIFORM, RANGE),
+        valid=SomeOf((UNIFORM, RANGE)),
+        doc="The assignors that members of consumer groups may ask for; the first is taken where "
+        "none asks.",
+    ),
+    Setting(
+        name="group.consumer.migration.policy",
+        kind=Kind.STRING,
+        default="disabled",
+        valid=OneOf(("disabled",)),
+        kafka_default="bidirectional",
+        effect=Effect.NONE,
+        doc="Groups change between the classic and the consumer protocol while they have no "
+        "members. Members of both in one group are not supported.",
+    ),
+    without_effect(
+        "group.consumer.regex.refresh.interval.ms",
+        Kind.INT,
+        10 * MINUTE_MS,
+        "How often Kafka looks for topics that a regular expression names; Tidelog does with the "
+        "next heartbeat after topics have changed.",
+        10_000,
     ),
 )
 

@@ -22,7 +22,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "wal.object.max.bytes",
         Kind.INT,
         8 * MIB,
-        64 * 1024,
+        1,
         "The size at which a WAL object is uploaded without waiting.",
     ),
     _own("wal.uploads.in.flight.max", Kind.INT, 4, 1, "WAL objects that are uploaded at a time."),
@@ -41,11 +41,27 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
     ),
     _own(
+        "coordinator.snapshot.interval.records",
+        Kind.INT,
+        10_000,
+        1,
+        "Records that a coordinator writes between snapshots of its state, or as many as the state"
+        " has rows if that is more: what it has to read again at most when it starts.",
+    ),
+    _own(
         "tail.cache.bytes",
         Kind.LONG,
         128 * MIB,
         0,
         "Memory for the newest batches, from which consumers at the end of the log are served.",
+    ),
+    _own(
+        "read.cache.bytes",
+        Kind.LONG,
+        64 * MIB,
+        0,
+        "Memory for what was read back from WAL objects, for readers behind the newest batches:"
+        " shared between them, and read ahead of them up to a half.",
     ),
     _own(
         "decompressed.bytes.max",

@@ -6,9 +6,9 @@ before, are durable: nobody is told of a state that could still be lost (rule H5
 told earlier, the decision names apart. Nothing is rolled
 back. If a slot is lost, the incarnation ends, and its successor rebuilds the state from the log.
 
-Opening: the log is read from its start while requests are answered COORDINATOR_LOAD_IN_PROGRESS. A
-store that does not answer is asked again; a log that does not decode stops this coordinator alone,
-with the object named.
+Opening: the newest snapshot and the log behind it are read while requests are answered
+COORDINATOR_LOAD_IN_PROGRESS. A store that does not answer is asked again; a snapshot or a log that
+does not decode stops this coordinator alone, with the object named.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from enum import Enum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.coordinator.log_codec import Codec, decode_log
+from tidelog.coordinator.snapshots import Captured, SnapshottedLog, Snapshotter, StateSnapshots
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.batch import NO_PRODUCER_ID, iterate_batches
 from tidelog.records.buffers import Buffer
-from tidelog.records.control import MarkerType, parse_marker
-from tidelog.records.records import NewRecord, decode_batch
+from tidelog.records.records import NewRecord
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.producer_state import AppendRefused
 
@@ -43,7 +43,7 @@ ReplyT = TypeVar("ReplyT")
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 
-class Machine(Protocol[CommandT_contra, RecordT, ReplyT_co]):
+class Machine(Captured[RecordT], Protocol[CommandT_contra, RecordT, ReplyT_co]):
     """A pure coordinator. Each decision's records are applied before anything else is asked."""
 
     def apply(self, record: RecordT) -> None:
@@ -69,12 +69,12 @@ class Machine(Protocol[CommandT_contra, RecordT, ReplyT_co]):
         ...
 
 
-class InternalLog(Protocol):
+class InternalLog(SnapshottedLog, Protocol):
     """An internal partition that this broker leads; nobody else appends to it."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read."""
+        """Whether nothing was ever appended."""
         ...
 
     def append(
@@ -89,39 +89,11 @@ class InternalLog(Protocol):
         """Whether the slot is durable, as all before it are then."""
         ...
 
-    def durable(self, slot: Slot) -> asyncio.Future[None]:
-        """Done when the slot is durable; fails when that can no longer be told."""
+    def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+        """The durable log from the object that holds an offset on: the object's key, and the record
+        batches in it; and so on. Raises CorruptObject, also where the log does not reach back to
+        the offset, or StoreError."""
         ...
-
-    def read(self) -> AsyncIterator[tuple[str, Buffer]]:
-        """The durable log: the key of an object, and the record batches in it; and so on. Raises
-        CorruptObject or StoreError."""
-        ...
-
-
-class LoggedRecord(NamedTuple):
-    """A record as the log has it."""
-
-    key: bytes | None
-    value: bytes | None
-    producer_id: int = NO_PRODUCER_ID
-    """Whose transaction it is a part of; NO_PRODUCER_ID if of none."""
-
-
-def _no_record(_producer_id: int, _is_commit: bool) -> None:
-    """What the end of a transaction is to a machine whose records are in none."""
-
-
-class Codec(NamedTuple, Generic[RecordT]):
-    """How the machine's records lie in the log. `decode` raises TidelogError.
-
-    `ended`: what it is to the machine that the transaction of a producer id was committed (or, with
-    False, aborted) in this log.
-    """
-
-    encode: Callable[[RecordT], tuple[bytes, bytes | None]]
-    decode: Callable[[LoggedRecord], RecordT]
-    ended: Callable[[int, bool], RecordT | None] = _no_record
 
 
 class CoordinatorRefused(TidelogError):
@@ -154,6 +126,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         clock: Clock,
         offload: Offload,
         may_serve: Callable[[], bool],
+        snapshots: StateSnapshots[RecordT],
+        snapshotter: Snapshotter,
         on_carried_out: Callable[[Decision[RecordT, ReplyT]], None] | None = None,
     ) -> None:
         """`name` is the partition's, for messages. `may_serve`: whether the lease is fresh enough
@@ -167,8 +141,11 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         self._clock = clock
         self._offload = offload
         self._may_serve = may_serve
+        self._snapshots = snapshots
+        self._snapshotter = snapshotter
         self._on_carried_out = on_carried_out
         self._state = RuntimeState.LOADING
+        self._fault: TidelogError | None = None
         self._waiting: dict[Token, asyncio.Future[ReplyT]] = {}
         self._next_token = 0
         self._newest: Slot | None = None
@@ -182,6 +159,11 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     def state(self) -> RuntimeState:
         """Whether it can be asked."""
         return self._state
+
+    @property
+    def fault(self) -> TidelogError | None:
+        """Why it never can be asked, in the state CORRUPT."""
+        return self._fault
 
     def submit(self, command: CommandT) -> asyncio.Future[ReplyT]:
         """Ask for something: decided at once, in the order of the calls. The answer comes when what
@@ -211,6 +193,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         if record is not None:
             self._machine.apply(record)
             self._newest = slot
+            self._request_snapshot_when_due()
 
     def stop(self) -> None:
         """The partition is no longer ours, or the broker ends: whoever waits is sent away."""
@@ -232,8 +215,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     # Loading.
 
     async def _load(self) -> None:
-        """The log from its start. Where a snapshot of the state holds a part of it, what follows
-        that is read."""
+        """The newest snapshot, and what follows it in the log."""
         started = self._clock.monotonic()
         while self._state is RuntimeState.LOADING:
             self._machine = self._new_machine()
@@ -245,27 +227,38 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                     extra={"partition": self.name, "key": error.key, "why": str(error)},
                 )
                 await self._clock.sleep(LOAD_RETRY_SECONDS)
-            except CorruptObject as error:
+            except (CorruptObject, UnsupportedFormat) as error:
+                key = error.key if isinstance(error, CorruptObject) else ""
                 logger.error(
-                    "a coordinator's log is corrupt; it answers COORDINATOR_NOT_AVAILABLE",
-                    extra={"partition": self.name, "key": error.key, "why": error.why},
+                    "a coordinator's state cannot be read; it answers COORDINATOR_NOT_AVAILABLE",
+                    extra={"partition": self.name, "key": key, "why": str(error)},
                 )
+                self._fault = error
                 if self._state is RuntimeState.LOADING:
                     self._state = RuntimeState.CORRUPT
             else:
                 seconds = self._clock.monotonic() - started
                 logger.info(
-                    "a coordinator has loaded its log",
+                    "a coordinator has loaded its state",
                     extra={"partition": self.name, "records": count, "seconds": seconds},
                 )
                 if self._state is RuntimeState.LOADING:
                     self._begin()
 
     async def _replay(self) -> int:
-        count = 0
-        async for key, batches in self._log.read():
+        """How many records made the state, those of the snapshot included."""
+        count = offset = 0
+        restored = await self._snapshots.restore(self._machine.apply)
+        if restored is not None:
+            count, offset = restored.rows, restored.next_offset
+            if offset > self._log.next_offset:
+                raise CorruptObject(
+                    restored.key, f"the log of {self.name} ends at offset {self._log.next_offset}"
+                )
+            self._log.superseded_below(offset)
+        async for key, batches in self._log.read(offset):
             try:
-                records = await self._offload.run(_decode, batches, self._codec)
+                records = await self._offload.run(decode_log, batches, offset, self._codec)
             except TidelogError as error:
                 raise CorruptObject(key, str(error)) from error
             for record in records:
@@ -276,6 +269,23 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     def _begin(self) -> None:
         self._state = RuntimeState.READY
         self._carry_out(self._machine.loaded(self._now()))
+        self._request_snapshot_when_due()
+
+    # Snapshots.
+
+    async def snapshot(self) -> None:
+        """Write a snapshot of the state as it is now. Raises StoreError (try again), and another
+        TidelogError when the incarnation has ended."""
+        if self._state is RuntimeState.READY:
+            await self._snapshots.write(self._machine, self._log)
+
+    def is_behind_its_snapshot(self, records: int) -> bool:
+        """Whether so many records of the log are in no snapshot."""
+        return self._snapshots.schedule.is_behind(self._log.next_offset, records)
+
+    def _request_snapshot_when_due(self) -> None:
+        if self._snapshots.schedule.is_due(self._log.next_offset):
+            self._snapshotter.request(self.snapshot)
 
     # Decisions.
 
@@ -287,6 +297,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             self._newest = self._log.append(records, now_ms, decision.producer)
             for record in decision.records:
                 self._machine.apply(record)
+            self._request_snapshot_when_due()
         if decision.replies_when_appended:
             self._answer(decision.replies_when_appended)
         if decision.replies:
@@ -333,8 +344,9 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                 future.exception()
 
     def _refusal(self) -> CoordinatorRefused:
+        why = "" if self._fault is None else f": {self._fault}"
         return CoordinatorRefused(
-            self._state.value, f"the coordinator of {self.name} is {self._state.name.lower()}"
+            self._state.value, f"the coordinator of {self.name} is {self._state.name.lower()}{why}"
         )
 
     # Time.
@@ -353,22 +365,3 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         except TimeoutError:
             pass
         self._wake.clear()
-
-
-def _decode(batches: Buffer, codec: Codec[RecordT]) -> list[RecordT]:
-    """Pure; runs in a worker thread."""
-    found: list[RecordT] = []
-    for position, header in iterate_batches(batches):
-        if header.is_control:
-            marker = parse_marker(batches, position)
-            if marker is not None:
-                is_commit = marker.type is MarkerType.COMMIT
-                end = codec.ended(header.producer_id, is_commit)
-                found += [] if end is None else [end]
-            continue
-        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-        found += [
-            codec.decode(LoggedRecord(record.key, record.value, producer_id))
-            for record in decode_batch(batches, position, header)
-        ]
-    return found

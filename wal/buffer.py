@@ -1,21 +1,29 @@
 """The slot being filled: entries and batches until they are laid out as one WAL object.
 
-Adding costs one packed row an entry; `assemble` does the rest with whole columns, so that it can
-run in a worker thread and thousands of tiny batches cost little more than their bytes. Every byte
-is copied once, into the object; offsets and leader epochs are stamped there, never into the
-buffers that were given.
+Adding costs one packed row an entry; `assemble` does the rest, so that it can run in a worker
+thread. It takes a few microseconds a batch and looks at no record: the bodies' checksum is put
+together from the batches' own. Every byte is copied once, into the object; offsets and leader
+epochs are stamped there, never into the buffers that were given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from awscrt.checksums import combine_crc32c, crc32c
 
 from tidelog.identifiers import LeaderEpoch, TopicPartition
-from tidelog.records.batch import CONTROL_FLAG, NO_PRODUCER_ID, NO_SEQUENCE, advance_sequence
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CONTROL_FLAG,
+    CRC_POSITION,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    advance_sequence,
+    stamp,
+)
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
 from tidelog.wal.extents import Advance, Extent
@@ -34,6 +42,8 @@ from tidelog.wal.object_format import (
     wal_key,
 )
 
+_BATCH, _OPENING, _LOG_START = map(int, (EntryKind.BATCH, EntryKind.OPENING, EntryKind.LOG_START))
+"""Plain integers: an enumeration's members are slow to compare."""
 _IMAGE_BYTES = 128
 _PRODUCER_BYTES = 192
 _EXTENT_BYTES = 48
@@ -219,49 +229,60 @@ class SlotBuffer:
 
     def assemble(self, header: ObjectHeader) -> AssembledSlot:
         """The object. Pure: leaves the buffer as it is, and must not run beside an `add`."""
-        rows = np.frombuffer(self._rows, INDEX_DTYPE).copy()
-        body_rows = np.flatnonzero(rows["kind"] == EntryKind.BATCH)
-        order = np.argsort(rows["partition"][body_rows], kind="stable")
-        placed = body_rows[order]
-        lengths = rows["length"][placed].astype(np.int64)
-        rows["position"][placed] = HEADER_BYTES + np.cumsum(lengths) - lengths
+        columns = _Columns._make(map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True)))
+        own, bodies = self._place(columns)
         tenures = list(self._partitions)
-        index = encode_index(tenures, rows, list(self._objects))
+        index = encode_index(tenures, columns, list(self._objects))
         images = encode_images(self._images) if self._images else b""
-        index_position = HEADER_BYTES + int(lengths.sum())
+        index_position = HEADER_BYTES + sum(map(len, bodies))
         images_position = index_position + len(index)
         layout = Layout(
             index_position, images_position, images_position + len(images) + FOOTER_BYTES
         )
         # The one copy of the batches' bytes, with room for what is written last.
-        data = bytearray().join(
-            (
-                bytes(HEADER_BYTES),
-                *map(self._bodies.__getitem__, order.tolist()),
-                index,
-                images,
-                bytes(FOOTER_BYTES),
-            )
-        )
-        _stamp(data, rows[placed], np.array([epoch for _, epoch in tenures], ">i4"))
-        crc = finish_object(data, header, layout)
+        data = bytearray().join((bytes(HEADER_BYTES), *bodies, index, images, bytes(FOOTER_BYTES)))
+        body_crc = _stamp(data, columns, own, [leader_epoch for _, leader_epoch in tenures])
+        crc = finish_object(data, header, layout, body_crc)
         key = wal_key(header.incarnation, header.slot)
         return AssembledSlot(
-            key, memoryview(data).toreadonly(), crc, tuple(self._advances(key, rows))
+            key, memoryview(data).toreadonly(), crc, tuple(self._advances(key, columns))
         )
 
-    def _advances(self, key: str, rows: NDArray[np.void]) -> Iterator[Advance]:
-        extents: dict[int, list[Extent]] = {}
+    def _place(self, columns: _Columns) -> tuple[list[int], list[Buffer]]:
+        """Give each body its position. The entries of bodies, and these, as they will lie."""
+        rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
+        bodies = self._bodies
+        references = list(map(columns.partition.__getitem__, rows))
+        # Stable: batches of a partition stay in the order in which they were appended.
+        order = sorted(range(len(rows)), key=references.__getitem__)
+        own = list(map(rows.__getitem__, order))
+        position = HEADER_BYTES
+        for row in own:
+            columns.position[row] = position
+            position += columns.length[row]
+        return own, list(map(bodies.__getitem__, order))
+
+    def _advances(self, key: str, columns: _Columns) -> Iterator[Advance]:
         names = [key, *self._objects]
-        for reference, base, last, timestamp, number, position, length in _runs(rows):
-            extents.setdefault(reference, []).append(
-                Extent(base, last, timestamp, names[number], position, length)
-            )
-        moved = rows[rows["kind"] == EntryKind.LOG_START]
+        extents: dict[int, list[Extent]] = {}
         # The last of several wins: a log start only grows.
-        log_starts = dict(
-            zip(moved["partition"].tolist(), moved["base_offset"].tolist(), strict=True)
-        )
+        log_starts: dict[int, int] = {}
+        for kind, reference, base, last, timestamp, number, position, length in zip(
+            columns.kind,
+            columns.partition,
+            columns.base_offset,
+            columns.last_offset,
+            columns.max_timestamp,
+            columns.object,
+            columns.position,
+            columns.length,
+            strict=True,
+        ):
+            if kind == _LOG_START:
+                log_starts[reference] = base
+            elif kind != _OPENING:
+                extent = Extent(base, last, timestamp, names[number], position, length)
+                _extend(extents.setdefault(reference, []), extent, kind)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             found, log_start = extents.get(reference, ()), log_starts.get(reference)
             if found or log_start is not None:
@@ -272,40 +293,67 @@ _UNUSED = (-1, 0, NO_PRODUCER_ID, -1, NO_ORDINAL, NO_SEQUENCE, NO_SEQUENCE, 0, -
 """From last_offset to max_timestamp, in entries that stand for no batch."""
 
 
-def _stamp(data: bytearray, rows: NDArray[np.void], leader_epochs: NDArray[np.int32]) -> None:
-    """Write base offsets and leader epochs into the batches; both lie outside their checksums."""
-    # One unaligned element per byte position, so that a scatter writes all of them at once.
-    offsets = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
-    offsets[rows["position"]] = rows["base_offset"]
-    epochs = np.ndarray((len(data) - 3,), ">i4", data, strides=(1,))
-    epochs[rows["position"] + 12] = leader_epochs[rows["partition"]]
+class _Columns(NamedTuple):
+    """The entries by the fields of INDEX_DTYPE."""
+
+    kind: list[int]
+    partition: list[int]
+    base_offset: list[int]
+    last_offset: list[int]
+    record_count: list[int]
+    producer_id: list[int]
+    producer_epoch: list[int]
+    ordinal: list[int]
+    first_sequence: list[int]
+    last_sequence: list[int]
+    flags: list[int]
+    first_timestamp: list[int]
+    max_timestamp: list[int]
+    object: list[int]
+    position: list[int]
+    length: list[int]
 
 
-def _runs(rows: NDArray[np.void]) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-    """The extents: (partition, base offset, last offset, maximum timestamp, object, position,
-    length) of batches that follow each other in offset and place; an adopted batch stands alone."""
-    adopted = rows["kind"] == EntryKind.ADOPTED
-    placed = np.flatnonzero(adopted | (rows["kind"] == EntryKind.BATCH))
-    if not len(placed):
-        return
-    placed = placed[np.argsort(rows["partition"][placed], kind="stable")]
-    found, alone = rows[placed], adopted[placed]
-    begins = np.ones(len(found), np.bool_)
-    begins[1:] = (
-        (found["partition"][1:] != found["partition"][:-1])
-        | (found["base_offset"][1:] != found["last_offset"][:-1] + 1)
-        | alone[1:]
-        | alone[:-1]
-    )
-    starts = np.flatnonzero(begins)
-    ends = np.append(starts[1:], len(found)) - 1
-    columns = (
-        found["partition"][starts],
-        found["base_offset"][starts],
-        found["last_offset"][ends],
-        np.maximum.reduceat(found["max_timestamp"], starts),
-        found["object"][starts],
-        found["position"][starts],
-        np.add.reduceat(found["length"].astype(np.int64), starts),
-    )
-    yield from zip(*(column.tolist() for column in columns), strict=True)
+assert _Columns._fields == INDEX_DTYPE.names
+
+
+def _stamp(
+    data: bytearray, columns: _Columns, own: list[int], leader_epochs: list[LeaderEpoch]
+) -> int:
+    """Write base offsets and leader epochs into the batches; the checksum of all of them.
+
+    Both lie outside a batch's own checksum, so that one stays right and is combined with that of
+    the bytes before it: the records are not looked at again.
+    """
+    crc = 0
+    view = memoryview(data)
+    for row in own:
+        position = columns.position[row]
+        stamp(data, position, columns.base_offset[row], leader_epochs[columns.partition[row]])
+        covered = position + ATTRIBUTES_POSITION
+        crc = crc32c(view[position:covered], crc)
+        own_crc = int.from_bytes(view[position + CRC_POSITION : covered], "big")
+        crc = combine_crc32c(crc, own_crc, columns.length[row] - ATTRIBUTES_POSITION)
+    return crc
+
+
+def _extend(extents: list[Extent], extent: Extent, kind: int) -> None:
+    """Add a batch to a partition's extents. It grows the last one if it follows it in offset and
+    place; an adopted batch stands alone."""
+    if extents and kind == _BATCH:
+        last = extents[-1]
+        if (
+            last.position + last.length == extent.position
+            and last.last_offset + 1 == extent.base_offset
+            and last.key == extent.key
+        ):
+            extents[-1] = Extent(
+                last.base_offset,
+                extent.last_offset,
+                max(last.max_timestamp, extent.max_timestamp),
+                last.key,
+                last.position,
+                last.length + extent.length,
+            )
+            return
+    extents.append(extent)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import cache
+from struct import pack
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,22 +13,47 @@ from numpy.typing import NDArray
 from tidelog.errors import CorruptObject
 from tidelog.storage.object_store import Buffer
 
+_STRUCT_CODES: Final = {
+    "|u1": "B",
+    "<u2": "H",
+    "<i2": "h",
+    "<u4": "I",
+    "<i4": "i",
+    "<i8": "q",
+}
 
-def table_of(dtype: np.dtype[np.void], rows: Sequence[tuple[Any, ...]]) -> NDArray[np.void]:
-    """Rows as a structured array; OverflowError for a value that its column cannot hold."""
-    return np.array(rows, dtype) if rows else np.empty(0, dtype)
+
+def table_bytes(dtype: np.dtype[np.void], rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """`columns_bytes` of a table that is given by rows."""
+    columns = list(zip(*rows, strict=True))
+    return columns_bytes(dtype, columns) if columns else []
 
 
-def column_bytes(table: NDArray[np.void]) -> list[bytes]:
-    """The columns one after the other, in the order of the type's fields."""
-    assert table.dtype.names is not None
-    return [table[name].tobytes() for name in table.dtype.names]
+def columns_bytes(dtype: np.dtype[np.void], columns: Iterable[Sequence[Any]]) -> list[bytes]:
+    """Columns one after the other, in the order of the type's fields: integers, and bytes where the
+    type has fixed bytes.
+
+    Plain Python, since numpy takes longer to look at Python's numbers, and far longer where there
+    are few. struct.error for a value that its column cannot hold.
+    """
+    return [
+        b"".join(column) if code is None else pack(f"<{len(column)}{code}", *column)
+        for code, column in zip(_codes(dtype), columns, strict=True)
+    ]
+
+
+@cache
+def _codes(dtype: np.dtype[np.void]) -> tuple[str | None, ...]:
+    """The columns' integers as `struct` names them; None for fixed bytes."""
+    assert dtype.names is not None
+    kinds = [dtype[name] for name in dtype.names]
+    return tuple(None if kind.kind == "V" else _STRUCT_CODES[kind.str] for kind in kinds)
 
 
 def strings_bytes(strings: Iterable[str]) -> list[bytes]:
     """Lengths (u4), then the UTF-8 bytes of all strings."""
     encoded = [string.encode() for string in strings]
-    return [np.array([len(e) for e in encoded], "<u4").tobytes(), *encoded]
+    return [pack(f"<{len(encoded)}I", *map(len, encoded)), *encoded]
 
 
 class ColumnReader:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.storage.object_store import Buffer
-from tidelog.wal.columns import ColumnReader, column_bytes, strings_bytes, table_of
+from tidelog.wal.columns import ColumnReader, strings_bytes, table_bytes
 from tidelog.wal.extents import Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.leader_epochs import EpochStart
@@ -106,11 +106,11 @@ def encode_images(images: Sequence[PartitionImage]) -> bytes:
             sum(map(len, extents)),
             len(references),
         ),
-        *column_bytes(table_of(_PARTITIONS, [_partition_row(image) for image in images])),
-        *column_bytes(table_of(_EPOCHS, epochs)),
-        *column_bytes(table_of(_PRODUCERS, [_producer_row(p) for p in producers])),
-        *column_bytes(table_of(_BATCHES, batches)),
-        *column_bytes(table_of(_ABORTED, aborted)),
+        *table_bytes(_PARTITIONS, [_partition_row(image) for image in images]),
+        *table_bytes(_EPOCHS, epochs),
+        *table_bytes(_PRODUCERS, [_producer_row(p) for p in producers]),
+        *table_bytes(_BATCHES, batches),
+        *table_bytes(_ABORTED, aborted),
         *(
             np.array(e.columns()[column], "<i8").tobytes()
             for column in range(_EXTENT_COLUMNS)

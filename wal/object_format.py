@@ -13,7 +13,7 @@ newer format raises UnsupportedFormat, so an old broker never takes new objects 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.wal.columns import ColumnReader, column_bytes, strings_bytes, table_of
+from tidelog.wal.columns import ColumnReader, columns_bytes, strings_bytes, table_bytes
 from tidelog.wal.entries import EntryKind, IndexEntry
 from tidelog.wal.image_codec import Images
 
@@ -169,29 +169,31 @@ class Layout(NamedTuple):
 
 def encode_index(
     partitions: list[tuple[TopicPartition, LeaderEpoch]],
-    rows: NDArray[np.void],
+    columns: Sequence[Sequence[int]],
     objects: list[str],
 ) -> bytes:
-    """The index's section: `rows` of INDEX_DTYPE, in the order in which they were appended."""
+    """The index's section: the columns of INDEX_DTYPE, in the order in which they were appended."""
     table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in partitions]
     return b"".join(
         (
-            _INDEX_COUNTS.pack(len(rows), len(partitions), len(objects)),
-            *column_bytes(table_of(_PARTITIONS, table)),
-            *column_bytes(rows),
+            _INDEX_COUNTS.pack(len(columns[0]), len(partitions), len(objects)),
+            *table_bytes(_PARTITIONS, table),
+            *columns_bytes(INDEX_DTYPE, columns),
             *strings_bytes(objects),
         )
     )
 
 
-def finish_object(data: bytearray, header: ObjectHeader, layout: Layout) -> int:
-    """Write header and footer into an object whose sections are in place; the footer's checksum."""
+def finish_object(data: bytearray, header: ObjectHeader, layout: Layout, body_crc: int) -> int:
+    """Write header and footer into an object whose sections are in place; the footer's checksum.
+
+    `body_crc`: the CRC-32C of all bodies, in the order in which they lie.
+    """
     view = memoryview(data)
     packed = encode_header(header)
     view[:HEADER_BYTES] = packed
     footer = layout.size - FOOTER_BYTES
     view[footer : footer + HEADER_BYTES] = packed
-    body_crc = crc32c(view[HEADER_BYTES : layout.index_position])
     _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, 0)
     crc: int = crc32c(view[layout.index_position : footer + _FOOTER_CRC_POSITION])
     _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, crc)

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Fenced, TidelogError
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
@@ -100,6 +101,7 @@ class WalWriter:
         incarnation: Incarnation,
         settings: WalSettings,
         on_durable: Callable[[DurableSlot], None],
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         self._clock = clock
         self._entropy = entropy
@@ -107,6 +109,7 @@ class WalWriter:
         self._incarnation = incarnation
         self._settings = settings
         self._on_durable = on_durable
+        self._crash_points = crash_points
         self._sequence = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
         self._slot = Slot(0)
         self._buffer = SlotBuffer()
@@ -265,7 +268,7 @@ class WalWriter:
                     await self._wake.wait()
                     # What the next turn of the loop adds shares the slot: a batch follows the
                     # record that enlists its partition in a transaction.
-                    await asyncio.sleep(0)
+                    await self._clock.sleep(0)
                     self._wake.clear()
                     while self._may_upload():
                         await self._upload_next(tasks)
@@ -367,6 +370,7 @@ class WalWriter:
         started = self._clock.monotonic()
         self.metrics.puts += 1
         what = f"slot {upload.slot} of the WAL of {self._incarnation}"
+        self._crash_points.hit(CrashPoint.SLOT_UPLOAD)
         try:
             result = await self._sequence.append(
                 upload.slot,

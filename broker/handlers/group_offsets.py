@@ -135,7 +135,10 @@ def _ask_for_offsets(
     topics = None
     if group.topics is not None:
         topics = {each.name: each.partition_indexes for each in group.topics}
-    return ask(broker, group.group_id, FetchOffsets(group.group_id, topics, require_stable))
+    command = FetchOffsets(
+        group.group_id, topics, require_stable, group.member_id, group.member_epoch
+    )
+    return ask(broker, group.group_id, command)
 
 
 async def _group(

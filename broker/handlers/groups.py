@@ -53,7 +53,6 @@ from tidelog.protocol.schemas.groups import (
     SyncGroupResponse,
 )
 
-GROUP_TYPE = "classic"
 READ, DELETE, DESCRIBE = 3, 6, 8
 GROUP_OPERATIONS = bits(READ, DELETE, DESCRIBE)
 REBALANCE_TIMEOUT_FROM = 1
@@ -252,9 +251,7 @@ async def list_groups(
     broker: DataServices, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
     """The groups that this broker coordinates."""
-    if request.types_filter and GROUP_TYPE not in map(str.lower, request.types_filter):
-        return ListGroupsResponse()
-    command = ListGroups(frozenset(request.states_filter))
+    command = ListGroups(frozenset(request.states_filter), frozenset(request.types_filter))
     response = ListGroupsResponse()
     for asked in [ask_runtime(each, command) for each in broker.coordinators.groups.all()]:
         try:
@@ -268,7 +265,7 @@ async def list_groups(
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state,
-                group_type=GROUP_TYPE,
+                group_type=each.group_type,
             )
             for each in reply.groups
         ]

@@ -100,9 +100,10 @@ async def _look_up(
     committed = isolation is Isolation.READ_COMMITTED
     upper = log.last_stable_offset if committed else log.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.log_start
+        answer.offset = partition.first_offset
     elif timestamp == LATEST:
-        answer.offset = upper
+        # A transaction may be open since before the first record that is kept.
+        answer.offset = max(upper, partition.first_offset)
     elif timestamp == LATEST_TIERED:
         # Nothing is tiered in Kafka's sense: there is one store.
         answer.offset = -1

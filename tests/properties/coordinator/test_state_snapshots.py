@@ -5,12 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import get_args
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.coordinator.group.consumer_group import ConsumerGroup
+from tidelog.coordinator.group.consumer_records import (
+    Assignment,
+    ConsumerGroupRemoved,
+    ConsumerGroupStored,
+    ConsumerMemberRemoved,
+    ConsumerMemberStored,
+    ConsumerSubscription,
+    CurrentAssignment,
+    CurrentRemoved,
+    CurrentStored,
+    MemberState,
+    TargetEpochRemoved,
+    TargetEpochStored,
+    TargetRemoved,
+    TargetStored,
+)
 from tidelog.coordinator.group.log_records import (
     CommittedOffset,
     GroupRecord,
@@ -81,6 +99,60 @@ GROUP_RECORDS: dict[type, st.SearchStrategy[GroupRecord]] = {
 }
 
 
+# A member is known by its number: nobody else has its instance id, or any of its partitions.
+MEMBER_NUMBERS = st.integers(0, 3)
+
+
+def subscription(member: int, is_static: bool, topics: list[str]) -> ConsumerSubscription:
+    instance_id = f"i-{member}" if is_static else None
+    names = tuple(sorted(set(topics)))
+    return ConsumerSubscription(instance_id, None, "c", "h", names, None, 1000 * member, "range")
+
+
+def assignment(member: int, topics: int) -> Assignment:
+    return {UUID(int=number): frozenset({member, member + 10}) for number in range(topics)}
+
+
+def current(member: int, epoch: int, state: MemberState, topics: int) -> CurrentAssignment:
+    revoked = assignment(member + 100, topics // 2)
+    return CurrentAssignment(epoch, epoch - 1, state, assignment(member, topics), revoked)
+
+
+def of_member(kind: type, *more: st.SearchStrategy[object]) -> st.SearchStrategy[GroupRecord]:
+    return st.builds(
+        lambda group_id, member, *rest: kind(group_id, f"m-{member}", *[f(member) for f in rest]),
+        NAMES,
+        MEMBER_NUMBERS,
+        *more,
+    )
+
+
+SUBSCRIPTIONS = st.builds(
+    lambda is_static, topics: lambda member: subscription(member, is_static, topics),
+    st.booleans(),
+    st.lists(NAMES, max_size=2),
+)
+ASSIGNED = st.builds(lambda topics: lambda member: assignment(member, topics), NUMBERS)
+CURRENTS = st.builds(
+    lambda epoch, state, topics: lambda member: current(member, epoch, state, topics),
+    INT16,
+    st.sampled_from(MemberState),
+    NUMBERS,
+)
+GROUP_RECORDS |= {
+    ConsumerGroupStored: st.builds(ConsumerGroupStored, NAMES, INT32, INT64),
+    ConsumerGroupRemoved: st.builds(ConsumerGroupRemoved, NAMES),
+    ConsumerMemberStored: of_member(ConsumerMemberStored, SUBSCRIPTIONS),
+    ConsumerMemberRemoved: of_member(ConsumerMemberRemoved),
+    TargetEpochStored: st.builds(TargetEpochStored, NAMES, INT32),
+    TargetEpochRemoved: st.builds(TargetEpochRemoved, NAMES),
+    TargetStored: of_member(TargetStored, ASSIGNED),
+    TargetRemoved: of_member(TargetRemoved),
+    CurrentStored: of_member(CurrentStored, CURRENTS),
+    CurrentRemoved: of_member(CurrentRemoved),
+}
+
+
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
     state = draw(st.sampled_from([each for each in TransactionState if each < 6]))
@@ -133,6 +205,21 @@ def group_state(machine: GroupMachine) -> object:
             for group, places in offsets._pending.items()
         },
         offsets._producers,
+        {group_id: vars_of(group) for group_id, group in machine.consumer_groups.items()},
+    )
+
+
+def vars_of(group: ConsumerGroup) -> object:
+    """All that a group knows from the log; members in their order."""
+    return (
+        group.epoch,
+        group.metadata_hash,
+        group.assignment_epoch,
+        list(group.subscriptions.items()),
+        group.static_members,
+        group._currents,
+        group._targets,
+        group._holders,
     )
 
 
@@ -141,6 +228,10 @@ def group_machine(records: Iterable[GroupRecord]) -> GroupMachine:
     for record in records:
         machine.apply(record)
     return machine
+
+
+def test_every_kind_of_group_record_is_tried() -> None:
+    assert set(GROUP_RECORDS) == {*get_args(GroupRecord)}
 
 
 @given(st.lists(st.one_of(*GROUP_RECORDS.values()), max_size=40), st.integers(0, 40))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
+import numpy as np
+import pytest
 from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +17,7 @@ from tidelog.identifiers import LeaderEpoch, Slot, TopicId
 from tidelog.records.batch import BatchHeader
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
+from tidelog.wal.columns import table_bytes
 from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import Images, encode_images
@@ -282,3 +287,26 @@ def damage(stored: bytes, data: st.DataObject) -> bytes:
     changed = bytearray(stored)
     changed[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     return bytes(changed)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=16, max_size=16),
+            *(
+                st.integers(int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+                for kind in ("u1", "<u2", "<i2", "<u4", "<i4", "<i8")
+            ),
+        )
+    )
+)
+def test_columns_are_what_numpy_makes_of_a_table(rows: list[tuple[bytes | int, ...]]) -> None:
+    kinds = ("V16", "u1", "<u2", "<i2", "<u4", "<i4", "<i8")
+    dtype = np.dtype([(kind, kind) for kind in kinds])
+    table = np.array(rows, dtype) if rows else np.empty(0, dtype)
+    assert b"".join(table_bytes(dtype, rows)) == b"".join(table[kind].tobytes() for kind in kinds)
+    for position in range(1, len(kinds)):
+        beyond = [0] * len(kinds)
+        beyond[position] = int(np.iinfo(kinds[position]).max) + 1
+        with pytest.raises(struct.error):
+            table_bytes(dtype, [(bytes(16), *beyond[1:])])

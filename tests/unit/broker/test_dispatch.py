@@ -97,6 +97,7 @@ def asked(key: ApiKey, version: int) -> Request[Response]:
         ApiKey.FIND_COORDINATOR: {"key": "k", "coordinator_keys": ["k"]},
         ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},
         ApiKey.DELETE_GROUPS: {"groups_names": ["g"]},
+        ApiKey.CONSUMER_GROUP_DESCRIBE: {"group_ids": ["g"]},
         ApiKey.OFFSET_COMMIT: {
             "topics": [
                 OffsetCommitRequestTopic(name="t", partitions=[OffsetCommitRequestPartition()])
