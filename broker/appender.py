@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, TypeAlias
 
+from tidelog.broker.deadlines import Deadlines
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.clock import Clock
@@ -162,6 +163,8 @@ class Appender:
         self._group: list[Submission] = []
         self._submitted = asyncio.Event()
         self._has_ended = False
+        self.deadlines = Deadlines()
+        """Until when those who submitted something wait for it."""
 
     def submit(self, items: list[AppendItem]) -> Submission:
         """Queue a request's batches. Synchronous, so that the caller's order is the log's."""

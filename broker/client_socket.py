@@ -11,6 +11,7 @@ from tidelog.broker.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.message import Response
 from tidelog.protocol.wire import Buffer
 
 _GATHERED_BYTES_MAX: Final = 64 * 1024
@@ -24,8 +25,8 @@ class SocketOwner(Protocol):
         """A new connection's state, or None where a limit forbids it."""
         ...
 
-    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Task[None]:
-        """Start a request's task, which calls `socket.answered` in the end."""
+    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Future[Response | None]:
+        """Start a request; `socket.answered` is called in the end, never before this returns."""
         ...
 
     def relieve(self) -> None:
@@ -53,7 +54,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._long_poll: asyncio.Task[None] | None = None
+        self._long_poll: asyncio.Future[Response | None] | None = None
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
@@ -128,8 +129,8 @@ class ClientSocket(asyncio.BufferedProtocol):
     def answered(
         self, taken: TakenRequest, buffers: list[Buffer] | None, error: CloseConnection | None
     ) -> None:
-        """A request's task has ended: with an answer, with none to give, or with a reason to close
-        the connection."""
+        """A request is done: with an answer, with none to give, or with a reason to close the
+        connection."""
         connection = self._connection
         assert connection is not None
         if taken.long_poll:
@@ -195,9 +196,9 @@ class ClientSocket(asyncio.BufferedProtocol):
                     self._send(connection.answer(taken, taken.ready))
                     self._owner.relieve()
                     continue
-                task = self._owner.serve(self, taken)
+                answer = self._owner.serve(self, taken)
                 if taken.long_poll:
-                    self._long_poll = task
+                    self._long_poll = answer
         except CloseConnection as error:
             self._refuse(error)
 

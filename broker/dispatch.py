@@ -149,21 +149,25 @@ class Dispatcher:
         context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
         return OpenedRequest(route, message, context)
 
-    def begin(self, services: Services, opened: OpenedRequest) -> Awaitable[Response | None]:
-        """Call the handler. One that is a plain function does its first steps here and now, in the
-        order in which a connection's requests came; the rest is done when the result is awaited.
+    def begin(self, services: Services, opened: OpenedRequest) -> asyncio.Future[Response | None]:
+        """Call the handler; `conclude` takes what is returned once it is done.
+
+        A handler that is a plain function does its first steps here and now, in the order in which
+        a connection's requests came, and may return a future, which saves a task.
         """
         try:
-            return opened.route.handler(services, opened.message, opened.context)
-        except Exception as error:  # noqa: BLE001 - `respond` handles it like any later one
+            answer = opened.route.handler(services, opened.message, opened.context)
+        except Exception as error:  # noqa: BLE001 - `conclude` handles it like any later one
             failed: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
+        return asyncio.ensure_future(answer)
 
-    async def respond(
-        self, opened: OpenedRequest, answer: Awaitable[Response | None]
+    def conclude(
+        self, opened: OpenedRequest, answer: asyncio.Future[Response | None]
     ) -> list[Buffer] | None:
-        """The frame that answers a request which has begun, or None where there is to be none.
+        """The frame that answers a request whose handler is done, or None where there is to be
+        none, as when it was cancelled.
 
         A handler that fails is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
         request's answers: the fault is ours, and other requests must not suffer from it.
@@ -171,9 +175,11 @@ class Dispatcher:
         Raises:
             CloseConnection: the handler wants it, or no answer has room for the error.
         """
+        if answer.cancelled():
+            return None
         route, _, context = opened
         try:
-            response = await answer
+            response = answer.result()
             if response is None:
                 return None
             if route.api_key not in ERRORS_COUNTED_BY_HANDLER:

@@ -1,21 +1,21 @@
 """The Kafka listener: limits, tasks and shutdown around its clients' connections.
 
-Each request is a task that the server owns. A connection that cannot be understood is closed, and
-others do not notice. Reading stops while a client does not read its answers, has too many requests
-in flight, or the memory for requests is used up.
+The server owns each request until it is answered. A connection that cannot be understood is
+closed, and others do not notice. Reading stops while a client does not read its answers, has too
+many requests in flight, or the memory for requests is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection, Dispatcher, OpenedRequest
+from tidelog.broker.dispatch import CloseConnection, Dispatcher
 from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
@@ -50,7 +50,7 @@ class KafkaServer:
         self._scratch = new_scratch()
         self._sockets: dict[Connection, ClientSocket] = {}
         self._per_host: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Future[Response | None]] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._next_connection_id = 0
@@ -85,7 +85,7 @@ class KafkaServer:
         await self._stop()
         for socket in list(self._sockets.values()):
             socket.drain()
-        if self._sockets or self._tasks:
+        if self._sockets or self._answers:
             deadline = asyncio.create_task(self._end_after(self._shutdown_seconds))
             await self._emptied.wait()
             deadline.cancel()
@@ -95,7 +95,7 @@ class KafkaServer:
         """Stop at once: requests are ended, connections cut. For a broker that cannot go on."""
         await self._stop()
         self._end()
-        if self._sockets or self._tasks:
+        if self._sockets or self._answers:
             await self._emptied.wait()
 
     async def _stop(self) -> None:
@@ -112,13 +112,13 @@ class KafkaServer:
         await self._clock.sleep(seconds)
         logger.warning(
             "clients are disconnected before their requests have finished",
-            extra={"requests": len(self._tasks), "connections": len(self._sockets)},
+            extra={"requests": len(self._answers), "connections": len(self._sockets)},
         )
         self._end()
 
     def _end(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        for answer in list(self._answers):
+            answer.cancel()
         for socket in list(self._sockets.values()):
             socket.abort()
 
@@ -158,52 +158,41 @@ class KafkaServer:
             return "max.connections.per.ip"
         return None
 
-    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Task[None]:
-        """Start a request and its task. What the handler does at once it has done when this
-        returns, so that pipelined writes take effect in the order in which they came."""
-        opened = taken.opened
-        assert opened is not None
+    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Future[Response | None]:
+        """Start a request. What the handler does at once it has done when this returns, so that
+        pipelined writes take effect in the order in which they came."""
+        assert taken.opened is not None
         begun = self._clock.monotonic()
-        answer = self._dispatcher.begin(self._services, opened)
-        task = asyncio.create_task(self._serve(socket, taken, opened, answer, begun))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._done, socket, taken, answer))
-        return task
+        answer = self._dispatcher.begin(self._services, taken.opened)
+        self._answers.add(answer)
+        answer.add_done_callback(partial(self._answered, socket, taken, begun))
+        return answer
 
-    async def _serve(
+    def _answered(
         self,
         socket: ClientSocket,
         taken: TakenRequest,
-        opened: OpenedRequest,
-        answer: Awaitable[Response | None],
         begun: float,
+        answer: asyncio.Future[Response | None],
     ) -> None:
+        """The handler is done, was cancelled, or has failed."""
+        self._answers.discard(answer)
+        opened = taken.opened
+        assert opened is not None
         buffers: list[Buffer] | None = None
         refusal: CloseConnection | None = None
         try:
-            buffers = await self._dispatcher.respond(opened, answer)
-            opened.route.metrics.observe(self._clock.monotonic() - begun)
+            buffers = self._dispatcher.conclude(opened, answer)
+            if not answer.cancelled():
+                opened.route.metrics.observe(self._clock.monotonic() - begun)
         except CloseConnection as error:
             refusal = error
-        finally:
+        except Exception:  # what the request holds has to be given back all the same
+            logger.exception("a request cannot be answered", extra={"api": opened.route.name})
+        try:
             socket.answered(taken, buffers, refusal)
-
-    def _done(
-        self,
-        socket: ClientSocket,
-        taken: TakenRequest,
-        answer: Awaitable[Response | None],
-        task: asyncio.Task[None],
-    ) -> None:
-        self._tasks.discard(task)
-        if not taken.done:
-            # It was cancelled before its first step: nothing has awaited the answer.
-            if isinstance(answer, Coroutine):
-                answer.close()
-            socket.answered(taken, None, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the connection of a request failed", exc_info=error)
-        self._note_emptied()
+        finally:
+            self._note_emptied()
 
     def relieve(self) -> None:
         """Let connections that wait for memory read again, as far as there is some."""
@@ -233,7 +222,7 @@ class KafkaServer:
         self._note_emptied()
 
     def _note_emptied(self) -> None:
-        if self._closing and not self._sockets and not self._tasks:
+        if self._closing and not self._sockets and not self._answers:
             self._emptied.set()
 
     async def _sweep(self) -> None:

@@ -17,11 +17,11 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from awscrt.checksums import crc32c
 
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, TopicId
 from tidelog.records.buffers import Buffer
+from tidelog.storage.parquet_seal import SealedFile, check_chunks, open_footer, seal
 
 STATE_PREFIX: Final = "state/"
 SNAPSHOT_SUFFIX: Final = ".parquet"
@@ -31,11 +31,6 @@ ROWS_A_STEP: Final = 16_384
 """Rows of a row group; a step of encoding or decoding takes tens of milliseconds."""
 
 _METADATA_PREFIX: Final = "tidelog."
-_CHECKSUM: Final = _METADATA_PREFIX + "crc32c"
-_UNSTAMPED: Final = b"00000000"
-_VALUE_FOLLOWS: Final = b"\x18\x08"
-"""Between a name and a value of eight bytes in a Parquet footer."""
-_TAIL_BYTES: Final = 64 * 1024
 
 RecordT = TypeVar("RecordT")
 RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
@@ -130,12 +125,12 @@ class SnapshotEncoder(Generic[RecordT]):
             self.rows += len(records)
         return len(records) == ROWS_A_STEP
 
-    def finish(self) -> memoryview:
+    def finish(self) -> SealedFile:
         """The file. Nothing can be added any more."""
         fields = self._fields | _named({"rows": str(self.rows)})
-        self._writer.add_key_value_metadata(fields | {_CHECKSUM: _UNSTAMPED.decode()})
+        self._writer.add_key_value_metadata(fields)
         self._writer.close()
-        return stamped(self._sink.getvalue())
+        return seal(self._sink.getvalue())
 
 
 class SnapshotDecoder(Generic[RecordT]):
@@ -148,12 +143,9 @@ class SnapshotDecoder(Generic[RecordT]):
         UnsupportedFormat for one that a newer version of Tidelog wrote."""
         self._table = table
         self._key = key
-        # Nothing of a damaged file is looked at: what a parser makes of one is anybody's guess.
-        _verify_checksum(key, memoryview(data))
-        try:
-            self._file = pq.ParquetFile(pa.BufferReader(data))
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptObject(key, f"it is no Parquet file: {error}") from error
+        self._data = data
+        self._footer = open_footer(key, data)
+        self._file = pq.ParquetFile(pa.BufferReader(data), metadata=self._footer.metadata)
         fields = _fields_in(self._file.metadata.metadata or {})
         _refuse_newer(key, fields)
         self.rows: int = self._file.metadata.num_rows
@@ -172,6 +164,8 @@ class SnapshotDecoder(Generic[RecordT]):
         """The next records; None when all were read. Raises CorruptObject."""
         if self._group == self._file.num_row_groups:
             return None
+        columns = range(self._file.metadata.num_columns)
+        check_chunks(self._key, self._footer, self._group, columns, 0, self._data)
         try:
             found = self._file.read_row_group(
                 self._group, columns=self._columns, use_threads=False
@@ -198,34 +192,6 @@ class SnapshotDecoder(Generic[RecordT]):
                 has = "no" if index < 0 else f"another ({found.field(index).type})"
                 raise CorruptObject(self._key, f"it has {has} column {field.name}: {field.type}")
         return list(self._table.schema.names)
-
-
-def stamped(data: Buffer) -> memoryview:
-    """The file with its checksum, which its footer has a place for."""
-    whole = bytearray(data)
-    start = _checksum_position(whole)
-    whole[start : start + len(_UNSTAMPED)] = _UNSTAMPED
-    whole[start : start + len(_UNSTAMPED)] = b"%08x" % crc32c(whole)
-    return memoryview(whole)
-
-
-def _checksum_position(data: Buffer) -> int:
-    """Where the digits of the checksum are: its name comes last at the end of the footer.
-    ValueError if they are not there."""
-    name = _CHECKSUM.encode() + _VALUE_FOLLOWS
-    tail = bytes(data[-_TAIL_BYTES:])
-    return len(data) - len(tail) + tail.rindex(name) + len(name)
-
-
-def _verify_checksum(key: str, data: memoryview) -> None:
-    try:
-        start = _checksum_position(data)
-        end = start + len(_UNSTAMPED)
-        said = int(bytes(data[start:end]), 16)
-    except ValueError:
-        raise CorruptObject(key, "it is no snapshot, or its end is missing") from None
-    if said != crc32c(data[end:], crc32c(_UNSTAMPED, crc32c(data[:start]))):
-        raise CorruptObject(key, "its checksum does not match")
 
 
 def _fields_of(table: str, origin: SnapshotOrigin, position: SnapshotPosition) -> dict[str, str]:

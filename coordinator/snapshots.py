@@ -225,12 +225,12 @@ class StateSnapshots(Generic[RecordT]):
                 encoder = SnapshotEncoder(self._table, self._origin, position, captured)
                 while await self._offload.run(encoder.step):
                     pass
-                data = await self._offload.run(encoder.finish)
+                sealed = await self._offload.run(encoder.finish)
             finally:
                 machine.release()
             key = self._origin.key(next_offset)
             try:
-                await self._store.put(key, data, IfAbsent())
+                await self._store.put(key, sealed.pieces, IfAbsent())
             except PreconditionFailed:
                 logger.info("a snapshot is there already", extra={"key": key})
             self._crash_points.hit(CrashPoint.SNAPSHOT_WRITTEN)
@@ -238,11 +238,16 @@ class StateSnapshots(Generic[RecordT]):
             log.superseded_below(next_offset)
             seconds = self._clock.monotonic() - started
             self._metrics.written += 1
-            self._metrics.bytes += len(data)
+            self._metrics.bytes += sealed.size_bytes
             self._metrics.seconds += seconds
             logger.info(
                 "a coordinator's state was snapshotted",
-                extra={"key": key, "rows": encoder.rows, "bytes": len(data), "seconds": seconds},
+                extra={
+                    "key": key,
+                    "rows": encoder.rows,
+                    "bytes": sealed.size_bytes,
+                    "seconds": seconds,
+                },
             )
 
     async def _newest(self) -> tuple[str, StoredObject] | None:

@@ -109,7 +109,9 @@ def open_footer(key: str, tail: Buffer) -> Footer:
     metadata = pq.read_metadata(pa.BufferReader(footer))
     if count != metadata.num_row_groups * metadata.num_columns:
         raise CorruptObject(key, f"its seal has {count} checksums, which are not its chunks'")
-    crcs = np.frombuffer(sealed, _UINT32, count).reshape(metadata.num_row_groups, -1)
+    crcs = np.frombuffer(sealed, _UINT32, count).reshape(
+        metadata.num_row_groups, metadata.num_columns
+    )
     return Footer(metadata, crcs.tolist())
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tidelog.broker.admission import Admission, Wanted, transactional_identity
 from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
+from tidelog.broker.deadlines import Deadline
 from tidelog.broker.dispatch import CloseConnection, RequestContext
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import Partition, PartitionError
@@ -70,17 +72,18 @@ def produce(
             if isinstance(outcome, AppendItem):
                 items.append(outcome)
         outcomes.append(of_topic)
+    answering = _Answering(broker, request, outcomes)
     unadmitted = _unadmitted(request, items, context) if request.transactional_id else None
-    if unadmitted is None:
-        return _answer(broker, request, outcomes, _submitted(broker, items))
-    wanted, of_wanted = unadmitted
-    partitions = [item.partition for item in of_wanted]
-    admissions = broker.admissions.admit_at_once(wanted, partitions)
-    if admissions is None:
-        waiting = _admitted_later(broker, items, wanted, of_wanted, context)
-        return _answer(broker, request, outcomes, waiting)
-    _admit(of_wanted, admissions, context)
-    return _answer(broker, request, outcomes, _submitted(broker, items))
+    if unadmitted is not None:
+        wanted, of_wanted = unadmitted
+        partitions = [item.partition for item in of_wanted]
+        admissions = broker.admissions.admit_at_once(wanted, partitions)
+        if admissions is None:
+            answering.admit(_admitted_later(broker, items, wanted, of_wanted, context))
+            return answering.answer
+        _admit(of_wanted, admissions, context)
+    answering.wait_for(_submitted(broker, items))
+    return answering.answer
 
 
 def _submitted(broker: DataServices, items: list[AppendItem]) -> Submission | None:
@@ -174,35 +177,130 @@ def _item(
     return AppendItem(partition, data.records if data.records is not None else b"", limits)
 
 
-async def _answer(
+class _Answering:
+    """A request whose `answer` is due when its batches are durable or refused, or it is too late.
+
+    Callbacks and shared timers: a task and a timer for each request of a few kilobytes would cost
+    more than its records do.
+    """
+
+    __slots__ = (
+        "_admitting",
+        "_broker",
+        "_deadline",
+        "_outcomes",
+        "_request",
+        "_submission",
+        "answer",
+    )
+
+    def __init__(
+        self,
+        broker: DataServices,
+        request: ProduceRequest,
+        outcomes: list[list[AppendItem | AppendFailed]],
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._outcomes = outcomes
+        self._admitting: asyncio.Future[Submission | None] | None = None
+        self._submission: Submission | None = None
+        self._deadline: Deadline | None = None
+        self.answer: asyncio.Future[ProduceResponse | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def admit(self, admitted: Coroutine[None, None, Submission | None]) -> None:
+        """Wait for the admission first, which submits the batches."""
+        self._begin_deadline()
+        self._admitting = asyncio.ensure_future(admitted)
+        self._admitting.add_done_callback(self._admitted)
+        # Who gives up the answer gives up the admission.
+        self.answer.add_done_callback(lambda _: self._end_admission())
+
+    def wait_for(self, submission: Submission | None) -> None:
+        """Answer when the batches are appended and, with acks, durable; at once without any."""
+        if submission is None:
+            self._finish(None)
+            return
+        self._submission = submission
+        self._begin_deadline()
+        submission.done.add_done_callback(self._appended)
+
+    def _begin_deadline(self) -> None:
+        # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
+        if self._deadline is None and self._request.acks != 0:
+            seconds = max(self._request.timeout_ms, 1) / 1000
+            self._deadline = self._broker.appender.deadlines.add(seconds, self._late)
+
+    def _admitted(self, admitting: asyncio.Future[Submission | None]) -> None:
+        if not admitting.cancelled() and not self._failed(admitting):
+            self.wait_for(admitting.result())
+
+    def _appended(self, done: asyncio.Future[None]) -> None:
+        if self._failed(done):
+            return
+        assert self._submission is not None
+        results = [item.result for item in self._submission.items]
+        slots = [result.slot for result in results if isinstance(result, Appended)]
+        if self._request.acks == 0 or not slots:
+            self._finish(None)
+            return
+        # Slots become durable in order: the newest one stands for all.
+        self._broker.wal.durable(max(slots)).add_done_callback(self._durable)
+
+    def _durable(self, durable: asyncio.Future[None]) -> None:
+        if not self._failed(durable):
+            self._finish(None)
+
+    def _failed(self, awaited: asyncio.Future[Any]) -> bool:
+        """Whether there is nothing more to do: it was too late, or this ends it."""
+        error = awaited.exception()
+        if isinstance(error, TidelogError):
+            self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+        elif error is not None and not self.answer.done():
+            self._end(error)
+        return self.answer.done()
+
+    def _late(self) -> None:
+        """Else a store that stands still would fill the memory with what is sent again."""
+        self._end_admission()
+        is_nothing = self._submission is None or self._submission.withdraw()
+        known = "nothing was appended" if is_nothing else "it may still become so"
+        why = f"not durable within {self._request.timeout_ms} ms; {known}"
+        self._finish(AppendFailed(ErrorCode.REQUEST_TIMED_OUT, why))
+
+    def _end_admission(self) -> None:
+        if self._admitting is not None:
+            self._admitting.cancel()
+
+    def _finish(self, failure: AppendFailed | None) -> None:
+        if self.answer.done():
+            return
+        try:
+            response = _response(self._broker, self._request, self._outcomes, failure)
+        except Exception as error:  # noqa: BLE001 - whoever takes the answer handles it
+            self._end(error)
+            return
+        self._end_deadline()
+        self.answer.set_result(response)
+
+    def _end(self, error: BaseException) -> None:
+        self._end_deadline()
+        self.answer.set_exception(error)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+def _response(
     broker: DataServices,
     request: ProduceRequest,
     outcomes: list[list[AppendItem | AppendFailed]],
-    submitted: Submission | Coroutine[None, None, Submission | None] | None,
+    failure: AppendFailed | None,
 ) -> ProduceResponse | None:
-    failure = None
-    if submitted is not None:
-        submission = submitted if isinstance(submitted, Submission) else None
-        try:
-            # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
-            seconds = None if request.acks == 0 else max(request.timeout_ms, 1) / 1000
-            async with asyncio.timeout(seconds):
-                if not isinstance(submitted, Submission):
-                    submission = await submitted
-                if submission is not None:
-                    await submission.done
-                    if request.acks != 0:
-                        await _durable(broker, submission)
-        except TimeoutError:
-            # Else a store that stands still would fill the memory with what is sent again.
-            is_nothing = submission is None or submission.withdraw()
-            known = "nothing was appended" if is_nothing else "it may still become so"
-            failure = AppendFailed(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"not durable within {request.timeout_ms} ms; {known}",
-            )
-        except TidelogError as error:
-            failure = AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+    """What each batch has come to; `failure` where the whole has."""
     responses = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
@@ -225,13 +323,6 @@ def _close_on_failure(result: Appended | AppendFailed) -> None:
     """With acks 0 a closed connection is the only way to say that something was refused."""
     if isinstance(result, AppendFailed):
         raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
-
-
-async def _durable(broker: DataServices, submission: Submission) -> None:
-    slots = [item.result.slot for item in submission.items if isinstance(item.result, Appended)]
-    if slots:
-        # Slots become durable in order: the newest one stands for all.
-        await broker.wal.durable(max(slots))
 
 
 def _result(

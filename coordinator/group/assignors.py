@@ -70,7 +70,7 @@ def assign_uniformly(task: AssignmentTask) -> Mapping[str, Assignment]:
     that one which leaves members what they have."""
     sharing = _Sharing(task)
     sharing.keep_previous()
-    if len({member.topics for member in task.members.values()}) <= 1:
+    if len({member.topics for member in task.members.values()}) == 1:
         sharing.cut_to_quota()
         sharing.hand_out()
     else:

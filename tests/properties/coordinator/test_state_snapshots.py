@@ -185,7 +185,8 @@ def through_a_snapshot(table: StateTable[RecordT], records: Iterable[RecordT]) -
     encoder = SnapshotEncoder(table, ORIGIN, position, records)
     while encoder.step():
         pass
-    decoder = SnapshotDecoder(table, ORIGIN, ORIGIN.key(42), encoder.finish())
+    data = b"".join(encoder.finish().pieces)
+    decoder = SnapshotDecoder(table, ORIGIN, ORIGIN.key(42), data)
     assert decoder.position == position
     assert decoder.rows == encoder.rows
     found: list[RecordT] = []

@@ -25,13 +25,13 @@ from tidelog.coordinator.snapshot_format import (
     SnapshotEncoder,
     SnapshotOrigin,
     SnapshotPosition,
-    stamped,
 )
 from tidelog.coordinator.transaction.log_records import TransactionStored, UnknownRecord
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.transaction import created
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, ProducerId
+from tidelog.storage.parquet_seal import seal
 
 ORIGIN = SnapshotOrigin("cluster", "__consumer_offsets", UUID(int=7), 3)
 KEY = ORIGIN.key(42)
@@ -53,7 +53,7 @@ def encoded(records: list[GroupRecord] = RECORDS, origin: SnapshotOrigin = ORIGI
     encoder = SnapshotEncoder(GroupTable(), origin, position, records)
     while encoder.step():
         pass
-    return bytes(encoder.finish())
+    return b"".join(encoder.finish().pieces)
 
 
 def decoded(data: bytes, key: str = KEY) -> list[GroupRecord]:
@@ -76,7 +76,7 @@ def rewritten(
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(fields)
-    return bytes(stamped(sink.getvalue()))
+    return b"".join(seal(sink.getvalue()).pieces)
 
 
 def test_keys_sort_as_offsets_do() -> None:
@@ -174,10 +174,11 @@ def test_a_transaction_in_a_state_that_is_never_stored_is_corrupt() -> None:
         list(TransactionTable().records(dead))
 
 
-@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"no Parquet at all"])
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"no Parquet at all", b"PAR1" * 9])
 def test_what_is_no_snapshot_is_corrupt(data: bytes) -> None:
-    with pytest.raises(CorruptObject, match="it is no snapshot, or its end is missing"):
+    with pytest.raises(CorruptObject) as caught:
         decoded(data)
+    assert caught.value.key == KEY
 
 
 def test_a_cut_snapshot_is_corrupt() -> None:
@@ -187,17 +188,10 @@ def test_a_cut_snapshot_is_corrupt() -> None:
             decoded(whole[:length])
 
 
-def test_what_only_looks_like_a_snapshot_is_corrupt() -> None:
-    likeness = stamped(b"tidelog.crc32c\x18\x0800000000")
-    with pytest.raises(CorruptObject, match="it is no Parquet file"):
-        decoded(bytes(likeness))
-
-
 def test_a_flipped_bit_is_noticed_wherever_it_is() -> None:
     whole = encoded()
-    # The case of the checksum's own digits means nothing.
-    digits = whole.rindex(b"tidelog.crc32c") + 16
-    for position in sorted({*range(len(whole))} - {*range(digits, digits + 8)}):
+    # But for the magic number that the file begins with, which nobody needs.
+    for position in range(4, len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8
         with pytest.raises(CorruptObject):

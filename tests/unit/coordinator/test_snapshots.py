@@ -1,0 +1,335 @@
+"""Snapshots of a coordinator's state: when they are written, of what, and what a start makes of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.coordinator.number_world import (
+    ORIGIN,
+    Log,
+    NumberTable,
+    Runtime,
+    batch,
+    settle,
+    tell,
+    until,
+)
+from tidelog.clock import SystemClock
+from tidelog.coordinator.runtime import CoordinatorRefused, RuntimeState
+from tidelog.coordinator.snapshot_format import (
+    SnapshotDecoder,
+    SnapshotEncoder,
+    SnapshotPosition,
+)
+from tidelog.coordinator.snapshots import SnapshotSchedule
+from tidelog.crash_points import CrashPoint
+from tidelog.identifiers import LeaderEpoch
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    ObjectNotFound,
+    StoredObject,
+    StoreNotApplied,
+    Suffix,
+)
+from tidelog.storage.parquet_seal import seal
+
+
+def snapshot(total: int, next_offset: int) -> bytes:
+    """The state of a log whose numbers below the offset make this sum."""
+    position = SnapshotPosition(next_offset, LeaderEpoch(1), 1_700_000_000_000)
+    encoder = SnapshotEncoder(NumberTable(), ORIGIN, position, [total])
+    while encoder.step():
+        pass
+    return b"".join(encoder.finish().pieces)
+
+
+class Store(MemoryStore):
+    """A store in memory that can be told to fail, and to forget what it has listed."""
+
+    def __init__(self, *snapshots: tuple[int, int]) -> None:
+        super().__init__(SystemClock())
+        self.failing_puts = 0
+        self.vanishing: list[str] = []
+        for total, offset in snapshots:
+            self.place(offset, snapshot(total, offset))
+
+    def place(self, offset: int, data: bytes) -> None:
+        asyncio.run(super().put(ORIGIN.key(offset), data))
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if self.failing_puts:
+            self.failing_puts -= 1
+            raise StoreNotApplied(key, "it is busy")
+        return await super().put(key, data, condition)
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        if key in self.vanishing:
+            raise ObjectNotFound(key, "it is gone")
+        return await super().get(key, byte_range)
+
+    async def offsets(self) -> list[int | None]:
+        return [ORIGIN.offset_in(meta.key) async for meta in self.list()]
+
+    async def total_at(self, offset: int) -> int:
+        stored = await self.get(ORIGIN.key(offset))
+        decoder = SnapshotDecoder(NumberTable(), ORIGIN, ORIGIN.key(offset), stored.data)
+        (total,) = decoder.step() or []
+        return total
+
+
+class Hits:
+    """Notes the crash points, and what the store and the log had then."""
+
+    def __init__(self, store: Store, log: Log) -> None:
+        self.store, self.log = store, log
+        self.seen: list[tuple[CrashPoint, int, int]] = []
+
+    def hit(self, point: CrashPoint) -> None:
+        self.seen.append((point, len(self.store._keys), self.log.begins_at))
+
+
+# When.
+
+
+def test_a_snapshot_is_due_after_so_many_records() -> None:
+    schedule = SnapshotSchedule(interval_records=100)
+    assert not schedule.is_due(99)
+    assert schedule.is_due(100)
+    schedule.taken(100, rows=7)
+    assert not schedule.is_due(199)
+    assert schedule.is_due(200)
+
+
+def test_a_large_state_is_snapshotted_less_often() -> None:
+    schedule = SnapshotSchedule(interval_records=100)
+    schedule.taken(1000, rows=500)
+    assert not schedule.is_due(1499)
+    assert schedule.is_due(1500)
+
+
+def test_a_snapshot_holds_what_was_durable_when_it_was_written() -> None:
+    store = Store()
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        for _ in range(3):
+            runtime.submit("+5")
+        await settle()
+        assert await store.offsets() == []
+        log.make_durable()
+        await until(lambda: log.begins_at == 3)
+        assert await store.offsets() == [3]
+        assert await store.total_at(3) == 15
+
+    tell(story, store=store, interval_records=3)
+
+
+def test_what_comes_while_a_snapshot_is_written_is_not_in_it() -> None:
+    store = Store()
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+5")
+        await settle()
+        runtime.submit("+1")
+        log.make_durable()
+        await until(lambda: log.begins_at >= 1)
+        assert await store.total_at(1) == 5
+
+    tell(story, store=store, interval_records=1)
+
+
+def test_nothing_is_written_of_what_is_lost() -> None:
+    store = Store()
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+5")
+        await settle()
+        log.lose()
+        await settle()
+        assert await store.offsets() == []
+        assert log.begins_at == 0
+
+    tell(story, store=store, interval_records=1)
+
+
+def test_crash_points_lie_before_and_behind_the_put() -> None:
+    store, log = Store(), Log()
+    hits = Hits(store, log)
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+5")
+        log.make_durable()
+        await until(lambda: log.begins_at == 1)
+
+    tell(story, log, store=store, interval_records=1, crash_points=hits)
+    assert hits.seen == [
+        (CrashPoint.SNAPSHOT_CAPTURED, 0, 0),
+        (CrashPoint.SNAPSHOT_WRITTEN, 1, 0),
+    ]
+
+
+def test_a_put_that_fails_is_tried_again_and_keeps_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.coordinator.snapshots.RETRY_SECONDS", 0.001)
+    store = Store()
+    store.failing_puts = 2
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+5")
+        log.make_durable()
+        await until(lambda: store.failing_puts == 0)
+        assert log.begins_at == 0
+        await until(lambda: log.begins_at == 1)
+        assert await store.total_at(1) == 5
+
+    tell(story, store=store, interval_records=1)
+
+
+def test_another_s_snapshot_of_the_same_offset_is_as_good() -> None:
+    store = Store()
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await MemoryStore.put(store, ORIGIN.key(1), snapshot(5, 1))
+        runtime.submit("+5")
+        log.make_durable()
+        await until(lambda: log.begins_at == 1)
+        assert await store.offsets() == [1]
+
+    tell(story, store=store, interval_records=1)
+
+
+def test_a_coordinator_that_is_stopped_begins_no_snapshot() -> None:
+    store = Store()
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+5")
+        runtime.stop()
+        log.make_durable()
+        await settle()
+        assert await store.offsets() == []
+
+    tell(story, store=store, interval_records=1)
+
+
+# Loading.
+
+
+def test_a_state_is_the_newest_snapshot_and_the_log_behind_it() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert await runtime.submit("?") == 107
+        assert log.begins_at == 2
+
+    log = Log([("a", batch(50, 50)), ("b", batch(7, at=2))])
+    tell(story, log, store=Store((50, 1), (100, 2)))
+
+
+def test_batches_that_the_snapshot_holds_are_passed_over() -> None:
+    """An object of the log holds batches on both sides of it."""
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert await runtime.submit("?") == 107
+
+    log = Log([("a", batch(50, 50) + batch(7, at=2))])
+    tell(story, log, store=Store((100, 2)))
+
+
+def test_a_late_snapshot_of_a_predecessor_is_right() -> None:
+    """Its offset counts, not when it came; a lower one that came later is passed over."""
+    store = Store((100, 2))
+    store.place(1, snapshot(50, 1))
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert await runtime.submit("?") == 100
+
+    tell(story, Log([("a", batch(50, 50))]), store=store)
+
+
+def test_a_long_log_behind_the_snapshot_leads_to_a_new_one() -> None:
+    store = Store((100, 2))
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: log.begins_at == 5)
+        assert await store.total_at(5) == 103
+
+    log = Log([("a", batch(50, 50)), ("b", batch(1, 1, 1, at=2))])
+    tell(story, log, store=store, interval_records=3)
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-20]
+
+
+def newer(data: bytes) -> bytes:
+    file = pq.ParquetFile(pa.BufferReader(data))
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, file.schema_arrow) as writer:
+        writer.write_table(file.read())
+        writer.add_key_value_metadata({**file.metadata.metadata, b"tidelog.format.version": b"2"})
+    return b"".join(seal(sink.getvalue()).pieces)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (cut(snapshot(100, 2)), f"object {ORIGIN.key(2)} is corrupt"),
+        (snapshot(50, 1), f"object {ORIGIN.key(2)} is corrupt: it holds the state at offset 1"),
+        (newer(snapshot(100, 2)), f"object {ORIGIN.key(2)} is of state snapshot format 2"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_used_stops_its_coordinator(
+    data: bytes, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rather than an older one, from which the log could be replayed as well."""
+    store = Store((50, 1))
+    store.place(2, data)
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        with pytest.raises(CoordinatorRefused, match="is corrupt") as refused:
+            runtime.submit("?")
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert said in str(refused.value)
+        assert said in str(runtime.fault)
+        (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+        assert said in record.__dict__["why"]
+
+    tell(story, Log([("a", batch(50, 50))]), store=store)
+
+
+def test_a_snapshot_ahead_of_the_log_is_corrupt() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert str(runtime.fault) == (
+            f"object {ORIGIN.key(3)} is corrupt: the log of numbers-0 ends at offset 2"
+        )
+
+    tell(story, Log([("a", batch(50, 50))]), store=Store((100, 3)))
+
+
+def test_a_snapshot_that_is_listed_and_never_found_is_corrupt() -> None:
+    store = Store((50, 1), (100, 2))
+    store.vanishing = [ORIGIN.key(2)]
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        assert str(runtime.fault) == (
+            f"object {ORIGIN.key(2)} is corrupt: it is listed but cannot be read"
+        )
+
+    tell(story, Log([("a", batch(50, 50))]), store=store)
