@@ -23,6 +23,7 @@ from tidelog.records.records import NewRecord
 
 HANGING = ("lost-0", "lost-1", "lost-2")
 PLACE = ("--topic", "lost", "--partition", "2")
+NO_EPOCH = ("--producer-id", "1", "--producer-epoch", "99999", "--coordinator-epoch", "0")
 NOW = ("--max-transaction-timeout", "0")
 
 
@@ -220,7 +221,7 @@ def test_what_hangs_is_aborted_by_its_producer(lost: Lost, command: Command) -> 
         ("abort", "--partition", "2", "--start-offset", "0"),
         ("abort", *PLACE, "--producer-id", "1"),
         ("abort", *PLACE, "--start-offset", "0", "--producer-id", "1"),
-        ("abort", *PLACE, *"--producer-id 1 --producer-epoch 99999 --coordinator-epoch 0".split()),
+        ("abort", *PLACE, *NO_EPOCH),
     ],
 )
 def test_wrong_words(lost: Lost, command: Command, arguments: tuple[str, ...]) -> None:
