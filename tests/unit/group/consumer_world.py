@@ -118,14 +118,13 @@ class ConsumerWorld(GroupWorld):
 
     def enter(self, member_id: str, **options: object) -> ConsumerHeartbeatReply:
         """A first heartbeat; to "t" unless something else is named."""
-        if "names" not in options and "regex" not in options:
-            options["names"] = ["t"]
         rebalance_ms = options.pop("rebalance_ms", REBALANCE_MS)
-        return self.beat(member_id, 0, owned={}, rebalance_ms=rebalance_ms, **options)  # type: ignore[arg-type]
+        wanted = subscribing(options)
+        return self.beat(member_id, 0, owned={}, rebalance_ms=rebalance_ms, **wanted)  # type: ignore[arg-type]
 
     def consumer(self, member_id: str, **options: object) -> FakeConsumer:
         """A client that has joined."""
-        client = FakeConsumer(self, member_id, options)
+        client = FakeConsumer(self, member_id, subscribing(options))
         client.join()
         return client
 
@@ -152,6 +151,11 @@ class ConsumerWorld(GroupWorld):
         return next(each for each in members if each.member_id == member_id)
 
 
+def subscribing(options: dict[str, object]) -> dict[str, object]:
+    """To "t", unless something else is named."""
+    return options if {"names", "regex"} & options.keys() else {"names": ["t"], **options}
+
+
 @dataclass
 class FakeConsumer:
     """A client: it gives up at once what it is not given any more, and says so."""
@@ -162,6 +166,8 @@ class FakeConsumer:
     epoch: int = 0
     owned: Assignment = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
+    has_heard: bool = True
+    """It says everything again when an answer was lost, and is told everything."""
 
     @property
     def instance_id(self) -> str | None:
@@ -177,12 +183,13 @@ class FakeConsumer:
 
     def ask(self) -> ConsumerHeartbeatReply:
         """A heartbeat whose answer is lost, unless somebody has it heard."""
-        return self.world.beat(
-            self.member_id, self.epoch, owned=self.owned, instance_id=self.instance_id
-        )
+        everything = {} if self.has_heard else {"rebalance_ms": REBALANCE_MS, **self.options}
+        self.has_heard = False
+        everything["instance_id"] = self.instance_id
+        return self.world.beat(self.member_id, self.epoch, owned=self.owned, **everything)  # type: ignore[arg-type]
 
     def hear(self, reply: ConsumerHeartbeatReply) -> None:
-        self.error = reply.error
+        self.error, self.has_heard = reply.error, True
         if reply.error is ErrorCode.NONE:
             self.epoch = reply.member_epoch
             if reply.assignment is not None:
