@@ -39,7 +39,7 @@ help: ## This list
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
 
 .PHONY: demo
-demo: venv ## Real flights through a broker that is killed midway; compares row by row
+demo: venv ## Real flights through a broker that is killed; two topics derived exactly once
 	@$(PY) scripts/demo.py
 
 ##@ Check
