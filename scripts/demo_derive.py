@@ -23,6 +23,8 @@ from scripts.demo_worker import CARRIERS, DELAYS, GROUP, derive
 
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
+BATCH, BATCHES_MIN = 4_000, 30
+"""Flights of a transaction at most; few rows make smaller ones, so that there are enough."""
 ROW_HEADER = "row"
 WORKER_KILLS = (0.15, 0.45, 0.75)
 BROKER_KILLS = (0.3, 0.6, 0.9)
@@ -88,7 +90,8 @@ class Supervisor:
     def __init__(
         self, bootstrap: str, topics: Sequence[str], log: Path, broker: Broker, derived: Derived
     ) -> None:
-        self._command = [sys.executable, "-m", "scripts.demo_worker", bootstrap, *topics]
+        batch = str(max(1, min(BATCH, derived.rows // BATCHES_MIN)))
+        self._command = [sys.executable, "-m", "scripts.demo_worker", bootstrap, batch, *topics]
         self._log = log
         self._broker = broker
         self._derived = derived

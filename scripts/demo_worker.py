@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 GROUP = "derive"
 TRANSACTIONAL_ID = "derive"
 DELAYS, CARRIERS = "flights.delays", "flights.carriers"
-BATCH = 4_000
 IDLE_SECONDS = 2.0
 
 
@@ -32,7 +31,9 @@ def derive(value: bytes) -> tuple[bytes, bytes, bytes]:
 class Worker:
     """One instance. Another one of the same names fences it."""
 
-    def __init__(self, bootstrap: str, topics: list[str]) -> None:
+    def __init__(self, bootstrap: str, batch: int, topics: list[str]) -> None:
+        """`batch`: the most flights of one transaction."""
+        self.batch = batch
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -77,7 +78,7 @@ class Worker:
 
     def _poll(self) -> list[Message]:
         found = []
-        for message in self.consumer.consume(BATCH, timeout=IDLE_SECONDS):
+        for message in self.consumer.consume(self.batch, timeout=IDLE_SECONDS):
             place = (message.topic(), message.partition())
             if message.error() is None:
                 self.at_end.discard(place)
@@ -145,4 +146,4 @@ class Worker:
 
 
 if __name__ == "__main__":
-    Worker(sys.argv[1], sys.argv[2:]).run()
+    Worker(sys.argv[1], int(sys.argv[2]), sys.argv[3:]).run()
