@@ -94,6 +94,8 @@ class PartitionRegistry:
         self._topics: dict[TopicId, dict[int, Partition]] = {}
         self._count = 0
         self._faulty: dict[TopicPartition, Partition] = {}
+        # What `named` has found since the metadata last changed: each produce request asks.
+        self._by_name: dict[tuple[str, int], Partition] = {}
         self.checkpointed = CheckpointImages()
         """Of all that were opened here: what a checkpoint holds (D1). The others have written
         nothing in this incarnation, so their base lies with the tenure before."""
@@ -145,6 +147,7 @@ class PartitionRegistry:
 
     def follow(self, records: Sequence[Record]) -> None:
         """Keep in step with an entry of the metadata log that has been applied to the state."""
+        self._by_name.clear()
         for record in records:
             match record:
                 case TopicCreated(topic_id=topic_id) | PartitionsCreated(topic_id=topic_id):
@@ -167,16 +170,19 @@ class PartitionRegistry:
         hosted = self.get(partition)
         if hosted is None:
             raise self._absent(partition)
-        if hosted.fault is not None:
-            raise PartitionError(ErrorCode.KAFKA_STORAGE_ERROR, str(hosted.fault))
-        return hosted
+        return _sound(hosted)
 
     def named(self, topic: str, partition: int) -> Partition:
         """The partition of a topic's name. Raises PartitionError."""
+        known = self._by_name.get((topic, partition))
+        if known is not None:
+            return _sound(known)
         found = self._state().topic_named(topic)
         if found is None:
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
-        return self.find(TopicPartition(found.topic_id, partition))
+        hosted = self.find(TopicPartition(found.topic_id, partition))
+        self._by_name[topic, partition] = hosted
+        return hosted
 
     def identified(self, topic_id: TopicId, partition: int) -> Partition:
         """The partition of a topic's id. Raises PartitionError."""
@@ -259,3 +265,9 @@ class PartitionRegistry:
         limits = self._limits(topic_id)
         for partition in partitions.values():
             partition.limits = limits
+
+
+def _sound(hosted: Partition) -> Partition:
+    if hosted.fault is not None:
+        raise PartitionError(ErrorCode.KAFKA_STORAGE_ERROR, str(hosted.fault))
+    return hosted
