@@ -39,8 +39,8 @@ help: ## This list
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
 
 .PHONY: demo
-demo: venv ## Real flights through a broker that is killed midway; compares row by row
-	@$(PY) scripts/demo.py
+demo: venv ## Real flights through a broker that is killed; two topics derived exactly once
+	@$(PY) -m scripts.demo
 
 ##@ Check
 .PHONY: test

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import conversion, latency, report, scale, throughput
+from benchmarks import conversion, latency, report, scale, throughput, transactions
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 LINGER_MS = 5
 CONVERSION_BYTES = 100_000_000
-PARTS = ("throughput", "latency", "scale", "conversion")
+PARTS = ("throughput", "latency", "transactions", "scale", "conversion")
 
 
 def main() -> int:
@@ -41,6 +41,8 @@ def main() -> int:
             measure_broker_alone(results, folder / "alone", arguments.share)
         if "latency" in parts:
             measure_latency(results, folder / "latency", arguments)
+        if "transactions" in parts:
+            measure_transactions(results, folder / "transactions", arguments)
         if "scale" in parts:
             results.scale = scale.measure_scale(folder / "scale")
         if "conversion" in parts:
@@ -108,6 +110,22 @@ def measure_latency(results: report.Results, folder: Path, arguments: argparse.N
         with tidelog("minio", url, folder / "broker") as target:
             acknowledged = latency.of_acknowledgements(target, "latency", arguments.records)
         results.latency["MinIO"] = (put, acknowledged, LINGER_MS)
+
+
+def measure_transactions(
+    results: report.Results, folder: Path, arguments: argparse.Namespace
+) -> None:
+    """Transactions and groups, on a broker with the filesystem store and on Kafka."""
+    print("measuring transactions and groups", file=sys.stderr, flush=True)
+    with contextlib.ExitStack() as stack:
+        bucket = folder / "bucket"
+        bucket.mkdir(parents=True)
+        store = f"file://{bucket}"
+        targets: list[Target] = [stack.enter_context(tidelog("tidelog", store, folder / "tidelog"))]
+        results.transaction_put = latency.of_puts(store, arguments.records)
+        if "kafka" not in arguments.without:
+            targets.append(stack.enter_context(kafka(folder / "kafka", CACHE)))
+        results.transactions = transactions.measure(targets, arguments.share)
 
 
 if __name__ == "__main__":

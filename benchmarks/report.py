@@ -13,6 +13,7 @@ from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.scale import Scale
 from benchmarks.throughput import Measured, Shape
+from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
 
 
 @dataclass(slots=True)
@@ -26,6 +27,9 @@ class Results:
     latency: dict[str, tuple[Latency, Latency, int]] = field(default_factory=dict)
     """By store: the bare PUT, the acknowledgement, the linger in ms."""
     idle_memory_mb: float = 0.0
+    transactions: dict[str, Transactions] = field(default_factory=dict)
+    transaction_put: Latency | None = None
+    """The bare PUT of the store that the transactions were measured on."""
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
 
@@ -46,6 +50,8 @@ def render(results: Results, notes: str) -> str:
         lines += _broker_alone(results.broker_alone)
     if results.latency:
         lines += _latency(results)
+    if results.transactions:
+        lines += _transactions(results.transactions, results.transaction_put)
     if results.scale is not None:
         lines += _scale(results.scale)
     if results.conversion:
@@ -125,6 +131,48 @@ def _latency(results: Results) -> list[str]:
             f" {acknowledged.p50_ms - put.p50_ms:.2f} |"
         )
     return [*lines, "", f"Resident memory of an idle broker: {results.idle_memory_mb:.0f} MB.", ""]
+
+
+def _transactions(found: Mapping[str, Transactions], put: Latency | None) -> list[str]:
+    lines = [
+        "## Transactions and groups",
+        "",
+        f"Bare PUT of the store: p50 {put.p50_ms:.2f} ms, p99 {put.p99_ms:.2f} ms."
+        if put is not None
+        else "",
+        "",
+        "| | " + " | ".join(name.capitalize() for name in found) + " |",
+        "|---|" + "---|" * len(found),
+    ]
+
+    def row(label: str, cells: Sequence[str]) -> None:
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+
+    all_found = list(found.values())
+    row("a record in it acknowledged, p50 ms", [f"{f.commit.send_p50_ms:.2f}" for f in all_found])
+    row("commit, p50 ms", [f"{f.commit.commit_p50_ms:.2f}" for f in all_found])
+    row("commit, p99 ms", [f"{f.commit.commit_p99_ms:.2f}" for f in all_found])
+    puts = [f.commit.puts for f in all_found]
+    row("PUTs a transaction", ["-" if each is None else f"{each:.2f}" for each in puts])
+    for producers in PRODUCERS:
+        rates = [f"{f.a_second[producers]:.0f}" for f in all_found]
+        row(f"transactions a second, {producers} producers", rates)
+    for shape in ROUND_SHAPES:
+        costs = [f.rounds[shape] for f in all_found]
+        row(
+            f"{shape.records} records over {shape.partitions} partitions: plain, transactional, ms",
+            [
+                f"{each.plain_ms:.2f}, {each.transactional_ms:.2f}"
+                f" (x {each.transactional_ms / each.plain_ms:.2f})"
+                for each in costs
+            ],
+        )
+    rests = [f.rebalance for f in all_found if f.rebalance is not None]
+    row("50 consumers: group formed, s", [f"{each.formed:.2f}" for each in rests])
+    row(
+        "50 consumers: shared again when one left, s", [f"{each.after_leave:.2f}" for each in rests]
+    )
+    return [*lines, ""]
 
 
 def _scale(scale: Scale) -> list[str]:

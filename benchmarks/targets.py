@@ -92,9 +92,11 @@ class Target:
         """Begin a new measurement of the peak."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
-    def load(self, kind: str, topic: str, **options: float | bool) -> dict[str, Any]:
-        """Run one client load against it, in a process of its own."""
-        command = [sys.executable, "-m", "benchmarks.load", kind]
+    def load(
+        self, kind: str, topic: str, *, module: str = "benchmarks.load", **options: float | bool
+    ) -> dict[str, Any]:
+        """Run one client load of a module against it, in a process of its own."""
+        command = [sys.executable, "-m", module, kind]
         command += ["--bootstrap", self.bootstrap, "--topic", topic]
         for name, value in options.items():
             option = name.replace("_", "-")

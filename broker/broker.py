@@ -178,7 +178,7 @@ class Broker:
         found = []
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
-        found += [str(p.fault) for p in list(self.partitions) if p.fault is not None]
+        found += [str(p.fault) for p in self.partitions.faulty]
         found += map(str, self.coordinators.faults())
         return found
 
@@ -347,7 +347,7 @@ class Broker:
         self.metrics.registry.register(WalCollector(self.wal.metrics))
         reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
         self.metrics.registry.register(reading)
-        log_writer = LogWriter(self.wal)
+        log_writer = LogWriter(self.wal, self.partitions.checkpointed)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
@@ -373,7 +373,7 @@ class Broker:
             self.clock,
             self._offload,
             self.wal,
-            self.partitions.opened_logs,
+            self.partitions.checkpointed,
             wal_settings.checkpoint_interval_bytes,
         )
 
@@ -421,8 +421,7 @@ class Broker:
             await self.clock.sleep(PRODUCER_EXPIRY_SECONDS)
             expiration_ms = self._settings.integer("producer.id.expiration.ms")
             now_ms = self.clock.time_ms()
-            for partition in list(self.partitions):
-                partition.log.expire_producers(now_ms, expiration_ms)
+            self.partitions.producers.expire(now_ms, expiration_ms)
 
     # Settings that may be altered while we run.
 

@@ -13,6 +13,7 @@ from tidelog.identifiers import Offset, Slot
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, control_batch
+from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import Appended
@@ -42,8 +43,10 @@ class LogWriter:
     """Appends to partitions. AppendRefused says what the partition has against it, WalLost and
     WalClosed that the incarnation has ended; nothing was appended then."""
 
-    def __init__(self, wal: WalWriter) -> None:
+    def __init__(self, wal: WalWriter, checkpointed: CheckpointImages) -> None:
+        """`checkpointed`: what is opened here belongs into checkpoints from then on."""
         self._wal = wal
+        self._checkpointed = checkpointed
 
     def append(
         self,
@@ -119,6 +122,7 @@ class LogWriter:
         if opening is not None:
             self._wal.add_opening(opening)
             partition.opened = True
+            self._checkpointed.add(partition.log)
 
 
 def _opening(partition: Partition) -> PartitionImage | None:

@@ -7,10 +7,12 @@ and answers KAFKA_STORAGE_ERROR; all others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
 
 from tidelog.broker.waiters import WaitQueue
 from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
+    ConfigScope,
     PartitionMoved,
     PartitionsCreated,
     Record,
@@ -22,8 +24,10 @@ from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.rules import Limits
+from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.producer_expiry import ProducerExpiry
 
 
 class PartitionError(TidelogError):
@@ -87,18 +91,36 @@ class PartitionRegistry:
         self._epoch = epoch
         self._state = state
         self._limits = limits
-        self._partitions: dict[TopicPartition, Partition] = {}
-
-    def __len__(self) -> int:
-        return len(self._partitions)
-
-    def __iter__(self) -> Iterator[Partition]:
-        return iter(self._partitions.values())
-
-    def opened_logs(self) -> list[PartitionLog]:
+        self._topics: dict[TopicId, dict[int, Partition]] = {}
+        self._count = 0
+        self._faulty: dict[TopicPartition, Partition] = {}
+        # What `named` has found since the metadata last changed: each produce request asks.
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self.checkpointed = CheckpointImages()
         """Of all that were opened here: what a checkpoint holds (D1). The others have written
         nothing in this incarnation, so their base lies with the tenure before."""
-        return [p.log for p in self._partitions.values() if p.opened]
+        self.producers = ProducerExpiry()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Partition]:
+        return (p for partitions in self._topics.values() for p in partitions.values())
+
+    @property
+    def faulty(self) -> Sequence[Partition]:
+        """Those that cannot be served. May be asked for from any thread."""
+        return tuple(self._faulty.values())
+
+    # What logs tell (`LogWatcher`), so that what is idle need not be looked at.
+
+    def changed(self, log: PartitionLog) -> None:
+        """It is not what its last image says."""
+        self.checkpointed.changed(log)
+
+    def has_producers(self, log: PartitionLog) -> None:
+        """It remembers a producer."""
+        self.producers.add(log)
 
     def adopt(
         self,
@@ -121,10 +143,11 @@ class PartitionRegistry:
             limits = self._limits(partition.topic_id)
             hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
             hosted.fault = fault
-            self._partitions[partition] = hosted
+            self._add(partition, hosted)
 
     def follow(self, records: Sequence[Record]) -> None:
         """Keep in step with an entry of the metadata log that has been applied to the state."""
+        self._by_name.clear()
         for record in records:
             match record:
                 case TopicCreated(topic_id=topic_id) | PartitionsCreated(topic_id=topic_id):
@@ -133,26 +156,33 @@ class PartitionRegistry:
                     self._drop(topic_id)
                 case PartitionMoved(topic_id=topic_id, partition=number):
                     self._remove(TopicPartition(topic_id, number))
+                case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
+                    self._renew_limits(UUID(name))
                 case ConfigsChanged():
-                    self._renew_limits()
+                    # All topics rest on the broker's own settings.
+                    for topic_id in self._topics:
+                        self._renew_limits(topic_id)
                 case _:
                     pass
 
     def find(self, partition: TopicPartition) -> Partition:
         """The partition, ready to use. Raises PartitionError."""
-        hosted = self._partitions.get(partition)
+        hosted = self.get(partition)
         if hosted is None:
             raise self._absent(partition)
-        if hosted.fault is not None:
-            raise PartitionError(ErrorCode.KAFKA_STORAGE_ERROR, str(hosted.fault))
-        return hosted
+        return _sound(hosted)
 
     def named(self, topic: str, partition: int) -> Partition:
         """The partition of a topic's name. Raises PartitionError."""
+        known = self._by_name.get((topic, partition))
+        if known is not None:
+            return _sound(known)
         found = self._state().topic_named(topic)
         if found is None:
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
-        return self.find(TopicPartition(found.topic_id, partition))
+        hosted = self.find(TopicPartition(found.topic_id, partition))
+        self._by_name[topic, partition] = hosted
+        return hosted
 
     def identified(self, topic_id: TopicId, partition: int) -> Partition:
         """The partition of a topic's id. Raises PartitionError."""
@@ -162,13 +192,15 @@ class PartitionRegistry:
 
     def get(self, partition: TopicPartition) -> Partition | None:
         """The partition, faulty or not; None if this broker does not lead it."""
-        return self._partitions.get(partition)
+        partitions = self._topics.get(partition.topic_id)
+        return None if partitions is None else partitions.get(partition.partition)
 
     def sizes(self) -> Mapping[TopicPartition, int]:
         """Bytes of the log of each partition."""
         return {
-            place: partition.log.extents.total_bytes
-            for place, partition in self._partitions.items()
+            TopicPartition(topic_id, number): partition.log.extents.total_bytes
+            for topic_id, partitions in self._topics.items()
+            for number, partition in partitions.items()
         }
 
     def _absent(self, partition: TopicPartition) -> PartitionError:
@@ -192,30 +224,50 @@ class PartitionRegistry:
             place = TopicPartition(topic_id, number)
             tenure = tenures[-1]
             # Only a partition's first tenure begins empty; all others are recovered.
-            if place in self._partitions or tenure.leader_epoch != 0 or len(tenures) > 1:
+            if self.get(place) is not None or tenure.leader_epoch != 0 or len(tenures) > 1:
                 continue
             if tenure.incarnation.epoch == self._epoch and tenure.handover is None:
                 log = PartitionLog.from_image(PartitionImage.empty(place, tenure.leader_epoch))
                 log.begin_tenure(tenure.leader_epoch)
-                self._partitions[place] = Partition(
-                    topic.name, log, self._limits(topic_id), is_internal=topic.internal
-                )
+                limits = self._limits(topic_id)
+                self._add(place, Partition(topic.name, log, limits, is_internal=topic.internal))
+
+    def _add(self, place: TopicPartition, hosted: Partition) -> None:
+        self._topics.setdefault(place.topic_id, {})[place.partition] = hosted
+        self._count += 1
+        if hosted.fault is None:
+            hosted.log.watch(self)
+        else:
+            self._faulty[place] = hosted
 
     def _drop(self, topic_id: TopicId) -> None:
-        for place in [p for p in self._partitions if p.topic_id == topic_id]:
-            self._remove(place)
+        for number in list(self._topics.get(topic_id, ())):
+            self._remove(TopicPartition(topic_id, number))
 
     def _remove(self, place: TopicPartition) -> None:
-        hosted = self._partitions.pop(place, None)
-        if hosted is not None:
-            hosted.readers.wake_all()
+        partitions = self._topics.get(place.topic_id, {})
+        hosted = partitions.pop(place.partition, None)
+        if hosted is None:
+            return
+        if not partitions:
+            del self._topics[place.topic_id]
+        self._count -= 1
+        self._faulty.pop(place, None)
+        self.checkpointed.discard(hosted.log)
+        self.producers.discard(hosted.log)
+        hosted.readers.wake_all()
 
-    def _renew_limits(self) -> None:
-        renewed: dict[TopicId, Limits] = {}
-        topics = self._state().topics
-        for place, partition in self._partitions.items():
-            if place.topic_id not in topics:
-                continue  # the same entry deletes it, by a later record
-            if place.topic_id not in renewed:
-                renewed[place.topic_id] = self._limits(place.topic_id)
-            partition.limits = renewed[place.topic_id]
+    def _renew_limits(self, topic_id: TopicId) -> None:
+        partitions = self._topics.get(topic_id)
+        # The same entry may delete the topic, by a later record.
+        if partitions is None or topic_id not in self._state().topics:
+            return
+        limits = self._limits(topic_id)
+        for partition in partitions.values():
+            partition.limits = limits
+
+
+def _sound(hosted: Partition) -> Partition:
+    if hosted.fault is not None:
+        raise PartitionError(ErrorCode.KAFKA_STORAGE_ERROR, str(hosted.fault))
+    return hosted

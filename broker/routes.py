@@ -38,6 +38,11 @@ from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.handlers.transaction_queries import (
+    describe_producers,
+    describe_transactions,
+    list_transactions,
+)
 from tidelog.broker.handlers.transactional_offsets import txn_offset_commit
 from tidelog.broker.handlers.transactions import (
     add_offsets_to_txn,
@@ -63,6 +68,9 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.END_TXN: end_txn,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.JOIN_GROUP: join_group,
     ApiKey.SYNC_GROUP: sync_group,

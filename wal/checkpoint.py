@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -31,9 +31,9 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.checkpoint_images import CheckpointImages, SettledBlock
 from tidelog.wal.image import PartitionImage
-from tidelog.wal.image_codec import Images, encode_images
-from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.image_codec import Images, encode_block, join_blocks
 from tidelog.wal.writer import DurableSlot, WalWriter
 
 CHECKPOINT_MAGIC = b"TIDECKPT"
@@ -67,9 +67,13 @@ def checkpoint_key(incarnation: Incarnation, slot: Slot) -> str:
 
 
 def encode_checkpoint(
-    incarnation: Incarnation, slot: Slot, created_ms: int, images: Sequence[PartitionImage]
+    incarnation: Incarnation,
+    slot: Slot,
+    created_ms: int,
+    images: Sequence[PartitionImage],
+    settled: Sequence[SettledBlock] = (),
 ) -> bytes:
-    """A checkpoint's bytes."""
+    """A checkpoint's bytes: the settled images, then the others."""
     header = _HEADER.pack(
         CHECKPOINT_MAGIC,
         CHECKPOINT_FORMAT_VERSION,
@@ -78,7 +82,8 @@ def encode_checkpoint(
         slot,
         created_ms,
     )
-    return b"".join((header, _CRC.pack(crc32c(header)), encode_images(images)))
+    blob = join_blocks([*(block.encoded() for block in settled), encode_block(images)])
+    return b"".join((header, _CRC.pack(crc32c(header)), blob))
 
 
 def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
@@ -163,11 +168,11 @@ class Checkpointer:
         clock: Clock,
         offload: Offload,
         writer: WalWriter,
-        partitions: Callable[[], Iterable[PartitionLog]],
+        partitions: CheckpointImages,
         interval_bytes: int,
     ) -> None:
-        """`partitions`: the logs of every partition that the incarnation leads, opened or not,
-        those that it is giving away included, without those that are faulty."""
+        """`partitions`: every partition that the incarnation leads and has opened, those that it is
+        giving away included, without those that are faulty."""
         self._store = store
         self._clock = clock
         self._offload = offload
@@ -211,14 +216,13 @@ class Checkpointer:
             slot = self._writer.begin_slot()
             if not self._schedule.take(slot):
                 return None
-            taken = [(log, log.image()) for log in self._partitions()]
+            taken = self._partitions.take()
             await self._writer.durable(Slot(slot - 1))
             # A partition that is gone since (deleted, given away) is not kept up to date any more.
-            present = {id(log) for log in self._partitions()}
-            images = [log.complete(image) for log, image in taken if id(log) in present]
+            images = [log.complete(image) for log, image in taken.others if log in self._partitions]
             incarnation = self._writer.incarnation
             data = await self._offload.run(
-                encode_checkpoint, incarnation, slot, self._clock.time_ms(), images
+                encode_checkpoint, incarnation, slot, self._clock.time_ms(), images, taken.settled
             )
             await self._store.put(checkpoint_key(incarnation, slot), data)
             self._schedule.written()

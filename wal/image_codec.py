@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -84,8 +84,26 @@ _ABORTED = np.dtype(
 _EXTENT_COLUMNS = 5
 
 
+class ImageBlock(NamedTuple):
+    """Some images in binary form, ready to be joined with others to one blob."""
+
+    counts: tuple[int, ...]
+    """As in the blob: partitions, leader epochs, producers, batches, aborted, extents, strings."""
+    columns: tuple[bytes, ...]
+    """Of all tables in their order, without the extents' references."""
+    references: NDArray[np.uint32]
+    """The extents' strings, numbered from this block's first."""
+    string_lengths: bytes
+    strings: bytes
+
+
 def encode_images(images: Sequence[PartitionImage]) -> bytes:
     """The images as one blob, in this order."""
+    return join_blocks([encode_block(images)])
+
+
+def encode_block(images: Sequence[PartitionImage]) -> ImageBlock:
+    """The images as a part of a blob, in this order."""
     for image in images:
         if (why := image.fault()) is not None:
             raise ValueError(f"image of {image.partition}: {why}")
@@ -95,9 +113,9 @@ def encode_images(images: Sequence[PartitionImage]) -> bytes:
     aborted = [transaction for image in images for transaction in image.aborted]
     extents = [image.extents for image in images]
     references = _references(chain.from_iterable(e.keys for e in extents))
-    parts = [
-        _IDENTITY.pack(IMAGES_MAGIC, IMAGES_FORMAT_VERSION),
-        _COUNTS.pack(
+    lengths, *strings = strings_bytes(references)
+    return ImageBlock(
+        counts=(
             len(images),
             len(epochs),
             len(producers),
@@ -106,21 +124,46 @@ def encode_images(images: Sequence[PartitionImage]) -> bytes:
             sum(map(len, extents)),
             len(references),
         ),
-        *table_bytes(_PARTITIONS, [_partition_row(image) for image in images]),
-        *table_bytes(_EPOCHS, epochs),
-        *table_bytes(_PRODUCERS, [_producer_row(p) for p in producers]),
-        *table_bytes(_BATCHES, batches),
-        *table_bytes(_ABORTED, aborted),
-        *(
-            np.array(e.columns()[column], "<i8").tobytes()
-            for column in range(_EXTENT_COLUMNS)
-            for e in extents
+        columns=(
+            *_table_bytes(_PARTITIONS, [_partition_row(image) for image in images]),
+            *_table_bytes(_EPOCHS, epochs),
+            *_table_bytes(_PRODUCERS, [_producer_row(p) for p in producers]),
+            *_table_bytes(_BATCHES, batches),
+            *_table_bytes(_ABORTED, aborted),
+            *(
+                b"".join([np.array(e.columns()[column], "<i8").tobytes() for e in extents])
+                for column in range(_EXTENT_COLUMNS)
+            ),
         ),
-        np.array([references[key] for e in extents for key in e.keys], "<u4").tobytes(),
-        *strings_bytes(references),
-    ]
-    body = b"".join(parts)
+        references=np.array([references[key] for e in extents for key in e.keys], "<u4"),
+        string_lengths=lengths,
+        strings=b"".join(strings),
+    )
+
+
+def join_blocks(blocks: Sequence[ImageBlock]) -> bytes:
+    """One blob of the images of all blocks; at least one block, which may be empty."""
+    counts = tuple(map(sum, zip(*(block.counts for block in blocks), strict=True)))
+    references = []
+    strings = 0
+    for block in blocks:
+        references.append((block.references + np.uint32(strings)).tobytes())
+        strings += block.counts[-1]
+    body = b"".join(
+        (
+            _IDENTITY.pack(IMAGES_MAGIC, IMAGES_FORMAT_VERSION),
+            _COUNTS.pack(*counts),
+            *chain.from_iterable(zip(*(block.columns for block in blocks), strict=True)),
+            *references,
+            *(block.string_lengths for block in blocks),
+            *(block.strings for block in blocks),
+        )
+    )
     return body + _CRC.pack(crc32c(body))
+
+
+def _table_bytes(dtype: np.dtype[np.void], rows: Sequence[Sequence[Any]]) -> list[bytes]:
+    return table_bytes(dtype, rows) or [b""] * len(dtype.names or ())
 
 
 def _references(keys: Iterator[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
@@ -63,6 +63,18 @@ class Appended(NamedTuple):
     max_timestamp: int
 
 
+class LogWatcher(Protocol):
+    """Hears of what happens to logs, so that nobody has to look at those to which nothing does."""
+
+    def changed(self, log: PartitionLog) -> None:
+        """It is not what its last image says; told once for each image."""
+        ...
+
+    def has_producers(self, log: PartitionLog) -> None:
+        """It remembers a producer, and did not before."""
+        ...
+
+
 class PartitionLog:
     """One partition during one tenure."""
 
@@ -77,6 +89,7 @@ class PartitionLog:
         "_producers",
         "_table_next",
         "_transactions",
+        "_watcher",
         "high_watermark",
         "leader_epoch",
         "partition",
@@ -105,6 +118,7 @@ class PartitionLog:
         )
         self._extents = image.extents.copy()
         self._image: PartitionImage | None = image
+        self._watcher: LogWatcher | None = None
 
     @classmethod
     def from_image(cls, image: PartitionImage) -> PartitionLog:
@@ -164,13 +178,24 @@ class PartitionLog:
         where none did."""
         return self._epochs.epoch_at(offset)
 
+    @property
+    def oldest_producer_ms(self) -> int | None:
+        """When that producer last appended which did so longest ago; None if none is known."""
+        return min((p.last_timestamp_ms for p in self._producers.values()), default=None)
+
+    def watch(self, watcher: LogWatcher) -> None:
+        """Tell this one from now on, and at once if producers are known already."""
+        self._watcher = watcher
+        if self._producers:
+            watcher.has_producers(self)
+
     # What changes the log.
 
     def begin_tenure(self, leader_epoch: LeaderEpoch) -> None:
         """A new leader epoch begins at the log's end; its image is to be written first (C2)."""
         self._epochs.begin(leader_epoch, self._next_offset)
         self.leader_epoch = leader_epoch
-        self._image = None
+        self._changed()
 
     def append(
         self,
@@ -271,7 +296,7 @@ class PartitionLog:
         if offset <= self._log_start_appended:
             return False
         self._log_start_appended = offset
-        self._image = None
+        self._changed()
         return True
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
@@ -286,7 +311,7 @@ class PartitionLog:
             del self._producers[producer_id]
         if expired:
             self._forgotten = True
-            self._image = None
+            self._changed()
         return len(expired)
 
     # What becomes durable, or needs no WAL any more.
@@ -300,7 +325,7 @@ class PartitionLog:
         self._transactions.advance(self.high_watermark)
         if slot.log_start is not None:
             self._show_log_start(slot.log_start)
-        self._image = None
+        self._changed()
 
     def advance_table(self, table_next: int) -> None:
         """The table holds everything below; the WAL's part of it is forgotten (E4)."""
@@ -308,7 +333,7 @@ class PartitionLog:
             self._table_next = table_next
             self._extents.drop_below(table_next)
             self._transactions.drop_below(table_next)
-            self._image = None
+            self._changed()
 
     def image(self) -> PartitionImage:
         """The state with all that is appended; kept until the next change.
@@ -367,7 +392,7 @@ class PartitionLog:
             case EntryKind.OPENING:
                 # The base itself, or the first entry after a checkpoint that has the same state.
                 return
-        self._image = None
+        self._changed()
 
     def _replay_batch(self, entry: IndexEntry, time_ms: int) -> None:
         if entry.base_offset != self._next_offset or entry.last_offset < entry.base_offset:
@@ -426,7 +451,7 @@ class PartitionLog:
         now_ms: int,
     ) -> None:
         self._next_offset = batch.last_offset + 1
-        self._image = None
+        self._changed()
         if producer_id == NO_PRODUCER_ID:
             return
         state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
@@ -434,6 +459,7 @@ class PartitionLog:
         if is_transactional and first_offset == NO_OFFSET:
             first_offset = batch.base_offset
             self._transactions.begin(producer_id, first_offset)
+        self._expect_producer()
         self._producers[producer_id] = after_batch(
             state, producer_epoch, batch, first_offset, max(ordinal, state.ordinal), now_ms
         )
@@ -451,11 +477,22 @@ class PartitionLog:
         # A marker of a transaction without data here only advances the epoch.
         if state.has_open_transaction:
             self._transactions.complete(producer_id, self._next_offset, commit)
+        self._expect_producer()
         self._producers[producer_id] = after_marker(
             state, producer_epoch, coordinator_epoch, ordinal, now_ms
         )
         self._next_offset += 1
-        self._image = None
+        self._changed()
+
+    def _expect_producer(self) -> None:
+        if not self._producers and self._watcher is not None:
+            self._watcher.has_producers(self)
+
+    def _changed(self) -> None:
+        if self._image is not None:
+            self._image = None
+            if self._watcher is not None:
+                self._watcher.changed(self)
 
     def _show_log_start(self, log_start: int) -> None:
         self._log_start_durable = max(self._log_start_durable, log_start)

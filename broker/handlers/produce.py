@@ -292,6 +292,8 @@ class _Answering:
     def _end_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+            # It holds this, and with it the request: a circle would keep the records in memory.
+            self._deadline = None
 
 
 def _response(

@@ -29,7 +29,8 @@ from tidelog.coordinator.group.consumer_records import (
     TargetRemoved,
     TargetStored,
 )
-from tidelog.coordinator.group.topic_patterns import TopicPatterns, matches
+from tidelog.coordinator.group.topic_patterns import TopicPatterns
+from tidelog.coordinator.patterns import matches
 from tidelog.identifiers import TopicId, TopicPartition
 
 

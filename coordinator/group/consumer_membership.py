@@ -36,7 +36,7 @@ from tidelog.coordinator.group.consumer_records import (
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.reconciliation import is_within, reconcile
 from tidelog.coordinator.group.settings import GroupSettings
-from tidelog.coordinator.group.topic_patterns import InvalidPattern, check_pattern
+from tidelog.coordinator.patterns import InvalidPattern, check_pattern
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 

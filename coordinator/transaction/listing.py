@@ -1,9 +1,10 @@
-"""DescribeTransactions and ListTransactions (KIP-664)."""
+"""DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidelog.coordinator.patterns import matches
 from tidelog.coordinator.transaction.commands import (
     DescribeReply,
     ListReply,
@@ -34,6 +35,7 @@ def list_transactions(
             if (not asked.states or each.state in asked.states)
             and (not asked.producer_ids or each.producer_id in asked.producer_ids)
             and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
+            and (not asked.pattern or matches(asked.pattern, transactional_id))
         ]
     )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.compat.tools import Tools
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.kafka import java_command
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -21,23 +20,6 @@ API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 
 pytestmark = pytest.mark.compat
-
-
-class Tools:
-    """Runs the classes behind Kafka's shell scripts."""
-
-    def __init__(self, lib: Path, bootstrap: str) -> None:
-        self._lib = lib
-        self._bootstrap = bootstrap
-
-    def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
-        command = java_command(self._lib, main, ["--bootstrap-server", self._bootstrap, *arguments])
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=90, check=False
-        )
-        output = done.stdout + done.stderr
-        assert (done.returncode != 0) == fails, output
-        return output
 
 
 @pytest.fixture

@@ -37,8 +37,12 @@ class WorkloadSettings:
     transfers: int = 0
     """Transactional ids, each of which two instances want."""
     transformers: int = 0
+    inputs: tuple[Key, ...] = ()
+    """What transformers read."""
     derived: tuple[Key, ...] = ()
-    """What transformers write."""
+    """What they write."""
+    transaction_versions: tuple[int, ...] = (1, 2)
+    """Of the protocol, that instances may speak."""
     delivery_seconds_max: float = 40.0
     fetch_wait_seconds: float = 0.5
     consume_pause_seconds_mean: float = 0.03

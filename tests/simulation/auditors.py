@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.simulation.actor import Actor, error_text
-from tests.simulation.history import GroupOffsets, Isolation, Key
+from tests.simulation.history import GroupOffsets, Isolation, Key, StoredTransaction
 from tests.simulation.log_client import NoAnswer
 from tests.simulation.log_client import RequestRefused as FetchRefused
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups import committed_offsets, describe_group
+from tidelog.client.operations import EARLIEST, fetch, list_offsets
 from tidelog.client.pool import Client
+from tidelog.coordinator.transaction.log_records import (
+    TransactionRecord,
+    TransactionRemoved,
+    TransactionStored,
+    decode_record,
+)
+from tidelog.records.records import decode_records
 
 _AUDIT_SECONDS_MAX = 90.0
 _POLL_SECONDS = 0.5
+_STATE_TOPIC = "__transaction_state"
+_UNDECIDED = {"Ongoing", "PrepareCommit", "PrepareAbort"}
 
 
 async def audit_group(actor: Actor, group: str, members: int, keys: Iterable[Key]) -> None:
@@ -69,6 +79,53 @@ async def audit_stability(actor: Actor) -> None:
                 actor.history.violate(text)
                 break
             await actor.clock.sleep(_POLL_SECONDS)
+
+
+async def audit_states(actor: Actor) -> None:
+    """Read the log of the transaction coordinators, once everything in it is decided."""
+    give_up_at = actor.clock.monotonic() + _AUDIT_SECONDS_MAX
+    async with actor.kafka() as client:
+        while True:
+            try:
+                stored = await _stored_transactions(client)
+            except (RequestFailed, RequestRefused):
+                await actor.backoff(2)
+                continue
+            newest = {one.transactional_id: one.state for one in stored}
+            if actor.clock.monotonic() > give_up_at or not _UNDECIDED & set(newest.values()):
+                actor.history.transactions = stored
+                return
+            await actor.clock.sleep(_POLL_SECONDS)
+
+
+async def _stored_transactions(client: Client) -> list[StoredTransaction]:
+    """The log, but for its beginning where a snapshot has taken the place of that."""
+    found = []
+    for partition in (await client.topic(_STATE_TOPIC)).partitions:
+        start = await list_offsets(client, _STATE_TOPIC, partition, EARLIEST)
+        position = start.offset
+        while True:
+            fetched = await fetch(client, _STATE_TOPIC, partition, position, max_wait_ms=0)
+            if not fetched.records:
+                break
+            for record in decode_records(fetched.records[0]):
+                if record.offset >= position:
+                    position = record.offset + 1
+                    found.append(_stored(decode_record(record.key, record.value)))
+    return found
+
+
+def _stored(record: TransactionRecord) -> StoredTransaction:
+    match record:
+        case TransactionStored(transactional_id, transaction):
+            return StoredTransaction(
+                transactional_id,
+                transaction.state.label,
+                transaction.producer_id,
+                transaction.producer_epoch,
+            )
+        case TransactionRemoved(transactional_id):
+            return StoredTransaction(transactional_id, "Dead", -1, -1)
 
 
 async def _end(actor: Actor, key: Key, level: Isolation) -> int:

@@ -28,6 +28,8 @@ _SHOWN_COUNTS = (
     "send ok",
     "send unknown",
     "send fail",
+    "markers",
+    "repeated",
     "transaction",
     "identity",
     "join",

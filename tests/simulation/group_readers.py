@@ -84,6 +84,13 @@ class Seat:
             self.positions = {key: max(0, offset) for key, offset in offsets.items()}
             actor.history.assign(actor.name)
 
+    async def leave(self) -> None:
+        """Say that the member goes."""
+        try:
+            await self.member.leave()
+        except (RequestFailed, RequestRefused) as error:
+            self._actor.history.errors[f"leave: {error_text(error)}"] += 1
+
 
 class GroupReader:
     """Reads as a member of a group and commits what it has read."""
@@ -118,14 +125,14 @@ class GroupReader:
             if chance < 0.004:
                 return  # A crash: the group has to notice by itself.
             if chance < 0.010:
-                await self._leave(seat)
+                await seat.leave()
                 return
             if chance < 0.015:
                 await self._stall(seat)
             if seat.positions != committed and (chance < 0.35 or actor.stopping.is_set()):
                 await self._commit(seat)
                 committed = dict(seat.positions)
-        await self._leave(seat)
+        await seat.leave()
 
     async def _read(self, seat: Seat) -> None:
         actor = self._actor
@@ -163,9 +170,3 @@ class GroupReader:
         await self._actor.clock.sleep(self._actor.random.uniform(0.5, _STALL_SECONDS_MAX))
         await self._commit(seat)
         seat.wake()
-
-    async def _leave(self, seat: Seat) -> None:
-        try:
-            await seat.member.leave()
-        except (RequestFailed, RequestRefused) as error:
-            self._actor.history.errors[f"leave: {error_text(error)}"] += 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.patches import Breakage, Patch, everywhere
 from tidelog.coordinator import runtime
 from tidelog.coordinator.group import group_offsets
 from tidelog.coordinator.group.classic import ClassicGroup, Member
@@ -15,11 +14,10 @@ from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.rebalance import Rebalancer
 from tidelog.protocol.error_codes import ErrorCode
 
-_Patch = tuple[Any, str, Any]
 _FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-def _stale_commits() -> list[_Patch]:
+def _stale_commits() -> list[Patch]:
     """A commit counts whichever generation it comes from."""
     right = group_offsets.commit_error
 
@@ -27,15 +25,10 @@ def _stale_commits() -> list[_Patch]:
         error = right(group, commit)
         return ErrorCode.NONE if error in _FENCING else error
 
-    users = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.startswith("tidelog.coordinator.group.") and hasattr(module, "commit_error")
-    ]
-    return [(module, "commit_error", commit_error) for module in users]
+    return everywhere("commit_error", commit_error)
 
 
-def _answers_before_durable() -> list[_Patch]:
+def _answers_before_durable() -> list[Patch]:
     """A coordinator answers at once, whatever becomes of its records."""
 
     def release(self: Any, replies: Any) -> None:
@@ -44,7 +37,7 @@ def _answers_before_durable() -> list[_Patch]:
     return [(runtime.CoordinatorRuntime, "_release", release)]
 
 
-def _offsets_forgotten() -> list[_Patch]:
+def _offsets_forgotten() -> list[Patch]:
     """A new coordinator does not read all of the offsets that were committed."""
     right = CommittedOffsets.store
 
@@ -67,7 +60,7 @@ def _offsets_forgotten() -> list[_Patch]:
     return [(runtime.CoordinatorRuntime, "_replay", replay)]
 
 
-def _generation_restarts() -> list[_Patch]:
+def _generation_restarts() -> list[Patch]:
     """A new coordinator counts generations from the beginning."""
     right = ClassicGroup.from_stored.__func__  # type: ignore[attr-defined]
 
@@ -79,7 +72,7 @@ def _generation_restarts() -> list[_Patch]:
     return [(ClassicGroup, "from_stored", classmethod(from_stored))]
 
 
-def _same_for_all() -> list[_Patch]:
+def _same_for_all() -> list[Patch]:
     """Every member is given what the leader of the group is to read."""
     right = Rebalancer.assignment_reply
 
@@ -89,7 +82,7 @@ def _same_for_all() -> list[_Patch]:
     return [(Rebalancer, "assignment_reply", assignment_reply)]
 
 
-GROUP_VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
+GROUP_VARIANTS: dict[str, Breakage] = {
     "stale-commits": _stale_commits,
     "answers-before-durable": _answers_before_durable,
     "offsets-forgotten": _offsets_forgotten,

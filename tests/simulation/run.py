@@ -12,6 +12,7 @@ from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
 from tests.simulation.history import History
+from tests.simulation.late_markers import repeated_markers
 from tests.simulation.log_client import LogClient
 from tests.simulation.logs import traced
 from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
@@ -105,7 +106,8 @@ def run(
     workload = workload or workload_of(seed)
     trace = Trace(sink)
     history = History()
-    with SimulatedLoop(seed, trace) as loop, traced(loop):
+    markers: Counter[str] = Counter()
+    with SimulatedLoop(seed, trace) as loop, traced(loop), repeated_markers(seed, markers):
         simulation = _Simulation(loop, seed, system, history, WORKLOADS[workload])
         try:
             loop.run(simulation.main(seconds), seconds + 600.0)
@@ -123,7 +125,7 @@ def run(
             trace.events,
             loop.time(),
             check(history),
-            simulation.count(),
+            simulation.count() + markers,
             history.errors,
             trace.tail(),
         )
@@ -151,6 +153,7 @@ class _Simulation:
         self.settings = replace(
             workload if system.kafka is not None else without_groups(workload),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
+            transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
         )
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()

@@ -67,14 +67,19 @@ def _settings(chance: random.Random) -> BrokerSettings:
     return BrokerSettings(
         {
             "wal.linger.ms": chance.choice((0, 5, 20)),
-            "wal.object.max.bytes": 64 * KIB,
+            # Small ones force the steps of a transaction into slots of their own.
+            "wal.object.max.bytes": chance.choice((200, 64 * KIB, 64 * KIB)),
             "wal.uploads.in.flight.max": chance.choice((1, 2, 4)),
             "wal.buffer.max.bytes": chance.choice((64 * KIB, 1024 * KIB)),
             "wal.checkpoint.interval.bytes": chance.choice((8 * KIB, 64 * KIB, 1024 * KIB)),
             "group.initial.rebalance.delay.ms": chance.choice((0, 300, 1500)),
             "group.min.session.timeout.ms": 1000,
             "offsets.topic.num.partitions": 2,
+            "transaction.state.log.num.partitions": 2,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1500,
             "tail.cache.bytes": chance.choice((0, 16 * KIB, 1024 * KIB)),
+            "read.cache.bytes": chance.choice((0, 64 * KIB, 1024 * KIB)),
+            "coordinator.snapshot.interval.records": chance.choice((5, 50, 10_000)),
         }
     )
 

@@ -23,7 +23,7 @@ LEGAL_BEFORE = {
     "CompleteAbort": {"PrepareAbort"},
     "Dead": {"Empty", "CompleteCommit", "CompleteAbort"},
 }
-"""Kafka's states, and those that each may follow. A forgotten id begins with Empty."""
+"""Kafka's states, and those that each may follow. An id that is known no more begins with any."""
 
 
 class Ended(NamedTuple):
@@ -42,6 +42,7 @@ def anomalies(history: History, committed: list[Operation]) -> Iterator[Anomaly]
     yield from _consumed(committed)
     ended: list[Ended] = []
     yield from _markers(history, ended)
+    yield from _decisions(history)
     yield from _outcomes(history, ended)
     yield from _visibility(history, ended)
 
@@ -87,8 +88,8 @@ def _transitions(history: History) -> Iterator[Anomaly]:
     states: dict[str, str] = {}
     for stored in history.transactions:
         before = states.get(stored.transactional_id)
-        legal = before in LEGAL_BEFORE[stored.state] if before else stored.state == "Empty"
-        if not legal:
+        # The beginning of the log may have given way to a snapshot.
+        if before is not None and before not in LEGAL_BEFORE[stored.state]:
             text = f"{stored.transactional_id}: {before} was followed by {stored.state}"
             yield Anomaly("illegal-transition", text)
         states[stored.transactional_id] = stored.state
@@ -118,11 +119,7 @@ def _consumed(committed: list[Operation]) -> Iterator[Anomaly]:
 
 def _markers(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
     """Walk each partition: data of a producer up to its marker is one transaction there (8, 9)."""
-    own_epochs = {
-        operation.identity.producer_id
-        for operation in history.operations
-        if operation.identity is not None and operation.identity.own_epochs
-    }
+    shared_epochs = _shared_epochs(history)
     of_key: dict[Key, list[StoredBatch]] = defaultdict(list)
     for batch in history.batches:
         of_key[batch.key].append(batch)
@@ -134,7 +131,7 @@ def _markers(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
             place = f"{key}@{batch.base_offset}"
             if batch.control:
                 again = marked.get(producer, -1) >= batch.producer_epoch
-                if again and producer in own_epochs:
+                if again and producer not in shared_epochs:
                     text = f"{place}: producer {producer}, epoch {batch.producer_epoch}"
                     yield Anomaly("marker-twice", text)
                 marked[producer] = batch.producer_epoch
@@ -150,6 +147,30 @@ def _markers(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
         for producer, data in opened.items():
             text = f"{key}@{data[0].base_offset} of producer {producer} has no marker"
             yield Anomaly("hanging-transaction", text)
+
+
+def _shared_epochs(history: History) -> set[int]:
+    """The producer ids some of whose transactions had the same epoch (before KIP-890)."""
+    identities = [one.identity for one in history.operations if one.identity is not None]
+    return {one.producer_id for one in identities if not one.own_epochs}
+
+
+def _decisions(history: History) -> Iterator[Anomaly]:
+    """Markers say what the coordinator has decided, where that can be told by the epoch."""
+    decided = {
+        (stored.producer_id, stored.epoch): stored.state
+        for stored in history.transactions
+        if stored.state in ("PrepareCommit", "PrepareAbort")
+    }
+    shared_epochs = _shared_epochs(history)
+    for batch in history.batches:
+        producer = (batch.producer_id, batch.producer_epoch)
+        if not batch.control or not decided or batch.producer_id in shared_epochs:
+            continue
+        place = f"{batch.key}@{batch.base_offset}"
+        if producer in decided and batch.commits != (decided[producer] == "PrepareCommit"):
+            text = f"{place} says commit={batch.commits} of {producer}: {decided[producer]}"
+            yield Anomaly("marker-against-decision", text)
 
 
 def _outcomes(history: History, ended: list[Ended]) -> Iterator[Anomaly]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.simulation.group_variants import GROUP_VARIANTS
+from tests.simulation.patches import Breakage, Patch, patched
+from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.identifiers import Slot
@@ -20,10 +22,8 @@ from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.producer_state import ProducerState
 from tidelog.wal.writer import WalWriter
 
-_Patch = tuple[Any, str, Any]
 
-
-def _no_dedupe() -> list[_Patch]:
+def _no_dedupe() -> list[Patch]:
     """Every batch of an idempotent producer is appended, whatever its sequence."""
     return [
         (ProducerState, "find_duplicate", lambda *_: None),
@@ -31,12 +31,12 @@ def _no_dedupe() -> list[_Patch]:
     ]
 
 
-def _no_sequence_check() -> list[_Patch]:
+def _no_sequence_check() -> list[Patch]:
     """Repeated batches are recognised, but gaps and disorder are let in."""
     return [(partition_log, "refuse_if_invalid", lambda _: None)]
 
 
-def _acknowledge_early() -> list[_Patch]:
+def _acknowledge_early() -> list[Patch]:
     """Nobody waits for the slot to be durable."""
 
     def durable(self: WalWriter, slot: Slot) -> asyncio.Future[None]:
@@ -47,7 +47,7 @@ def _acknowledge_early() -> list[_Patch]:
     return [(WalWriter, "durable", durable)]
 
 
-def _acknowledge_out_of_order() -> list[_Patch]:
+def _acknowledge_out_of_order() -> list[Patch]:
     """A slot counts as soon as its own put is confirmed."""
     in_order = WalWriter._acknowledge
 
@@ -61,7 +61,7 @@ def _acknowledge_out_of_order() -> list[_Patch]:
     return [(WalWriter, "_acknowledge", acknowledge)]
 
 
-def _no_seal() -> list[_Patch]:
+def _no_seal() -> list[Patch]:
     """A take-over believes the first gap that it sees, and puts nothing there."""
 
     async def seal(store: Any, clock: Any, entropy: Any, dead: Any, start: Slot, _: int) -> Slot:
@@ -70,7 +70,7 @@ def _no_seal() -> list[_Patch]:
     return [(takeover, "seal", seal)]
 
 
-def _end_too_low() -> list[_Patch]:
+def _end_too_low() -> list[Patch]:
     """A take-over stops reading one slot before the seal."""
     right = fencing.seal
 
@@ -80,7 +80,7 @@ def _end_too_low() -> list[_Patch]:
     return [(takeover, "seal", seal)]
 
 
-def _replay_skips_slots() -> list[_Patch]:
+def _replay_skips_slots() -> list[Patch]:
     """Recovery passes over what lies in some slots."""
     right = SlotIndex.entries
 
@@ -90,12 +90,12 @@ def _replay_skips_slots() -> list[_Patch]:
     return [(SlotIndex, "entries", entries)]
 
 
-def _checkpoint_too_new() -> list[_Patch]:
+def _checkpoint_too_new() -> list[Patch]:
     """A checkpoint holds a part of the slot with which replay begins."""
     return [(WalWriter, "begin_slot", lambda self: self.slot)]
 
 
-def _taken_is_mine() -> list[_Patch]:
+def _taken_is_mine() -> list[Patch]:
     """A refused put counts as the writer's own earlier attempt."""
 
     async def read_back_taken(self: Any) -> sequence.AppendResult:
@@ -104,7 +104,7 @@ def _taken_is_mine() -> list[_Patch]:
     return [(sequence._Append, "_read_back_taken", read_back_taken)]
 
 
-def _unknown_is_lost() -> list[_Patch]:
+def _unknown_is_lost() -> list[Patch]:
     """An attempt with an unknown outcome counts as not applied, whatever lies there."""
 
     async def read_back(self: Any) -> sequence.AppendResult | None:
@@ -113,7 +113,7 @@ def _unknown_is_lost() -> list[_Patch]:
     return [(sequence._Append, "_read_back", read_back)]
 
 
-def _watermark_behind() -> list[_Patch]:
+def _watermark_behind() -> list[Patch]:
     """The high watermark is one below the durable end."""
     right = PartitionLog.advance
 
@@ -125,7 +125,7 @@ def _watermark_behind() -> list[_Patch]:
     return [(PartitionLog, "advance", advance)]
 
 
-def _watermark_ahead() -> list[_Patch]:
+def _watermark_ahead() -> list[Patch]:
     """What is appended is shown before it is durable."""
     right = PartitionLog._apply_batch
 
@@ -136,7 +136,7 @@ def _watermark_ahead() -> list[_Patch]:
     return [(PartitionLog, "_apply_batch", apply_batch)]
 
 
-def _forget_producers() -> list[_Patch]:
+def _forget_producers() -> list[Patch]:
     """A new owner knows nothing of producers."""
     right = PartitionLog.begin_tenure
 
@@ -147,12 +147,12 @@ def _forget_producers() -> list[_Patch]:
     return [(PartitionLog, "begin_tenure", begin_tenure)]
 
 
-def _no_lease() -> list[_Patch]:
+def _no_lease() -> list[Patch]:
     """A broker answers reads without asking whether it may have been superseded."""
     return [(LeaseKeeper, "fresh", lambda *_: True)]
 
 
-LOG_VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
+LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
     "acknowledge-early": _acknowledge_early,
@@ -168,15 +168,11 @@ LOG_VARIANTS: dict[str, Callable[[], list[_Patch]]] = {
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
 }
-VARIANTS = LOG_VARIANTS | GROUP_VARIANTS
+VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS
 
 
 @contextmanager
 def broken(variant: str) -> Iterator[None]:
     """Break it in the named way while the context lasts."""
-    with ExitStack() as stack:
-        for owner, name, replacement in VARIANTS[variant]():
-            # As it is stored, not as it is looked up: a class method stays one.
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, replacement)
+    with patched(VARIANTS[variant]()):
         yield

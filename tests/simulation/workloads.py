@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tests.simulation.actor import Actor, WorkloadSettings
-from tests.simulation.auditors import audit_group
+from tests.simulation.auditors import audit_group, audit_stability, audit_states
 from tests.simulation.group_readers import GroupReader
 from tests.simulation.history import Isolation, Key
 from tests.simulation.nemesis import PROFILES
 from tests.simulation.producers import IdempotentProducer, PlainProducer
 from tests.simulation.readers import Consumer, Observer
 from tests.simulation.topic_churn import TopicChurn
+from tests.simulation.transactors import TRANSFORM_GROUP, Transactor, Transformer
 
 ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
@@ -27,7 +28,21 @@ WORKLOADS: Mapping[str, WorkloadSettings] = {
     "groups": WorkloadSettings(
         keys=KEYS, producers=1, consumers=0, observers=1, topic_churns=0, group_readers=3
     ),
+    "transactions": WorkloadSettings(
+        keys=KEYS,
+        producers=1,
+        consumers=2,
+        observers=1,
+        topic_churns=0,
+        transfers=2,
+        transformers=2,
+        consume_pause_seconds_mean=0.15,
+        inputs=KEYS[:3],
+        derived=DERIVED,
+    ),
 }
+_REST_SECONDS_MEAN = {"a": 1.5, "b": 9.0}
+"""How long each of the two instances of a transactional id rests between its lives."""
 
 
 def workload_of(seed: int) -> str:
@@ -65,26 +80,44 @@ def producers(settings: WorkloadSettings) -> list[Program]:
         Program(f"churn-{number}", lambda actor: TopicChurn(actor).run())
         for number in range(settings.topic_churns)
     ]
+    programs += [
+        Program(f"transfer-{number}{which}", _transactor(Transactor, f"transfer-{number}", rest))
+        for number in range(settings.transfers)
+        for which, rest in _REST_SECONDS_MEAN.items()
+    ]
     return programs
 
 
 def members(settings: WorkloadSettings) -> list[Program]:
     """Members of groups, who read on until they are told that everything was consumed."""
-    if not settings.group_readers:
-        return []
     programs = [
         Program(f"reader-{number}", lambda actor: GroupReader(actor, READERS_GROUP).run())
         for number in range(settings.group_readers)
     ]
-    return [*programs, Program("loner", lambda actor: GroupReader(actor, LONER_GROUP).run())]
+    if settings.group_readers:
+        programs.append(Program("loner", lambda actor: GroupReader(actor, LONER_GROUP).run()))
+    programs += [
+        Program(f"transformer-{number}", _transactor(Transformer, f"transform-{number}", 1.5))
+        for number in range(settings.transformers)
+    ]
+    return programs
 
 
 def auditors(settings: WorkloadSettings) -> list[Program]:
     """Who waits for the groups to have consumed everything."""
-    if not settings.group_readers:
-        return []
-    counts = {READERS_GROUP: settings.group_readers, LONER_GROUP: 1}
-    return [Program(f"audit of {group}", _audit(group, count)) for group, count in counts.items()]
+    groups = []
+    if settings.group_readers:
+        groups += [
+            (READERS_GROUP, settings.group_readers, settings.keys),
+            (LONER_GROUP, 1, settings.keys),
+        ]
+    if settings.transformers:
+        groups.append((TRANSFORM_GROUP, settings.transformers, settings.inputs))
+    programs = [Program(f"audit of {group[0]}", _audit(*group)) for group in groups]
+    if settings.transfers:
+        programs.append(Program("audit of stability", audit_stability))
+        programs.append(Program("audit of states", audit_states))
+    return programs
 
 
 def without_groups(settings: WorkloadSettings) -> WorkloadSettings:
@@ -96,5 +129,11 @@ def _consumer(isolation: Isolation) -> ActorProgram:
     return lambda actor: Consumer(actor, isolation).run()
 
 
-def _audit(group: str, count: int) -> ActorProgram:
-    return lambda actor: audit_group(actor, group, count, actor.settings.keys)
+def _transactor(
+    kind: type[Transactor], transactional_id: str, pause_seconds_mean: float
+) -> ActorProgram:
+    return lambda actor: kind(actor, transactional_id, pause_seconds_mean).run()
+
+
+def _audit(group: str, count: int, keys: tuple[Key, ...]) -> ActorProgram:
+    return lambda actor: audit_group(actor, group, count, keys)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from tidelog.cli.address import Address
+from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
@@ -16,6 +17,8 @@ from tidelog.network import SocketNetwork
 
 T = TypeVar("T")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+ATTEMPTS_MAX = 20
+RETRY_SECONDS = 0.5
 
 bootstrap_option = click.option(
     "--bootstrap",
@@ -37,3 +40,16 @@ def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]
             return await use(client)
 
     return asyncio.run(run())
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask, and again while the coordinator is loading or moving. What is asked may be repeated."""
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return await ask()
+        except RequestRefused as error:
+            if not error.retriable or attempt == ATTEMPTS_MAX:
+                raise
+            await SystemClock().sleep(RETRY_SECONDS)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.cli.consume import Start, StartType
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups import (
@@ -23,14 +22,10 @@ from tidelog.client.groups import (
 )
 from tidelog.client.operations import LATEST, list_offsets
 from tidelog.client.pool import Client
-from tidelog.clock import SystemClock
 from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.groups import DescribedGroup
 
-T = TypeVar("T")
-ATTEMPTS_MAX = 20
-RETRY_SECONDS = 0.5
 WITHOUT_MEMBERS = ("Empty", "Dead")
 
 
@@ -234,16 +229,3 @@ def delete(group_ids: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool
         print(json.dumps({"deleted": group_ids}))
     else:
         print("\n".join(f"deleted group {group_id}" for group_id in group_ids))
-
-
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask, and again while the coordinator is loading or moving. What is asked may be repeated."""
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return await ask()
-        except RequestRefused as error:
-            if not error.retriable or attempt == ATTEMPTS_MAX:
-                raise
-            await SystemClock().sleep(RETRY_SECONDS)

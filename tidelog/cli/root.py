@@ -15,6 +15,7 @@ from tidelog.cli.groups import groups
 from tidelog.cli.produce import produce
 from tidelog.cli.server import server
 from tidelog.cli.topics import topics
+from tidelog.cli.transactions import transactions
 from tidelog.errors import (
     CorruptObject,
     InvalidConfiguration,
@@ -39,7 +40,7 @@ def version(as_json: bool) -> None:
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
 
 
-for command in (server, topics, groups, produce, consume, bucket):
+for command in (server, topics, groups, transactions, produce, consume, bucket):
     cli.add_command(command)
 
 

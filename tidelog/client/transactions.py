@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.groups import Place
 from tidelog.client.membership import Membership
 from tidelog.client.operations import ProducerIdentity, init_producer_id
@@ -109,7 +109,15 @@ class MustAbort(Refused):
 
 class ProducerFenced(Refused):
     """Another instance of the transactional id has taken over, or the transaction has timed out.
-    Whatever of the open transaction was not committed never will be."""
+    `outcome`: whether the open transaction may have been committed. If not, it never will be."""
+
+    def __init__(self, transactional_id: str, why: TidelogError | None, outcome: Outcome) -> None:
+        cause = f" ({why})" if why is not None else ""
+        super().__init__(
+            f"producer {transactional_id} was fenced by another instance, or its transaction has"
+            f" timed out{cause}; of its commit {outcome.value}; start a new producer"
+        )
+        self.outcome = outcome
 
 
 class WrongCall(Refused):
@@ -174,6 +182,8 @@ class TransactionalProducer:
         self._groups: set[str] = set()
         self._has_begun = False
         """Whether the coordinator may know of the transaction."""
+        self._is_commit_asked = False
+        """Whether a commit may have been decided."""
         self._in_turn: dict[Place, asyncio.Lock] = {}
         self._sends = 0
         self._settled = asyncio.Event()
@@ -257,8 +267,9 @@ class TransactionalProducer:
     async def send_offsets(
         self, group_id: str, offsets: Mapping[Place, int], membership: Membership | None = None
     ) -> None:
-        """Commit the offsets of records to be read next as part of the transaction. With the
-        consumer's membership, only if it is the group's present one (KIP-447).
+        """Commit the offsets of records to be read next as part of the transaction. `membership` is
+        that under which the consumer has read what comes before them: then they count only if it is
+        still the group's present one (KIP-447). Without one nothing keeps others from reading it.
 
         Raises:
             MustAbort: also where others read those partitions by now.
@@ -442,7 +453,12 @@ class TransactionalProducer:
         )
 
         async def ask() -> None:
+            asked_before = self._is_commit_asked
+            self._is_commit_asked = committed
             response = await self._ask_coordinator(request, _END_VERSION_MAX[self._version])
+            if response.error_code in _FENCED:
+                # The answer is about this request; what became of earlier ones is not known.
+                self._is_commit_asked = asked_before
             what = "commit" if committed else "abort"
             self._check(f"{what} of {self.transactional_id}", response.error_code)
             if response.producer_id >= 0:
@@ -479,7 +495,7 @@ class TransactionalProducer:
     def _finish(self) -> None:
         self._state = _State.READY
         self._failure = None
-        self._has_begun = False
+        self._has_begun = self._is_commit_asked = False
         self._enlisted.clear()
         self._groups.clear()
 
@@ -564,11 +580,8 @@ class TransactionalProducer:
         if cause is not None:
             self._state = _State.FENCED
             self._failure = cause
-        why = f" ({self._failure})" if self._failure is not None else ""
-        return ProducerFenced(
-            f"producer {self.transactional_id} was fenced by another instance, or its transaction"
-            f" has timed out{why}; start a new one"
-        )
+        outcome = Outcome.UNKNOWN if self._is_commit_asked else Outcome.NOT_APPLIED
+        return ProducerFenced(self.transactional_id, self._failure, outcome)
 
     def _check(self, subject: str, code: int, message: str | None = None) -> None:
         if code != ErrorCode.NONE:

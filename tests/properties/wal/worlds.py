@@ -19,6 +19,7 @@ from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoreError
 from tidelog.storage.retrying import RetryingStore
 from tidelog.wal.checkpoint import Checkpointer, newest_checkpoint
+from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.fencing import seal
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
@@ -126,6 +127,7 @@ class Broker:
         self.settings = settings or WalSettings()
         self.durable_slots: list[DurableSlot] = []
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.checkpointed = CheckpointImages()
         self.opened: set[TopicPartition] = set()
         self.ended_by: BaseException | None = None
         offload = InlineOffload()
@@ -143,7 +145,7 @@ class Broker:
             world.clock,
             offload,
             self.writer,
-            self.logs.values,
+            self.checkpointed,
             self.settings.checkpoint_interval_bytes,
         )
         for partition, image in images.items():
@@ -153,7 +155,26 @@ class Broker:
             log = PartitionLog.from_image(image)
             if log.leader_epoch < tenure.leader_epoch:
                 log.begin_tenure(tenure.leader_epoch)
-            self.logs[partition] = log
+            self.lead(log)
+
+    def lead(self, log: PartitionLog) -> None:
+        """The partition is this broker's."""
+        if log.partition in self.logs:
+            self.give_away(log.partition)
+        self.logs[log.partition] = log
+        log.watch(self)
+        self.checkpointed.add(log)
+
+    def give_away(self, partition: TopicPartition) -> None:
+        """The partition is no longer this broker's."""
+        self.checkpointed.discard(self.logs.pop(partition))
+
+    def changed(self, log: PartitionLog) -> None:
+        """A log tells of itself."""
+        self.checkpointed.changed(log)
+
+    def has_producers(self, log: PartitionLog) -> None:
+        """A log tells of itself; nothing expires here."""
 
     def _on_durable(self, slot: DurableSlot) -> None:
         self.durable_slots.append(slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -322,6 +323,41 @@ class SlowCheckpoints(MemoryStore):
             self.begun.set()
             await self.let_go.wait()
         return await super().put(key, data, condition)
+
+
+def test_an_answered_request_lets_its_records_go_at_once() -> None:
+    """Circles of objects would keep them until the garbage collector comes."""
+
+    async def story() -> None:
+        async with new_world().broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"a"))
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(20):
+                    await one.produce(batch(b"b"))
+                assert gc.collect() == 0
+            finally:
+                gc.enable()
+
+    run(story)
+
+
+def test_a_topic_of_a_name_that_was_in_use_before_is_another_topic() -> None:
+    async def story() -> None:
+        async with new_world().broker() as one:
+            first = await one.create_topic()
+            assert (await one.produce(batch(b"a"))).base_offset == 0
+            assert (await one.produce(batch(b"b"))).base_offset == 1
+            await one.delete_topic(first)
+            gone = await one.produce(batch(b"c"))
+            assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await one.create_topic()
+            assert (await one.produce(batch(b"d"))).base_offset == 0
+            assert values(await one.read_all()) == [b"d"]
+
+    run(story)
 
 
 def test_a_checkpoint_that_is_due_at_the_end_does_not_spoil_it() -> None:

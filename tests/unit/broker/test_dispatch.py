@@ -49,8 +49,11 @@ from tidelog.protocol.schemas.topics import (
     DeleteRecordsTopic,
     DeleteTopicState,
 )
+from tidelog.protocol.schemas.transaction_listing import DescribeProducersTopic
 from tidelog.protocol.schemas.transactions import (
     AddPartitionsToTxnTopic,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
 )
@@ -112,6 +115,17 @@ def asked(key: ApiKey, version: int) -> Request[Response]:
                 WritableTxnMarker(topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])])
             ]
         },
+        ApiKey.TXN_OFFSET_COMMIT: {
+            "topics": [
+                TxnOffsetCommitRequestTopic(
+                    name="t", partitions=[TxnOffsetCommitRequestPartition()]
+                )
+            ]
+        },
+        ApiKey.DESCRIBE_PRODUCERS: {
+            "topics": [DescribeProducersTopic(name="t", partition_indexes=[0])]
+        },
+        ApiKey.DESCRIBE_TRANSACTIONS: {"transactional_ids": ["t"]},
     }
     for name, value in one.get(key, {}).items():
         setattr(request, name, value)

@@ -16,7 +16,7 @@ from tidelog.broker.handlers.transactions import (
     end_txn,
     init_producer_id,
 )
-from tidelog.coordinator.runtime import RuntimeState
+from tidelog.coordinator.runtime import CoordinatorRuntime, RuntimeState
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
@@ -60,7 +60,11 @@ async def find(broker: OneBroker, key: str, key_type: int) -> ErrorCode:
 async def loaded(broker: OneBroker) -> None:
     """Wait until every coordinator has read its log."""
     coordinators = broker.broker.coordinators
-    for runtime in (*coordinators.groups.all(), *coordinators.transactions.all()):
+    runtimes: list[CoordinatorRuntime[Any, Any, Any]] = [
+        *coordinators.groups.all(),
+        *coordinators.transactions.all(),
+    ]
+    for runtime in runtimes:
         while runtime.state is RuntimeState.LOADING:
             await broker.broker.clock.sleep(0.001)
 

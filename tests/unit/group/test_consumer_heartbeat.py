@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.unit.group.consumer_world import (
@@ -509,7 +511,7 @@ def test_the_order_that_compaction_leaves_does_not_matter(world: ConsumerWorld) 
     assert (found.epoch, found.assignment_epoch) == (before.epoch, before.assignment_epoch)
 
 
-def captured_with_reverse_order(world: ConsumerWorld) -> list[object]:
+def captured_with_reverse_order(world: ConsumerWorld) -> Sequence[object]:
     captured = list(world.machine.capture())
     world.machine.release()
     return captured[::-1]

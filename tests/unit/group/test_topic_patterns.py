@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.coordinator.group.topic_patterns import (
-    InvalidPattern,
-    TopicPatterns,
-    check_pattern,
-    matches,
-)
+from tidelog.coordinator.group.topic_patterns import TopicPatterns
+from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ import pyarrow as pa
 from tidelog.identifiers import TopicPartition
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.row_decoding import decode_rows
+from tidelog.storage.segment import Segment, SegmentName
 from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.storage.table_change import Advance, Commit, PartitionChange
+from tidelog.storage.table_schema import metadata
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
 PARTITION = TopicPartition(TOPIC_ID, 3)
@@ -54,3 +57,36 @@ def written(
 def data_of(segment: WrittenSegment) -> bytes:
     """The object's bytes."""
     return b"".join(segment.pieces)
+
+
+def listed(
+    partition: int, base: int, last: int, number: int = 0, timestamp_max: int | None = STAMP
+) -> Segment:
+    """What a table would say of a segment, without the segment."""
+    name = SegmentName(partition=partition, base_offset=base, last_offset=last, id=UUID(int=number))
+    return Segment(
+        name=name,
+        size_bytes=1000,
+        row_count=last - base + 1,
+        first_row=base,
+        last_row=last,
+        undated_rows=0,
+        raw_bytes=5000,
+        timestamp_min=timestamp_max,
+        timestamp_max=timestamp_max,
+        crc32c=number,
+        tail_bytes=100,
+    )
+
+
+def advance(partition: int, base: int, next_offset: int, *segments: Segment) -> PartitionChange:
+    """Segments behind the end of a partition's part of the table."""
+    return PartitionChange(
+        partition=partition, advance=Advance(base, next_offset), appended=segments
+    )
+
+
+def commit_of(*changes: PartitionChange, first: bool = False) -> Commit:
+    """An entry of the log with these changes."""
+    described = metadata(TOPIC_ID, "flights", STAMP) if first else None
+    return Commit(writer_id=b"w" * 16, timestamp_ms=STAMP, changes=changes, metadata=described)

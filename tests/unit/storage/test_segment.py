@@ -101,7 +101,8 @@ def test_what_is_known_of_a_segment_is_true() -> None:
     assert (segment.name.base_offset, segment.name.last_offset) == (4, 1999)
     assert segment.size_bytes == len(data_of(found))
     assert segment.crc32c == crc32c(data_of(found))
-    assert segment.row_count == 500
+    assert (segment.row_count, segment.first_row, segment.last_row) == (500, 10, 1008)
+    assert segment.undated_rows == rows.column("timestamp").null_count > 0
     stamps = [stamp for stamp in rows.column("timestamp").cast(pa.int64()).to_pylist() if stamp]
     assert (segment.timestamp_min, segment.timestamp_max) == (
         min(stamps) // 1000,

@@ -118,7 +118,7 @@ def test_a_partition_that_was_given_away_meanwhile_is_left_out() -> None:
         broker.store.pause()
         writing = asyncio.create_task(broker.checkpointer.checkpoint())
         await world.clock.sleep(0.1)
-        del broker.logs[PARTITIONS[2]]
+        broker.give_away(PARTITIONS[2])
         broker.store.resume()
         await writing
         assert set(await stored(world, 1)) == set(PARTITIONS[:2])

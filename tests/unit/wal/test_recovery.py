@@ -191,7 +191,7 @@ def test_entries_of_an_earlier_tenure_in_the_same_wal_are_left_out() -> None:
                 table_next=9,
                 extents=Extents(),
             )
-            broker.logs[P[0]] = PartitionLog.from_image(image)
+            broker.lead(PartitionLog.from_image(image))
             broker.opened.discard(P[0])
             await broker.produce(P[0], 1)
         world.tenures[P[0]].append(Tenure(LeaderEpoch(2), FIRST, "handover/x"))
@@ -293,10 +293,10 @@ def test_partitions_with_a_later_owner_are_not_harmed() -> None:
 def test_a_broken_checkpoint_harms_all_that_do_not_open_after_it() -> None:
     async def tell(world: World) -> None:
         async with life(world) as broker:
-            del broker.logs[P[1]]
+            broker.give_away(P[1])
             await broker.produce(P[0])
             await broker.checkpointer.checkpoint()
-            broker.logs[P[1]] = PartitionLog.from_image(PartitionImage.empty(P[1], LeaderEpoch(0)))
+            broker.lead(PartitionLog.from_image(PartitionImage.empty(P[1], LeaderEpoch(0))))
             await broker.produce(P[1], 6)
         await damage(world, checkpoint_key(FIRST, Slot(1)))
         recovered = await world.recover()

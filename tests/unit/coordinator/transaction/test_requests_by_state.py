@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 import pytest
 
+from tests.unit.coordinator.transaction.request_table import (
+    DIFFERENCES,
+    EMPTY,
+    FRESH_PID,
+    MAPPING,
+    NO,
+    ONGOING,
+    PID,
+    PREPARE_ABORT,
+    REQUESTS,
+    Cell,
+    Difference,
+    E,
+    error_of,
+    init,
+    stored,
+)
 from tests.unit.coordinator.transaction.transaction_world import (
     START_MS,
     TIMEOUT_MS,
@@ -14,7 +30,6 @@ from tests.unit.coordinator.transaction.transaction_world import (
     TV2,
     TXN,
     P,
-    Q,
     TransactionWorld,
     identity,
 )
@@ -26,264 +41,17 @@ from tidelog.coordinator.transaction.commands import (
     Identity,
     IdentityReply,
     InitProducer,
-    Reply,
     VerifyPartitions,
-    VerifyReply,
 )
 from tidelog.coordinator.transaction.log_records import STORED_STATES, TransactionStored
 from tidelog.coordinator.transaction.states import TransactionState
-from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
-from tidelog.identifiers import ProducerEpoch, ProducerId
 from tidelog.protocol.error_codes import ErrorCode
 
-PID, OTHER_PID, FRESH_PID = 40, 41, ProducerId(42)
-E, L, NO = 7, 6, -1
-PRODUCER = identity(PID, E)
-EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = (
-    STORED_STATES.values()
-)
-PREPARED = (PREPARE_COMMIT, PREPARE_ABORT)
-IDLE = (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
-INVALID_STATE = ErrorCode.INVALID_TXN_STATE
-CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
-FENCED = ErrorCode.PRODUCER_FENCED
-MAPPING = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
-
-
-class Cell(NamedTuple):
-    """The answer, the states that are written, and the epochs that are stored then."""
-
-    error: ErrorCode = ErrorCode.NONE
-    writes: tuple[TransactionState, ...] = ()
-    epoch: int = E
-    last_epoch: int = L
-
-
-Row = Mapping[TransactionState, Cell]
-
-
-def row(*cells: tuple[TransactionState | tuple[TransactionState, ...], Cell]) -> Row:
-    return {
-        state: cell
-        for states, cell in cells
-        for state in (states if isinstance(states, tuple) else (states,))
-    }
-
-
-def init(who: Identity = ANONYMOUS) -> Command:
-    return InitProducer(
-        transactional_id=TXN, timeout_ms=TIMEOUT_MS, identity=who, fresh_id=FRESH_PID
-    )
-
-
-def add(partition: EnlistedPartition, who: Identity = PRODUCER) -> Command:
-    return AddPartitions(
-        transactional_id=TXN,
-        identity=who,
-        partitions=frozenset({partition}),
-        client_version=TV1,
-    )
-
-
-def verify(partition: EnlistedPartition, who: Identity = PRODUCER) -> Command:
-    return VerifyPartitions(transactional_id=TXN, identity=who, partitions=frozenset({partition}))
-
-
-def end(commit: bool, version: int, epoch: int = E, producer_id: int = PID) -> Command:
-    who = identity(producer_id, epoch)
-    return EndTransaction(
-        transactional_id=TXN, identity=who, commit=commit, client_version=version, fresh_id=None
-    )
-
-
-BUMPED = Cell(writes=(EMPTY,), epoch=E + 1, last_epoch=NO)
-FENCE = Cell(CONCURRENT, (PREPARE_ABORT,), E + 1, NO)
-ENLISTED = Cell(writes=(ONGOING,))
-EMPTY_ABORT = Cell(writes=(PREPARE_ABORT, COMPLETE_ABORT), epoch=E + 1, last_epoch=E)
-
-REQUESTS: Mapping[str, tuple[int, Command, Row]] = {
-    "InitProducerId": (
-        TV1,
-        init(),
-        row((IDLE, BUMPED), (ONGOING, FENCE), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "InitProducerId, current epoch": (
-        TV1,
-        init(identity(PID, E)),
-        row(
-            (IDLE, Cell(writes=(EMPTY,), epoch=E + 1, last_epoch=E)),
-            # Its repetition finds the epoch that it states.
-            (ONGOING, FENCE._replace(last_epoch=E)),
-            (PREPARED, Cell(CONCURRENT)),
-        ),
-    ),
-    "InitProducerId, last epoch": (
-        TV1,
-        init(identity(PID, L)),
-        row((IDLE, Cell(writes=(EMPTY,))), (ONGOING, FENCE), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "InitProducerId, older epoch": (
-        TV1,
-        init(identity(PID, L - 1)),
-        row((IDLE, Cell(FENCED)), (ONGOING, FENCE), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "InitProducerId, other id": (
-        TV1,
-        init(identity(OTHER_PID, E)),
-        row((IDLE, Cell(FENCED)), (ONGOING, Cell(FENCED)), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "AddPartitions, another": (
-        TV1,
-        add(Q),
-        row((IDLE, ENLISTED), (ONGOING, ENLISTED), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "AddPartitions, enlisted": (
-        TV1,
-        add(P),
-        row((IDLE, ENLISTED), (ONGOING, Cell()), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "AddPartitions, old epoch": (
-        TV1,
-        add(P, identity(PID, L)),
-        row((tuple(STORED_STATES.values()), Cell(FENCED))),
-    ),
-    "AddPartitions, other id": (
-        TV1,
-        add(P, identity(OTHER_PID, E)),
-        row((tuple(STORED_STATES.values()), Cell(MAPPING))),
-    ),
-    "verify, another": (
-        TV1,
-        verify(Q),
-        row((IDLE, Cell(ABORTABLE)), (ONGOING, Cell(ABORTABLE)), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "verify, enlisted": (
-        TV1,
-        verify(P),
-        row((IDLE, Cell(ABORTABLE)), (ONGOING, Cell()), (PREPARED, Cell(CONCURRENT))),
-    ),
-    "verify, old epoch": (
-        TV1,
-        verify(P, identity(PID, L)),
-        row((tuple(STORED_STATES.values()), Cell(FENCED))),
-    ),
-    "EndTxn TV1 commit": (
-        TV1,
-        end(True, TV1),
-        row(
-            (EMPTY, Cell(INVALID_STATE)),
-            (ONGOING, Cell(writes=(PREPARE_COMMIT,))),
-            (PREPARE_COMMIT, Cell(CONCURRENT)),
-            (PREPARE_ABORT, Cell(INVALID_STATE)),
-            (COMPLETE_COMMIT, Cell()),
-            (COMPLETE_ABORT, Cell(INVALID_STATE)),
-        ),
-    ),
-    "EndTxn TV1 abort": (
-        TV1,
-        end(False, TV1),
-        row(
-            (EMPTY, Cell(INVALID_STATE)),
-            (ONGOING, Cell(writes=(PREPARE_ABORT,))),
-            (PREPARE_COMMIT, Cell(INVALID_STATE)),
-            (PREPARE_ABORT, Cell(CONCURRENT)),
-            (COMPLETE_COMMIT, Cell(INVALID_STATE)),
-            (COMPLETE_ABORT, Cell()),
-        ),
-    ),
-    "EndTxn TV1, old epoch": (
-        TV1,
-        end(True, TV1, L),
-        row((tuple(STORED_STATES.values()), Cell(FENCED))),
-    ),
-    "EndTxn TV2 commit": (
-        TV2,
-        end(True, TV2),
-        row(
-            (IDLE, Cell(INVALID_STATE)),
-            (ONGOING, Cell(writes=(PREPARE_COMMIT,), epoch=E + 1, last_epoch=E)),
-            (PREPARED, Cell(CONCURRENT)),
-        ),
-    ),
-    "EndTxn TV2 commit, repeated": (
-        TV2,
-        end(True, TV2, E - 1),
-        row(
-            ((EMPTY, ONGOING), Cell(FENCED)),
-            (PREPARE_COMMIT, Cell(CONCURRENT)),
-            (PREPARE_ABORT, Cell(INVALID_STATE)),
-            (COMPLETE_COMMIT, Cell()),
-            (COMPLETE_ABORT, Cell(INVALID_STATE)),
-        ),
-    ),
-    "EndTxn TV2 abort": (
-        TV2,
-        end(False, TV2),
-        row(
-            (IDLE, EMPTY_ABORT),
-            (ONGOING, Cell(writes=(PREPARE_ABORT,), epoch=E + 1, last_epoch=E)),
-            (PREPARED, Cell(CONCURRENT)),
-        ),
-    ),
-    "EndTxn TV2 abort, repeated": (
-        TV2,
-        end(False, TV2, E - 1),
-        row(
-            ((EMPTY, ONGOING), Cell(FENCED)),
-            (PREPARE_COMMIT, Cell(INVALID_STATE)),
-            (PREPARE_ABORT, Cell(CONCURRENT)),
-            (COMPLETE_COMMIT, Cell(INVALID_STATE)),
-            (COMPLETE_ABORT, Cell()),
-        ),
-    ),
-    "EndTxn TV2, older epoch": (
-        TV2,
-        end(True, TV2, E - 2),
-        row((tuple(STORED_STATES.values()), Cell(FENCED))),
-    ),
-    "EndTxn TV2, other id": (
-        TV2,
-        end(True, TV2, producer_id=OTHER_PID),
-        row((tuple(STORED_STATES.values()), Cell(MAPPING))),
-    ),
-    "EndTxn TV2, the transaction was TV1": (
-        TV1,
-        end(True, TV2, E - 1),
-        row((tuple(STORED_STATES.values()), Cell(FENCED))),
-    ),
-}
 CELLS = [
     pytest.param(version, command, state, cell, id=f"{name}-{state.label}")
     for name, (version, command, cells) in REQUESTS.items()
     for state, cell in cells.items()
 ]
-
-
-def stored(state: TransactionState, version: int) -> Transaction:
-    """A transaction as it may be found in this state."""
-    is_under_way = state is ONGOING or state.is_prepared
-    return Transaction(
-        producer_id=ProducerId(PID),
-        producer_epoch=ProducerEpoch(E),
-        last_epoch=ProducerEpoch(L),
-        previous_producer_id=ProducerId(PID),
-        state=state,
-        timeout_ms=TIMEOUT_MS,
-        updated_ms=START_MS,
-        begun_ms=-1 if state is EMPTY else START_MS,
-        partitions=frozenset({P}) if is_under_way else frozenset(),
-        ordinal=3,
-        client_version=version,
-    )
-
-
-def error_of(reply: Reply) -> ErrorCode:
-    error = getattr(reply, "error", None)
-    assert isinstance(error, ErrorCode), reply
-    if isinstance(reply, VerifyReply) and reply.missing:
-        return ABORTABLE
-    return error
 
 
 @pytest.mark.parametrize(("version", "command", "state", "cell"), CELLS)
@@ -326,6 +94,46 @@ def test_the_table_has_a_cell_for_every_request_in_every_state(
         print(f"\n{len(CELLS)} cells: {len(REQUESTS)} requests in {len(states)} states")
         print(f"  {'':36}" + "".join(f"{state.label:28}" for state in states))
         print("\n".join(lines))
+        print(f"{len(DIFFERENCES)} cells differ from Kafka's:")
+        for (name, state), kafka in DIFFERENCES.items():
+            print(f"  {name}, {state.label} (there {kafka.error.name}): {kafka.why}")
+
+
+@pytest.mark.parametrize(("place", "kafka"), DIFFERENCES.items())
+def test_where_it_is_said_to_differ_from_kafka_it_does(
+    place: tuple[str, TransactionState], kafka: Difference
+) -> None:
+    name, state = place
+    cell = REQUESTS[name][2][state]
+    assert (cell.error, cell.last_epoch) != (kafka.error, kafka.last_epoch)
+
+
+@pytest.mark.parametrize("version", [TV1, TV2])
+@pytest.mark.parametrize("state", STORED_STATES.values())
+def test_the_sweep_fences_and_aborts_what_is_ongoing_and_nothing_else(
+    state: TransactionState, version: int
+) -> None:
+    world = TransactionWorld()
+    before = stored(state, version)
+    world.put(before)
+    world.advance(TIMEOUT_MS)
+    assert world.transaction == before
+    world.advance(world.settings.timeout_check_interval_ms + 1)
+    after = world.transaction
+    if state is ONGOING:
+        assert (after.state, after.producer_epoch, after.last_epoch) == (PREPARE_ABORT, E + 1, NO)
+        assert [(each.producer_epoch, each.commit) for each in world.markers] == [(E + 1, False)]
+    else:
+        assert after == before
+        assert world.markers == []
+
+
+def test_an_unknown_id_is_created_at_epoch_0() -> None:
+    world = TransactionWorld()
+    reply = world.ask(init(), IdentityReply)
+    assert (reply.error, reply.producer_id, reply.epoch) == (ErrorCode.NONE, FRESH_PID, 0)
+    assert world.transaction.state is EMPTY
+    assert world.transaction.last_epoch == NO
 
 
 BLANK: list[tuple[Callable[[str], Command], ErrorCode]] = [

@@ -1,0 +1,140 @@
+"""Transactions broken on purpose, on the coordinator's side and on the partitions'."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.simulation.group_variants import GROUP_VARIANTS
+from tests.simulation.owners import OWNER, Owner
+from tests.simulation.patches import Breakage, Patch, everywhere
+from tidelog.broker.marker_delivery import MarkerDelivery, ended_transaction
+from tidelog.broker.partitions import PartitionError
+from tidelog.coordinator.group.log_records import TransactionEnded
+from tidelog.coordinator.group.offsets import CommittedOffsets
+from tidelog.coordinator.runtime import CoordinatorRuntime, RuntimeState
+from tidelog.coordinator.transaction import enlistment
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.wal import producer_state
+from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.producer_state import MarkerAttempt, ProducerState
+from tidelog.wal.transactions import Transactions
+
+_LATE_SECONDS = 0.2
+
+
+def _stable_offset_ahead() -> list[Patch]:
+    """The last stable offset is one record too high."""
+
+    def last_stable_offset(self: PartitionLog) -> int:
+        right = self._transactions.last_stable_offset(self.high_watermark)
+        return min(right + 1, self.high_watermark)
+
+    return [(PartitionLog, "last_stable_offset", property(last_stable_offset))]
+
+
+def _markers_first() -> list[Patch]:
+    """Markers are written before the decision that they follow from."""
+    deliveries: dict[Owner | None, MarkerDelivery] = {}
+    right_init, right_carry_out = MarkerDelivery.__init__, CoordinatorRuntime._carry_out
+
+    def init(self: MarkerDelivery, *arguments: Any) -> None:
+        right_init(self, *arguments)
+        deliveries[OWNER.get()] = self
+
+    def carry_out(self: CoordinatorRuntime[Any, Any, Any], decision: Any) -> None:
+        markers = getattr(decision, "markers", ())
+        if not markers or not decision.replies:
+            right_carry_out(self, decision)
+            return
+        delivery = deliveries[OWNER.get()]
+        for each in markers:
+            for place in sorted(each.partitions):
+                try:
+                    partition = delivery._partitions.named(*place)
+                    delivery._writer.write(partition, ended_transaction(each))
+                except PartitionError:
+                    continue
+
+        def later() -> None:
+            if self.state is RuntimeState.READY:
+                right_carry_out(self, decision)
+
+        asyncio.get_running_loop().call_later(_LATE_SECONDS, later)
+
+    return [
+        (MarkerDelivery, "__init__", init),
+        (CoordinatorRuntime, "_carry_out", carry_out),
+    ]
+
+
+def _no_epoch_fencing() -> list[Patch]:
+    """Nobody looks at the epoch of a producer."""
+    right = enlistment.identity_error
+
+    def identity_error(*arguments: Any) -> ErrorCode:
+        error = right(*arguments)
+        return ErrorCode.NONE if error is ErrorCode.PRODUCER_FENCED else error
+
+    fenced = producer_state._is_fenced
+    refusals = tuple(each for each in producer_state._REFUSALS if each[0] is not fenced)
+    return [
+        *everywhere("identity_error", identity_error),
+        (producer_state, "_REFUSALS", refusals),
+    ]
+
+
+def _no_dedupe() -> list[Patch]:
+    """A batch that is repeated is appended again."""
+    checks = (producer_state._is_out_of_order, producer_state._begins_epoch_late)
+    refusals = tuple(each for each in producer_state._REFUSALS if each[0] not in checks)
+    return [
+        (ProducerState, "find_duplicate", lambda *_: None),
+        (producer_state, "_REFUSALS", refusals),
+    ]
+
+
+def _late_markers_applied() -> list[Patch]:
+    """A marker that comes again ends whatever transaction is open by then (H1)."""
+    return [
+        (MarkerAttempt, "is_late_duplicate", property(lambda _: False)),
+        (producer_state, "_is_of_later_transaction", lambda _: False),
+    ]
+
+
+def _promoted_on_abort() -> list[Patch]:
+    """The offsets of aborted transactions count."""
+    right = CommittedOffsets.end
+
+    def end(self: CommittedOffsets, record: TransactionEnded) -> None:
+        right(self, record._replace(commit=True))
+
+    return [(CommittedOffsets, "end", end)]
+
+
+def _unstable_offsets_shown() -> list[Patch]:
+    """Nobody is told to wait for offsets that a transaction is about to change."""
+    return [(CommittedOffsets, "pending_places", lambda *_: ())]
+
+
+def _aborted_index_lost() -> list[Patch]:
+    """A new owner does not know which transactions were aborted."""
+    right = Transactions.__init__
+
+    def init(self: Transactions, open_transactions: Any, aborted: Any) -> None:
+        right(self, open_transactions, ())
+
+    return [(Transactions, "__init__", init)]
+
+
+TRANSACTION_VARIANTS: dict[str, Breakage] = {
+    "stable-offset-ahead": _stable_offset_ahead,
+    "markers-first": _markers_first,
+    "no-epoch-fencing": _no_epoch_fencing,
+    "no-transactional-dedupe": _no_dedupe,
+    "late-markers-applied": _late_markers_applied,
+    "promoted-on-abort": _promoted_on_abort,
+    "unstable-offsets-shown": _unstable_offsets_shown,
+    "aborted-index-lost": _aborted_index_lost,
+    "replies-before-durable": GROUP_VARIANTS["answers-before-durable"],
+}
