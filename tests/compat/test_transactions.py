@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,9 +196,13 @@ def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:
         if message.error():
             ended.add(message.partition())
         else:
-            values.append(message.value())
+            values.append(message.value() or b"")
     consumer.close()
     return values
+
+
+def _has_said(worker: Worker, word: str, count: int) -> bool:
+    return worker.words[word] >= count
 
 
 @pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka", "java"])
@@ -214,7 +219,7 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
                 stage.feed(WAVE_RECORDS)
                 word = chance.choice(["sent", "offsets", "committed", "aborted"])
                 wanted = worker.words[word] + chance.randrange(1, 4)
-                worker.wait_for(lambda w=word, n=wanted: worker.words[w] >= n)
+                worker.wait_for(partial(_has_said, worker, word, wanted))
                 if victim != "worker":
                     stage.kill()
                 if victim != "broker":
