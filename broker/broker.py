@@ -61,6 +61,7 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.recovery import recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.tail_cache import TailCache
@@ -117,8 +118,8 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._tail = TailCache(settings.integer("tail.cache.bytes"))
-        self._read_cache = ReadCache(settings.integer("read.cache.bytes"))
-        self._reader = LogReader(store, self._tail, self._read_cache)
+        self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
+        self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
         self.offset_lookup = OffsetLookup(self._reader, offload)
         self._is_serving = False
@@ -345,7 +346,7 @@ class Broker:
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
+        reading = ReadCollector(self._tail, self._read_memory, self._reader.reads)
         self.metrics.registry.register(reading)
         log_writer = LogWriter(self.wal, self.partitions.checkpointed)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)

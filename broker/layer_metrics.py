@@ -17,7 +17,7 @@ from tidelog.broker.object_reads import ObjectReads
 from tidelog.coordinator.snapshots import SnapshotMetrics
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
 from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
-from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
 
 
@@ -116,14 +116,14 @@ class SnapshotCollector(Collector):
 class ReadCollector(Collector):
     """What consumers read: from memory, and from WAL objects."""
 
-    def __init__(self, tail: TailCache, cache: ReadCache, reads: ObjectReads) -> None:
+    def __init__(self, tail: TailCache, memory: ReadMemory, reads: ObjectReads) -> None:
         self._tail = tail
-        self._cache = cache
+        self._memory = memory
         self._reads = reads
 
     def collect(self) -> Iterator[Metric]:
         """The families."""
-        tail, cache, reads = self._tail, self._cache, self._reads
+        tail, memory, reads = self._tail, self._memory, self._reads
         yield GaugeMetricFamily(
             "tidelog_tail_cache_bytes",
             "Bytes of the newest WAL objects in memory.",
@@ -132,7 +132,7 @@ class ReadCollector(Collector):
         yield GaugeMetricFamily(
             "tidelog_read_cache_bytes",
             "Bytes in memory that were read back from WAL objects.",
-            value=cache.size_bytes,
+            value=memory.size_bytes,
         )
         yield _counter("tidelog_tail_cache_hits", "Look-ups that the tail cache served.", tail.hits)
         yield _counter(
@@ -149,7 +149,7 @@ class ReadCollector(Collector):
         yield _counter(
             "tidelog_read_ahead_wasted_bytes",
             "Bytes of them that were dropped before anybody asked for them.",
-            cache.wasted_bytes,
+            memory.wasted_bytes,
         )
 
     def describe(self) -> Iterable[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.partitions import Partition
 from tidelog.offload import Offload
@@ -24,9 +25,15 @@ class TimestampOffset(NamedTuple):
 
 
 class OffsetLookup:
-    """Looks into the batches that the extents' maximum timestamps point to."""
+    """Looks into the segments, then into the batches that the extents' maximum timestamps point to.
 
-    def __init__(self, reader: LogReader, offload: Offload) -> None:
+    While it looks, what the WAL held may get into the table. So it goes on there until the table
+    ends where it did before the look, and takes the extents as they are then. What is in the table
+    is decided: it may be shown, whatever was visible when the look-up began.
+    """
+
+    def __init__(self, cold: ColdTimes, reader: LogReader, offload: Offload) -> None:
+        self._cold = cold
         self._reader = reader
         self._offload = offload
 
@@ -36,6 +43,12 @@ class OffsetLookup:
         """The first record below `upper` that is not older than the timestamp; None if there is
         none. Raises CorruptObject or StoreError."""
         log = partition.log
+        looked_to = partition.first_offset
+        while looked_to < (table_next := log.table_next):
+            row = await self._cold.first_since(log, timestamp_ms, looked_to)
+            if row is not None:
+                return TimestampOffset(row.timestamp_ms, row.offset)
+            looked_to = table_next
         for extent in list(log.extents.since_timestamp(timestamp_ms)):
             if extent.base_offset >= upper:
                 break
@@ -52,6 +65,12 @@ class OffsetLookup:
         none. Raises CorruptObject or StoreError."""
         log = partition.log
         newest: TimestampOffset | None = None
+        looked_to = partition.first_offset
+        while looked_to < (table_next := log.table_next):
+            row = await self._cold.latest(log, looked_to)
+            if row is not None:
+                newest = _newer(newest, TimestampOffset(row.timestamp_ms, row.offset))
+            looked_to = table_next
         # Of an extent's records the newest may be a marker, or lie outside of what can be read:
         # then another extent may hold a newer one, until none can.
         for extent in log.extents.copy(upper).by_max_timestamp():

@@ -31,6 +31,7 @@ from tidelog.wal.extents import Extent, Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
 
 TOPIC_ID = UUID(int=1)
@@ -108,7 +109,7 @@ class StoredLog:
     ) -> None:
         self.memory = MemoryStore(SystemClock())
         self.store = WatchedStore(self.memory)
-        self.cache = ReadCache(read_cache_bytes)
+        self.cache = ReadCache(ReadMemory(read_cache_bytes))
         self.reader = LogReader(self.store, TailCache(0), self.cache)
         self.fetcher = Fetcher(self.reader, SystemClock(), lambda: True)
         self.extents = [Extents() for _ in sizes]
