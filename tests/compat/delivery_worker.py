@@ -1,11 +1,11 @@
-"""A worker that moves records one by one with a given guarantee, and may kill itself between its two
-steps.
+"""A worker that moves records one by one with a given guarantee, and may kill itself between its
+two steps.
 
     python -m tests.compat.delivery_worker LEVEL BOOTSTRAP GROUP SOURCE TARGET COUNT DIES_AT
 
 `LEVEL`: at-least-once (first the output, then the offset), at-most-once (first the offset, then the
-output), exactly-once (both in a transaction). It ends when it stands at offset `COUNT`; it dies between
-the two steps of the record with number `DIES_AT`, if there is one.
+output), exactly-once (both in a transaction). It ends when it stands at offset `COUNT`; it dies
+between the two steps of the record with number `DIES_AT`, if there is one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A way to a broker on which an answer can be lost: a proxy that cuts a connection at the moment the
-answer to a Produce request comes, so that the records are durable and their producer does not know."""
+"""A way to a broker on which an answer can be lost: a proxy that cuts a connection when the answer
+to a Produce request comes. The records are durable, and their producer does not know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LossyProxy:
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.target = ""
         """The broker's host:port."""
         self.lost = threading.Event()
