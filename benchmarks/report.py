@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
+from benchmarks.recovery import Recovery
 from benchmarks.scale import Scale
 from benchmarks.throughput import Measured, Shape
 from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
@@ -32,6 +33,7 @@ class Results:
     """The bare PUT of the store that the transactions were measured on."""
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
+    recovery: list[Recovery] = field(default_factory=list)
 
 
 def render(results: Results, notes: str) -> str:
@@ -56,6 +58,8 @@ def render(results: Results, notes: str) -> str:
         lines += _scale(results.scale)
     if results.conversion:
         lines += _conversion(results.conversion)
+    if results.recovery:
+        lines += _recovery(results.recovery)
     return "\n".join([*lines, notes.strip(), ""])
 
 
@@ -173,6 +177,24 @@ def _transactions(found: Mapping[str, Transactions], put: Latency | None) -> lis
         "50 consumers: shared again when one left, s", [f"{each.after_leave:.2f}" for each in rests]
     )
     return [*lines, ""]
+
+
+def _recovery(rows: Sequence[Recovery]) -> list[str]:
+    return [
+        "## A coordinator's state, from its snapshot and from its whole log",
+        "",
+        "| state | from the snapshot, s | from the log, s | memory MB (snapshot, log) |"
+        " snapshot MB | log MB | writing the snapshot, s | longest pause of the loop then, ms |",
+        "|---|---|---|---|---|---|---|---|",
+        *[
+            f"| {found.label} | {found.from_snapshot_seconds:.1f} | {found.from_log_seconds:.1f} |"
+            f" {found.snapshot_memory_mb:.0f}, {found.log_memory_mb:.0f} |"
+            f" {found.snapshot_mb:.1f} | {found.log_mb:.1f} | {found.write_seconds:.1f} |"
+            f" {found.longest_pause_ms:.0f} |"
+            for found in rows
+        ],
+        "",
+    ]
 
 
 def _scale(scale: Scale) -> list[str]:

@@ -17,6 +17,7 @@ from tests.compat.clients import PROGRAMS
 from tidelog.localstack.kafka import java_command
 
 SECONDS_MAX = 60.0
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 class Seen(NamedTuple):
@@ -30,10 +31,13 @@ GroupMember = Callable[[str, str, str, int], list[Seen]]
 """(bootstrap, group, topic, count) -> the places of the first `count` records that came."""
 
 
-def confluent(bootstrap: str, group: str, topic: str, count: int) -> list[Seen]:
+def confluent(
+    bootstrap: str, group: str, topic: str, count: int, protocol: str = CLASSIC
+) -> list[Seen]:
     """confluent-kafka on librdkafka."""
     consumer = Consumer(
         {
+            "group.protocol": protocol,
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
@@ -105,12 +109,12 @@ def aiokafka(bootstrap: str, group: str, topic: str, count: int) -> list[Seen]:
     return asyncio.run(run())
 
 
-def program(command: list[str]) -> GroupMember:
+def program(command: list[str], *last: str) -> GroupMember:
     """A client in another language, behind a program that prints what it sees."""
 
     def member(bootstrap: str, group: str, topic: str, count: int) -> list[Seen]:
         done = subprocess.run(
-            [*command, bootstrap, group, topic, str(count)],
+            [*command, bootstrap, group, topic, str(count), *last],
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX * 2,
@@ -122,9 +126,14 @@ def program(command: list[str]) -> GroupMember:
     return member
 
 
-def java(lib: Path) -> GroupMember:
+def java(lib: Path, protocol: str = CLASSIC) -> GroupMember:
     """Apache Kafka's Java client, its program run from source."""
-    return program(java_command(lib, str(PROGRAMS / "GroupMember.java"), [], heap="256m"))
+    return program(java_program(lib), protocol)
+
+
+def java_program(lib: Path) -> list[str]:
+    """The command of a member; its arguments follow."""
+    return java_command(lib, str(PROGRAMS / "GroupMember.java"), [], heap="256m")
 
 
 def kafkajs(modules: Path) -> GroupMember:

@@ -159,6 +159,8 @@ class Librdkafka:
         self._held: set[tuple[str, int]] = set()
         self._stopped = threading.Event()
         options = {name.replace("_", "."): value for name, value in settings.items()}
+        # In the consumer protocol the broker says how long a session is.
+        timeout = {} if "group.protocol" in options else {"session.timeout.ms": 10_000}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -166,10 +168,10 @@ class Librdkafka:
                 "client.id": client_id,
                 "log_level": 0,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
                 "auto.commit.interval.ms": 100,
                 "metadata.max.age.ms": 1000,
                 "topic.metadata.refresh.interval.ms": 1000,
+                **timeout,
                 **options,
             }
         )

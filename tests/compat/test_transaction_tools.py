@@ -51,7 +51,7 @@ def read_committed(bootstrap: str, partition: int) -> list[bytes]:
     consumer.assign([TopicPartition(TOPIC, partition, 0)])
     values = []
     while (message := consumer.poll(SECONDS_MAX)) is not None and message.error() is None:
-        values.append(message.value())
+        values.append(message.value() or b"")
     assert message is not None, "the end of the partition was not reached"
     consumer.close()
     return values

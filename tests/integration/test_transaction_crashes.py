@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,8 +50,11 @@ SETTINGS = {
 class Server:
     """The broker that is alive, restarted on its bucket and port when it has died."""
 
-    def __init__(self, folder: Path, crash: str) -> None:
+    def __init__(
+        self, folder: Path, crash: str, settings: Mapping[str, object] = SETTINGS
+    ) -> None:
         self.folder = folder
+        self.settings = settings
         self.listen = f"127.0.0.1:{free_ports(1)[0]}"
         self.deaths = 0
         self.broker = self._start(crash)
@@ -61,7 +64,7 @@ class Server:
             f"file://{self.folder / 'bucket'}",
             self.folder / "broker.log",
             listen=self.listen,
-            settings=SETTINGS,
+            settings=self.settings,
             environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
         )
 

@@ -35,11 +35,16 @@ def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]
     """Run a command's coroutine with a client that is closed behind it."""
 
     async def run() -> T:
-        settings = ClientSettings(client_id="tidelog-cli")
-        async with Client(SocketNetwork(), SystemClock(), [bootstrap], settings) as client:
+        async with new_client(bootstrap) as client:
             return await use(client)
 
     return asyncio.run(run())
+
+
+def new_client(bootstrap: tuple[str, int]) -> Client:
+    """A client of its own, to be entered and left."""
+    settings = ClientSettings(client_id="tidelog-cli")
+    return Client(SocketNetwork(), SystemClock(), [bootstrap], settings)
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 import click
 
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.broker_client import bootstrap_option, json_option, new_client, with_client
+from tidelog.cli.group_reader import GroupReader
 from tidelog.cli.record_text import JSON, LINES, text
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.membership import GroupMember
 from tidelog.client.operations import EARLIEST, LATEST, Fetched, Isolation, fetch, list_offsets
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_records
 
 RETRY_SECONDS = 0.5
 ATTEMPTS_MAX = 20
 FETCH_BYTES_MAX = 4 * 1024 * 1024
+WAIT_MS = 500
+"""How long all partitions together are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,13 @@ class StartType(click.ParamType[Start]):
 @click.option("--until-end", is_flag=True, help="Stop at the end as it is now.")
 @click.option("--partition", "partitions", type=click.IntRange(0), multiple=True)
 @click.option(
+    "--group",
+    "group_id",
+    default=None,
+    help="Share the topic with the other members of this consumer group, go on where it has come to"
+    " (--from says where else to begin), and commit what was printed: each record at least once.",
+)
+@click.option(
     "--isolation",
     type=click.Choice([level.name.lower() for level in Isolation]),
     default="read_committed",
@@ -82,6 +94,7 @@ def consume(
     records_max: int | None,
     until_end: bool,
     partitions: tuple[int, ...],
+    group_id: str | None,
     isolation: str,
     form: str,
     bootstrap: tuple[str, int],
@@ -91,10 +104,18 @@ def consume(
     level = Isolation[isolation.upper()]
     printer = Printer(JSON if as_json else form, records_max)
 
+    if partitions and group_id is not None:
+        raise click.UsageError("--partition and --group exclude each other: the group shares out")
+
     async def run(client: Client) -> None:
         known = sorted((await client.topic(topic)).partitions)
         reader = Reader(client, topic, level, printer)
-        await reader.read(list(partitions) or known, start, until_end)
+        if group_id is None:
+            await reader.read(list(partitions) or known, start, until_end)
+        else:
+            async with new_client(bootstrap) as of_member:
+                member = GroupMember(of_member, SystemClock(), SystemEntropy(), group_id, [topic])
+                await GroupReader(reader, member, start).read(until_end)
 
     with_client(bootstrap, run)
 
@@ -112,7 +133,8 @@ class Printer:
         return self._left == 0
 
     def show(self, fetched: Fetched, partition: int, offset: int, isolation: Isolation) -> int:
-        """Print what is to be seen from `offset` on; the offset that comes next."""
+        """Print what is to be seen from `offset` on, as far as it is wanted; the offset of what was
+        not printed."""
         aborted = fetched.aborted if isolation is Isolation.READ_COMMITTED else []
         following = offset
         for records in fetched.records:
@@ -120,8 +142,11 @@ class Printer:
                 following = header.last_offset + 1
             for _, batch in visible_batches(records, aborted):
                 for record in decode_records(batch):
-                    if record.offset < offset or self.done:
+                    if record.offset < offset:
                         continue
+                    if self.done:
+                        sys.stdout.buffer.flush()
+                        return record.offset
                     sys.stdout.buffer.write(text(record, partition, self._form) + b"\n")
                     if self._left is not None:
                         self._left -= 1
@@ -140,26 +165,43 @@ class Reader:
 
     async def read(self, partitions: list[int], start: Start, until_end: bool) -> None:
         """Print from `start` on, for ever or up to the ends as they are now."""
-        offsets = {number: await self._begin(number, start) for number in partitions}
-        ends = {}
-        if until_end:
-            for number in partitions:
-                found = await list_offsets(
-                    self._client, self._topic, number, LATEST, isolation=self._isolation
-                )
-                ends[number] = found.offset
-        waits_ms = 500 // max(1, len(partitions))
-        while not self._printer.done:
+        offsets = {number: await self.begin(number, start) for number in partitions}
+        ends = await self.ends(partitions) if until_end else {}
+        while not self.done:
             left = [n for n in partitions if not until_end or offsets[n] < ends[n]]
             if not left:
                 return
             for number in left:
-                fetched = await self._fetch(number, offsets[number], waits_ms)
-                offsets[number] = self._printer.show(
-                    fetched, number, offsets[number], self._isolation
-                )
+                offsets[number] = await self.show(number, offsets[number], len(partitions))
 
-    async def _begin(self, partition: int, start: Start) -> int:
+    @property
+    def topic(self) -> str:
+        """What is read."""
+        return self._topic
+
+    @property
+    def done(self) -> bool:
+        """Whether enough was printed."""
+        return self._printer.done
+
+    async def ends(self, partitions: list[int]) -> dict[int, int]:
+        """The ends of partitions as they are now."""
+        found = {}
+        for number in partitions:
+            end = await list_offsets(
+                self._client, self._topic, number, LATEST, isolation=self._isolation
+            )
+            found[number] = end.offset
+        return found
+
+    async def show(self, partition: int, offset: int, partitions: int) -> int:
+        """Print what there is of a partition, or wait a little; the offset that comes next.
+        `partitions` are read in turn."""
+        fetched = await self._fetch(partition, offset, WAIT_MS // max(1, partitions))
+        return self._printer.show(fetched, partition, offset, self._isolation)
+
+    async def begin(self, partition: int, start: Start) -> int:
+        """Where a partition is read from."""
         if start.offset is not None:
             return start.offset
         found = await list_offsets(self._client, self._topic, partition, start.timestamp_ms)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.consumer_groups import ConsumerGroupDescribeRequest
 from tidelog.protocol.schemas.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -18,12 +19,14 @@ from tidelog.protocol.schemas.group_offsets import (
 from tidelog.protocol.schemas.groups import (
     DeleteGroupsRequest,
     DescribedGroup,
+    DescribedGroupMember,
     DescribeGroupsRequest,
     ListedGroup,
     ListGroupsRequest,
 )
 
 NO_OFFSET = -1
+CONSUMER_TYPE = "consumer"
 
 
 class Place(NamedTuple):
@@ -48,7 +51,8 @@ async def list_groups(client: Client) -> list[ListedGroup]:
 
 
 async def describe_group(client: Client, group_id: str) -> DescribedGroup:
-    """A group, its state and its members.
+    """A group of either protocol, its state and its members. The protocol of a consumer group
+    (KIP-848) is its assignor.
 
     Raises:
         RequestRefused, RequestFailed: there is no such group, or no answer.
@@ -56,9 +60,38 @@ async def describe_group(client: Client, group_id: str) -> DescribedGroup:
     request = DescribeGroupsRequest(groups=[group_id])
     response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
     for group in response.groups:
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            found = await _describe_consumer_group(client, group_id)
+            if found is not None:
+                return found
         _check(f"group {group_id}", group.error_code, group.error_message)
         return group
     raise RequestRefused(f"group {group_id}", ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
+
+
+async def _describe_consumer_group(client: Client, group_id: str) -> DescribedGroup | None:
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
+    for group in response.groups:
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        _check(f"group {group_id}", group.error_code, group.error_message)
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.group_state,
+            protocol_type=CONSUMER_TYPE,
+            protocol_data=group.assignor_name,
+            members=[
+                DescribedGroupMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                )
+                for each in group.members
+            ],
+        )
+    return None
 
 
 async def committed_offsets(client: Client, group_id: str) -> dict[Place, int]:

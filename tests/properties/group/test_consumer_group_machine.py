@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.group.consumer_world import ConsumerWorld, FakeConsumer
+from tests.unit.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
 from tests.unit.group.group_world import GROUP
 from tidelog.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupState
 from tidelog.coordinator.group.consumer_records import Assignment, MemberState
@@ -169,10 +169,14 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         for member_id in set(group.subscriptions) - known:
             self.world.beat(member_id, -1, instance_id=group.subscriptions[member_id].instance_id)
         for _ in range(ROUNDS_MAX):
+            self.world.advance(HEARTBEAT_MS)
             for client in alive:
+                # Who was fenced is let in again when the session of what it was has ended.
                 if client.epoch > 0:
                     client.beat()
-                    self.mind(client)
+                else:
+                    client.join()
+                self.mind(client)
         if group.subscriptions:
             assert group.state is ConsumerGroupState.STABLE
             for client in alive:

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.conversion import ConversionShape, measure_conversion
 from benchmarks.latency import Latency
 from benchmarks.load import percentile
+from benchmarks.recovery import Recovery
 from benchmarks.report import Results, notes_of, render
 from benchmarks.scale import Scale
 from benchmarks.targets import Usage
@@ -112,3 +113,11 @@ def test_conversion_is_measured_both_ways_and_reported_a_row_a_shape() -> None:
     assert cells[3] == f"{found.decode_seconds_a_gb + found.write_seconds_a_gb:.1f}"
     assert cells[6] == f"{found.read_seconds_a_gb + found.encode_seconds_a_gb:.1f}"
     assert cells[8] == f"{found.stored_bytes_a_byte:.2f}"
+
+
+def test_a_recovery_from_the_snapshot_is_set_against_one_from_the_log() -> None:
+    found = Recovery("many ids", 10, 1.0, 20.0, 2.0, 7.0, 3.0, 30.0, 100.0, 90.0)
+
+    cells = row_of(render(Results("make bench", recovery=[found]), ""), "many ids")
+
+    assert cells[1:] == ["3.0", "30.0", "100, 90", "1.0", "20.0", "2.0", "7"]
