@@ -6,8 +6,9 @@ replaced.
 
 Create (put-if-absent): write a file without a name (O_TMPFILE), fdatasync, `link()` it to its name
 (the kernel lets one link win, between threads, processes and, on one machine, containers), fsync
-the directory. Two changes of directories less than with a temporary name, and these cost more than
-all else in a small put; where the system has no such files, a temporary one is linked and unlinked.
+the directory. That is two changes of directories less than with a temporary name, and a crash
+leaves nothing to be swept; where the system has no such files, a temporary one is linked and
+unlinked.
 Replace (put, put-if-match): write a temporary file, fdatasync, compare the version and `rename()`
 under an exclusive `flock` of the key's stripe, fsync the directory. Deletes take the same lock;
 creates need none: they succeed only where nothing is, the others compare only where something is.

@@ -50,9 +50,7 @@ SETTINGS = {
 class Server:
     """The broker that is alive, restarted on its bucket and port when it has died."""
 
-    def __init__(
-        self, folder: Path, crash: str, settings: Mapping[str, object] = SETTINGS
-    ) -> None:
+    def __init__(self, folder: Path, crash: str, settings: Mapping[str, object] = SETTINGS) -> None:
         self.folder = folder
         self.settings = settings
         self.listen = f"127.0.0.1:{free_ports(1)[0]}"

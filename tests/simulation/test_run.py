@@ -45,7 +45,7 @@ def test_a_seed_replays_to_the_byte() -> None:
         (ToyFaults(no_dedupe=True), {"duplicate", "sequence-twice", "sequence-hole"}),
         (ToyFaults(stale_reads=True), {"stale-watermark"}),
     ],
-    ids=lambda value: str(value),
+    ids=["acknowledged early", "no deduplication", "stale reads"],
 )
 def test_a_broken_log_is_caught(faults: ToyFaults, names: set[str]) -> None:
     for seed in range(30):
