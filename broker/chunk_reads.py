@@ -30,6 +30,8 @@ READ_BYTES_AT_ONCE_MAX = 64 * 1024 * 1024
 AHEAD_AT_ONCE_MAX = 4
 AHEAD_BYTES_AT_ONCE_MAX = 32 * 1024 * 1024
 """Of rows, as batches, while they are read and encoded."""
+AHEAD_SHARE = 8
+"""Of the memory, one part is for what is read ahead of one reader."""
 RANGE_BYTES_MAX = 8 * 1024 * 1024
 """What is read of a segment at a time, unless a row group alone is larger."""
 
@@ -103,6 +105,8 @@ class ChunkReads:
         """Times that a chunk was in memory."""
         self.joined = 0
         """Chunks that came with a read which had been begun for others."""
+        self.ahead_bytes_total = 0
+        """Bytes whose read was begun before anybody asked for them."""
 
     async def close(self) -> None:
         """End the reads that are under way; who waits for them is cancelled."""
@@ -149,9 +153,10 @@ class ChunkReads:
     ) -> None:
         """Begin to read what a reader will want from an offset on, which the first of the segments
         covers, about `bytes_max` of batches, unless half of that is here or on its way; as far as
-        half of the memory can hold what nobody has asked for yet. Who asks meets the errors."""
+        the memory has room for what nobody has asked for yet. Who asks meets the errors."""
         if self._is_closed:
             return
+        bytes_max = min(bytes_max, self._memory.bytes_max // AHEAD_SHARE)
         room, here, missing = bytes_max, 0, []
         for index, group in self._following(source, segments, offset):
             if room <= 0:
@@ -173,6 +178,7 @@ class ChunkReads:
             unused_bytes = self._memory.ahead_bytes + self._ahead_bytes
             if unused_bytes + size > self._memory.bytes_max // 2:
                 return
+            self.ahead_bytes_total += size
             self._begin(source, index, groups, is_ahead=True)
 
     def _following(

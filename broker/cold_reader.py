@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from tidelog.broker.chunk import BatchForm, Chunk, buffers_of
 from tidelog.broker.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.log_slice import ColdPart, LogSlice
-from tidelog.broker.table_source import TableSource, known_table, refuse_if_listed
+from tidelog.broker.table_source import TableSource, has_gone_on, known_table, refuse_if_listed
 from tidelog.errors import TidelogError
 from tidelog.records.row_encoding import empty_batches
 from tidelog.storage.object_store import ObjectNotFound
@@ -27,6 +27,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.segment_writer import ROW_GROUP_BYTES
 from tidelog.storage.table_log import log_prefix
 from tidelog.storage.table_state import PartitionTable
+from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
 
 _ROW_BYTES = 30
@@ -120,6 +121,10 @@ class ColdReader:
             for part, outcome in zip(wanted, outcomes, strict=True)
             if outcome is not None
         }
+
+    async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
+        """Whether an extent whose object is missing is in the table by now (F4)."""
+        return await has_gone_on(self._tables, log, extent)
 
     def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
         """Begin to read what a reader will want next. Nobody waits for it."""

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidelog.broker.segment_indexes import SegmentIndexes
-from tidelog.broker.table_source import TableSource, known_table, refuse_if_listed
+from tidelog.broker.table_source import TableSource, has_gone_on, known_table, refuse_if_listed
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
 from tidelog.storage.segment import Segment
+from tidelog.storage.segment_index import UNDATED
 from tidelog.storage.segment_reader import SegmentReader
 from tidelog.storage.table_log import log_prefix
 from tidelog.storage.table_state import PartitionTable
+from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
 
 LOOKS_MAX = 16
@@ -47,8 +49,12 @@ class ColdTimes:
         )
 
     async def latest(self, log: PartitionLog, lower: int) -> TimedRow | None:
-        """The first of the latest rows at or above an offset; None where none has a timestamp."""
+        """The first of the latest rows at or above an offset; those without a timestamp have -1."""
         return await self._settled(log, lambda table: self._latest(log.partition, table, lower))
+
+    async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
+        """Whether an extent whose object is missing is in the table by now (F4)."""
+        return await has_gone_on(self._tables, log, extent)
 
     async def _settled(
         self,
@@ -84,12 +90,12 @@ class ColdTimes:
         self, partition: TopicPartition, table: PartitionTable, lower: int
     ) -> TimedRow | None:
         best: TimedRow | None = None
-        dated = [
-            (-segment.timestamp_max, segment.name.base_offset, segment)
+        by_time = [
+            (-_latest_of(segment), segment.name.base_offset, segment)
             for segment in (stored.segment for stored in table.segments)
-            if segment.timestamp_max is not None and segment.last_row >= lower
+            if segment.last_row >= lower
         ]
-        for latest, base_offset, segment in sorted(dated, key=lambda each: each[:2]):
+        for latest, base_offset, segment in sorted(by_time, key=lambda each: each[:2]):
             if best is not None and (-best.timestamp_ms, best.offset) < (latest, base_offset):
                 break
             found = await self._in(partition, segment, lambda reader: reader.latest(lower))
@@ -109,6 +115,10 @@ class ColdTimes:
             await refuse_if_listed(self._tables, partition, segment, missing)
             raise _TableChangedError from missing
         return None if found is None else TimedRow(*found)
+
+
+def _latest_of(segment: Segment) -> int:
+    return UNDATED if segment.timestamp_max is None else segment.timestamp_max
 
 
 def _order(row: TimedRow) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidelog.broker.chunk import BatchForm
 from tidelog.broker.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.fetch_session import FetchTarget
-from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn
+from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
 from tidelog.broker.log_slice import ColdPart, LogSlice
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.waiters import Waiter, WaitQueue
@@ -24,6 +24,7 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.rules import Limits
 from tidelog.wal.extents import Extent
+from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.transactions import AbortedTransaction
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class PartitionRead:
     """What there is, as far as the limits let it be read; what they cut off in the middle of a
     batch counts too, as in Kafka."""
     leader_epoch: int = -1
-    partition: TopicPartition | None = None
+    log: PartitionLog | None = None
     following: Following | ColdFollowing | None = None
     """What comes behind `found`, as far as the answer would have had room for it."""
 
@@ -156,13 +157,26 @@ class Fetcher:
             if not missing:
                 break
             loadable_bytes -= sum(part.length for part in missing)
-            loaded = await self._load(missing, loaded)
+            loaded = await self._load(missing, reads, loaded)
         return reads
 
-    async def _load(self, missing: Sequence[Extent | ColdPart], loaded: _Loaded) -> _Loaded:
+    async def _load(
+        self,
+        missing: Sequence[Extent | ColdPart],
+        reads: Sequence[PartitionRead],
+        loaded: _Loaded,
+    ) -> _Loaded:
         extents = [part for part in missing if isinstance(part, Extent)]
         parts = [part for part in missing if isinstance(part, ColdPart)]
         wal, cold = await asyncio.gather(self._reader.load(extents), self._cold.load(parts))
+        wal = dict(wal)
+        for read in reads:
+            extent = read.found.missing
+            if not isinstance(extent, Extent) or read.log is None:
+                continue
+            place = (extent.key, extent.position)
+            if is_missing(wal.get(place)) and await self._cold.replaces(read.log, extent):
+                del wal[place]
         return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
 
     def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
@@ -171,10 +185,11 @@ class Fetcher:
         sequential = []
         for read in reads:
             following = read.following
-            if following is None or read.partition is None:
+            if following is None or read.log is None or not read.found.buffers:
                 continue
-            taken = self._next_offsets.get((read.partition, read.target.fetch_offset))
-            self._remember(read.partition, following.offset, (taken or 0) + read.found.size_bytes)
+            partition = read.log.partition
+            taken = self._next_offsets.get((partition, read.target.fetch_offset))
+            self._remember(partition, following.offset, (taken or 0) + read.found.size_bytes)
             if taken is None:
                 continue
             if isinstance(following, ColdFollowing):
@@ -263,6 +278,7 @@ class Fetcher:
         if read.code is not ErrorCode.NONE:
             return
         read.leader_epoch = log.leader_epoch
+        read.log = log
         if not partition.first_offset <= target.fetch_offset <= log.next_offset:
             read.code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
@@ -291,7 +307,6 @@ class Fetcher:
             read.found = found
             read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
             if found.next_offset < upper:
-                read.partition = log.partition if found.buffers else None
                 read.following = _following(partition, found, upper, bytes_max)
         if committed:
             read.aborted = log.aborted_between(target.fetch_offset, upper)

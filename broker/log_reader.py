@@ -226,6 +226,11 @@ class LogReader:
         self._cursors[(extent.key, extent.position, next_offset)] = position
 
 
+def is_missing(outcome: object) -> bool:
+    """Whether this is the error of an object that is not there."""
+    return isinstance(outcome, CorruptObject) and isinstance(outcome.__cause__, ObjectNotFound)
+
+
 def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
     """The first of each row, then the second of each, and so on."""
     while rows:

@@ -170,7 +170,9 @@ class ObjectReads:
         flight.task.add_done_callback(lambda _: self._landed(flight, is_ahead=is_ahead))
         return flight
 
-    async def _fly(self, flight: _Flight, gate: ReadGate, *, kept: bool) -> StoredRange | StoreError:
+    async def _fly(
+        self, flight: _Flight, gate: ReadGate, *, kept: bool
+    ) -> StoredRange | StoreError:
         key, start, end = flight.planned
         await gate.enter(end - start)
         try:

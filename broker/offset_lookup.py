@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidelog.broker.cold_times import ColdTimes
-from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_reader import LogReader, is_missing
 from tidelog.broker.partitions import Partition
+from tidelog.errors import CorruptObject
 from tidelog.offload import Offload
 from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
 from tidelog.wal.extents import Extent
+from tidelog.wal.partition_log import PartitionLog
 
 _DECOMPRESSED_BYTES_MAX = 2**31 - 1
 """Kafka's own: what was once accepted can be read, whatever `decompressed.bytes.max` is now."""
@@ -42,6 +45,16 @@ class OffsetLookup:
     ) -> TimestampOffset | None:
         """The first record below `upper` that is not older than the timestamp; None if there is
         none. Raises CorruptObject or StoreError."""
+        return await _settled(lambda: self._at_or_after(partition, timestamp_ms, upper))
+
+    async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
+        """The first of the records below `upper` with the largest timestamp; None where there is
+        none. Raises CorruptObject or StoreError."""
+        return await _settled(lambda: self._of_maximum(partition, upper))
+
+    async def _at_or_after(
+        self, partition: Partition, timestamp_ms: int, upper: int
+    ) -> TimestampOffset | None:
         log = partition.log
         looked_to = partition.first_offset
         while looked_to < (table_next := log.table_next):
@@ -52,7 +65,7 @@ class OffsetLookup:
         for extent in list(log.extents.since_timestamp(timestamp_ms)):
             if extent.base_offset >= upper:
                 break
-            data = await self._reader.read_extent(extent)
+            data = await self._read(log, extent)
             found = await self._offload.run(
                 first_at_or_after, data, timestamp_ms, partition.first_offset, upper
             )
@@ -60,9 +73,7 @@ class OffsetLookup:
                 return found
         return None
 
-    async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
-        """The first of the records below `upper` with the largest timestamp; None where there is
-        none. Raises CorruptObject or StoreError."""
+    async def _of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
         log = partition.log
         newest: TimestampOffset | None = None
         looked_to = partition.first_offset
@@ -76,10 +87,34 @@ class OffsetLookup:
         for extent in log.extents.copy(upper).by_max_timestamp():
             if newest is not None and _newer(newest, _best_of(extent)) == newest:
                 break
-            data = await self._reader.read_extent(extent)
+            data = await self._read(log, extent)
             found = await self._offload.run(first_of_newest, data, partition.first_offset, upper)
             newest = _newer(newest, found)
         return newest
+
+    async def _read(self, log: PartitionLog, extent: Extent) -> memoryview:
+        try:
+            return await self._reader.read_extent(extent)
+        except CorruptObject as error:
+            if is_missing(error) and await self._cold.replaces(log, extent):
+                raise _TableHasGoneOnError from error
+            raise
+
+
+class _TableHasGoneOnError(Exception):
+    """What was looked for in the WAL is in the table."""
+
+
+async def _settled(
+    look: Callable[[], Awaitable[TimestampOffset | None]],
+) -> TimestampOffset | None:
+    """Look, and again where the table has gone on under the look. It ends: each time the log knows
+    more of the table than before."""
+    while True:
+        try:
+            return await look()
+        except _TableHasGoneOnError:
+            continue
 
 
 def first_at_or_after(

@@ -13,7 +13,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.segment_index import SegmentIndex
 from tidelog.storage.segment_reader import SegmentReader
 
-MEMORY_A_BYTE = 8
+MEMORY_A_BYTE = 10
 """What a footer takes in memory for each stored byte, about, decoded and indexed."""
 OPENS_AT_ONCE_MAX = 16
 OPEN_BYTES_AT_ONCE_MAX = 16 * 1024 * 1024

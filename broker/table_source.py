@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import Segment
 from tidelog.storage.table_log import log_prefix
 from tidelog.storage.table_state import PartitionTable, TableState
+from tidelog.wal.extents import Extent
+from tidelog.wal.partition_log import PartitionLog
 
 
 class TableSource(Protocol):
@@ -52,3 +54,18 @@ async def refuse_if_listed(
     if state.partition(partition.partition).holds(segment.name):
         key = segment.key(partition.topic_id)
         raise CorruptObject(key, "the object is missing, and the table lists it") from missing
+
+
+async def has_gone_on(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:
+    """An object of the WAL is missing: look into the table again (rule F4). Where that reaches
+    beyond the extent, the object was rightly deleted: another broker, of which this one took over,
+    has rolled it. The log forgets what is in the table (E4), and who reads goes on from there."""
+    partition = log.partition
+    try:
+        state = await tables.refresh(partition.topic_id)
+    except TidelogError:
+        # The missing object is told of; what is wrong with the table would be of no more help.
+        return False
+    next_offset = state.partition(partition.partition).next_offset
+    log.advance_table(min(next_offset, log.high_watermark))
+    return extent.base_offset < log.table_next

@@ -25,6 +25,8 @@ from tidelog.storage.segment import METADATA_KEY, SegmentIdentity, read_identity
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """What a consumer is sent. They come first in a row group, so they are one range."""
 TIME_COLUMNS: Final = ("offset", "timestamp")
+UNDATED: Final = -1
+"""What stands for no timestamp in Kafka."""
 _NO_TIMESTAMP = -(2**63)
 _FIELDS = {field.name: field for field in ROW_SCHEMA}
 
@@ -70,10 +72,10 @@ class SegmentIndex:
         groups: list[int] = np.flatnonzero(late & (self._last_offsets >= offset)).tolist()
         return groups
 
-    def timestamp_max_of(self, group: int) -> int | None:
-        """The latest timestamp (ms) of a row group's rows; None where none has any."""
+    def timestamp_max_of(self, group: int) -> int:
+        """The latest timestamp (ms) of a row group's rows; -1 where none has any."""
         latest = int(self._timestamp_max[group])
-        return None if latest == _NO_TIMESTAMP else latest // MICROSECONDS_PER_MILLISECOND
+        return UNDATED if latest == _NO_TIMESTAMP else latest // MICROSECONDS_PER_MILLISECOND
 
     def offsets_of(self, group: int) -> tuple[int, int]:
         """The first and the last row's offset."""
@@ -197,14 +199,16 @@ def first_row_since(
 
 
 def latest_row(rows: pa.RecordBatch, offset: int) -> tuple[int, int] | None:
-    """Offset and timestamp (ms) of the first of the latest rows at or above an offset; None where
-    none of them has a timestamp."""
-    first = int(np.searchsorted(integers_of(rows.column("offset")), offset, "left"))
-    stamps = integers_of(rows.column("timestamp"), _NO_TIMESTAMP)[first:]
-    if not len(stamps) or stamps.max() == _NO_TIMESTAMP:
+    """Offset and timestamp (ms) of the first of the latest rows at or above an offset; rows without
+    a timestamp have -1, as in Kafka."""
+    offsets = integers_of(rows.column("offset"))
+    first = int(np.searchsorted(offsets, offset, "left"))
+    undated = UNDATED * MICROSECONDS_PER_MILLISECOND
+    stamps = integers_of(rows.column("timestamp"), undated)[first:]
+    if not len(stamps):
         return None
-    latest = int(stamps.max()) // MICROSECONDS_PER_MILLISECOND
-    return first_row_since(rows, latest, offset)
+    row = int(stamps.argmax())
+    return int(offsets[first + row]), int(stamps[row]) // MICROSECONDS_PER_MILLISECOND
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class SegmentReader:
         best: tuple[int, int] | None = None
         for group in self._groups_by_time(offset):
             latest = self.index.timestamp_max_of(group)
-            if best is not None and latest is not None and latest < best[1]:
+            if best is not None and latest < best[1]:
                 break
             (rows,) = await self._decode(group, group, TIME_COLUMNS)
             found = latest_row(rows, offset)
@@ -136,12 +136,8 @@ class SegmentReader:
         """The row groups that reach an offset, the latest first, of equals in their order."""
         index = self.index
         first = index.group_at(offset)
-        dated = [
-            (-latest, group)
-            for group in range(index.groups if first is None else first, index.groups)
-            if (latest := index.timestamp_max_of(group)) is not None
-        ]
-        return [group for _, group in sorted(dated)]
+        groups = range(index.groups if first is None else first, index.groups)
+        return sorted(groups, key=lambda group: -index.timestamp_max_of(group))
 
     async def _decode(self, first: int, last: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         start, data = await read_groups(self._store, self.index, first, last, columns)
