@@ -33,7 +33,7 @@ from tidelog.records.records import NewRecord
 pytestmark = pytest.mark.compat
 
 ACTIONS = ("produce", "commit", "offsets")
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 COORDINATORS = {
     "confluent-kafka": "_FENCED",
     "kafka-python": "ProducerFencedError",

@@ -26,14 +26,15 @@ from tidelog.localstack.broker_process import BrokerProcess, log_tail
 from tidelog.localstack.kafka import java_command
 from tidelog.records.batch import BatchHeader
 
-pytestmark = pytest.mark.compat
+# Processes that are started and killed take their time on a busy machine.
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 PARTITIONS = 2
 KEYS = 10
 """A key's records are in one partition, as KEYS is a multiple of PARTITIONS."""
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 WAVE_RECORDS = 60
 KILLS = ("broker", "worker", "both", "broker")
 RESTARTS_MAX = 20
