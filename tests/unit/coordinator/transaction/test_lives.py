@@ -155,6 +155,55 @@ def test_a_producer_that_did_not_hear_of_its_new_id_is_told_again() -> None:
     assert world.init(identity(PID, LAST_EPOCH - 1)).error is FENCED
 
 
+def test_used_up_epochs_bring_no_fenced_producer_back() -> None:
+    """Who names an epoch that another producer has followed gets no new producer id, whose
+    repetition would then be told to the one that had followed."""
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH - 2))
+    old = world.begin()
+    new = world.begin()
+    assert (old.epoch, new.epoch) == (LAST_EPOCH - 1, LAST_EPOCH)
+    before = world.transaction
+    assert world.init(old).error is FENCED
+    assert world.transaction == before
+    assert world.init(new).producer_id == 1001
+
+
+def test_a_producer_that_did_not_hear_of_its_last_epoch_is_told_again() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH - 1))
+    producer = identity(PID, LAST_EPOCH - 1)
+    told = world.init(producer)
+    assert (told.producer_id, told.epoch) == (PID, LAST_EPOCH)
+    world.crash()
+    assert world.init(producer) == told
+
+
+def test_a_producer_whose_own_fence_took_the_highest_epoch_goes_on_under_a_new_id() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    producer = identity(PID, LAST_EPOCH)
+    world.add(producer, P)
+    assert world.init(producer).error is CONCURRENT
+    assert world.markers[0].producer_epoch == EPOCH_MAX
+    assert world.settle(world.markers[0])
+    told = world.init(producer)
+    assert (told.error, told.producer_id, told.epoch) == (NONE, 1001, 0)
+    assert world.init(producer) == told
+
+
+def test_a_producer_that_was_fenced_with_the_highest_epoch_stays_so() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    old = identity(PID, LAST_EPOCH)
+    world.add(old, P)
+    assert world.init().error is CONCURRENT
+    assert world.settle(world.markers[0])
+    assert world.init(old).error is FENCED
+    assert world.begin() == (1001, 0)
+    assert world.init(old).error is FENCED
+
+
 def test_a_fence_may_take_the_highest_epoch_and_no_producer_is_given_it() -> None:
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH))
