@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.one_broker import TOPIC, batch, run
+from tests.unit.broker.one_broker import batch, run
 from tests.unit.broker.transactional_client import GROUP, TransactionalClient, find
 from tests.unit.bucket.bucket_world import WatchedStore, opened, world
 from tidelog.bucket.bucket import Bucket
