@@ -214,7 +214,7 @@ class Reading:
         try:
             if following < rolled:
                 # It was read after the base that says so, and a table does not go back.
-                why = f"offsets {following} to {rolled - 1} of {topic.name} are in no table any more"
+                why = f"offsets {following} to {rolled - 1} of {topic.name} are in it no more"
                 raise CorruptObject(end.key, why)
             view = view_of(topic.name, image, end, is_internal=topic.internal)
         except CorruptObject as error:

@@ -23,7 +23,8 @@ from tidelog.bucket.reading import NoSuchTopic
 from tidelog.errors import CorruptObject, InvalidConfiguration
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.records import decode_records
+from tidelog.records.batch import iterate_batches
+from tidelog.records.records import decode_batch
 from tidelog.storage.fsspec_store import FsspecStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
@@ -59,14 +60,19 @@ COMMITTED = [b"plain 1", b"plain 2", b"committed 1", b"plain 3", b"committed 2"]
 async def fetched_committed(broker: OneBroker) -> list[bytes]:
     """What a read_committed consumer makes of the broker's answer."""
     answer = await broker.fetch(0, committed=True)
-    aborted = answer.aborted_transactions or []
-    first = {each.producer_id: each.first_offset for each in aborted}
-    found = []
-    for record in decode_records(b"".join(map(bytes, answer.records or []))):
-        begins = first.get(record.producer_id)
-        if record.is_control or (begins is not None and record.offset >= begins):
-            continue
-        found.append(record.value)
+    begins = sorted(
+        (each.first_offset, each.producer_id) for each in answer.aborted_transactions or []
+    )
+    data = b"".join(map(bytes, answer.records or []))
+    aborting: set[int] = set()
+    found: list[bytes | None] = []
+    for position, header in iterate_batches(data):
+        while begins and begins[0][0] <= header.base_offset:
+            aborting.add(begins.pop(0)[1])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            found += [record.value for record in decode_batch(data, position, header)]
     return [each for each in found if each is not None]
 
 
@@ -79,6 +85,7 @@ def test_a_view_beside_a_broker_and_after_its_death_says_what_the_broker_said() 
             log = broker.broker.partitions.named(TOPIC, 0).log
             expected = (log.log_start, log.last_stable_offset, log.high_watermark)
             aborted = log.aborted_between(0, log.high_watermark)
+            assert await fetched_committed(broker) == COMMITTED
             bucket = await opened(WatchedStore(here.store))
             for _ in range(2):
                 found = await bucket.view(TOPIC)
@@ -97,6 +104,8 @@ def test_a_view_beside_a_broker_and_after_its_death_says_what_the_broker_said() 
         assert (view.log_start, view.last_stable_offset, view.high_watermark) == expected
         assert await tail_values(bucket, view) == COMMITTED
         assert (view.table_version, view.table_next, view.segments) == (NO_VERSION, 0, ())
+        async with here.broker() as successor:
+            assert await fetched_committed(successor) == COMMITTED
 
     run(story)
 
