@@ -21,6 +21,8 @@ RANGES_MAX = 16
 MERGED_SEGMENTS_MIN = 8
 """Fewer small segments are left as they are, unless they make a large one."""
 MERGED_SEGMENTS_MAX = 1000
+_SMALL_SHARE = 4
+"""A segment is small while that many of it make no more than the largest that there may be."""
 
 
 class CompactionPolicy(NamedTuple):
@@ -155,16 +157,16 @@ class MergeLimits(NamedTuple):
 def small_run(segments: Sequence[StoredSegment], limits: MergeLimits) -> tuple[StoredSegment, ...]:
     """The first consecutive segments that are worth merging into one; none if none are.
 
-    Worth it are as many as make a segment of half the largest size, or MERGED_SEGMENTS_MIN, if the
-    largest is not more than half of the whole: so a row is written again only into a segment at
-    least twice as large, at most log2(largest / smallest) times.
+    Small ones are merged, as many as make half of the largest size, or MERGED_SEGMENTS_MIN, if none
+    is more than half of the whole: so a row is written again only into a segment at least twice as
+    large, at most log2(largest / smallest) times.
     """
-    for first in range(len(segments)):
-        end, size, largest = _run_from(segments, first, limits)
-        count = end - first
-        is_full = count > 1 and 2 * size >= limits.bytes_max
-        if (is_full or count >= MERGED_SEGMENTS_MIN) and 2 * largest <= size:
-            return tuple(segments[first:end])
+    for first, head in enumerate(segments):
+        if _is_small(head.segment, limits):
+            end, size, largest = _run_from(segments, first, limits)
+            is_enough = end - first >= MERGED_SEGMENTS_MIN or 2 * size >= limits.bytes_max
+            if is_enough and 2 * largest <= size:
+                return tuple(segments[first:end])
     return ()
 
 
@@ -184,7 +186,8 @@ def _run_from(
             break
         earliest, latest = min(earliest, low), max(latest, high)
         if (
-            size + segment.size_bytes > limits.bytes_max
+            not _is_small(segment, limits)
+            or size + segment.size_bytes > limits.bytes_max
             or latest - earliest > limits.span_ms_max
             or _is_clean(segment) != _is_clean(head)
         ):
@@ -193,6 +196,10 @@ def _run_from(
         largest = max(largest, segment.size_bytes)
         end += 1
     return end, size, largest
+
+
+def _is_small(segment: Segment, limits: MergeLimits) -> bool:
+    return _SMALL_SHARE * segment.size_bytes <= limits.bytes_max
 
 
 def _is_clean(segment: Segment) -> bool:

@@ -7,7 +7,7 @@ the table: what was put is garbage until its caller has committed it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ class SegmentRewriter:
 
     async def compact(
         self, segments: Sequence[Segment], keys: KeyOffsets, round_: Round, target_bytes: int
-    ) -> AsyncIterator[Replacement]:
+    ) -> AsyncGenerator[Replacement, None]:
         """Put what the round makes of the segments, one replacement after the other, each to be
         committed before the next is asked for. Clean segments that lose nothing stay as they are.
         """
