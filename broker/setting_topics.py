@@ -305,7 +305,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         valid=AtLeast(SEGMENT_BYTES_MIN),
         scope=Scope.TOPIC,
         synonyms=(Synonym("log.segment.bytes"),),
-        doc="The size up to which small segments are merged, if merge.segment.bytes is more.",
+        doc="The largest segment: keys, values and headers before compression as it is rolled, the "
+        "file as it is merged. Both end where the file is large enough (roll.bytes, "
+        "merge.segment.bytes), so a larger value has no effect.",
     ),
     Setting(
         name="segment.index.bytes",
@@ -340,7 +342,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             Synonym("log.roll.ms"),
             Synonym("log.roll.hours", HOUR_MS),
         ),
-        doc="The longest time between records of merged segments, which are deleted whole.",
+        doc="The age at which records go from the WAL into a segment; roll.age.ms counts if it is "
+        "less. The longest time between records of merged segments, which are deleted whole.",
     ),
     Setting(
         name="unclean.leader.election.enable",
