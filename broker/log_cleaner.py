@@ -100,7 +100,7 @@ class LogCleaner:
         millions of keys for longer."""
         self._partitions = partitions
         self._tables = tables
-        self._retention = retention
+        self.retention = retention
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -108,7 +108,7 @@ class LogCleaner:
         self._settings = settings
         self._topic_config = topic_config
         self._crash_points = crash_points
-        self._metrics = metrics
+        self.metrics = metrics
         self._looked: dict[TopicPartition, _Looked] = {}
         self._paused: dict[TopicPartition, float] = {}
         self._retained_at = clock.monotonic()
@@ -147,7 +147,7 @@ class LogCleaner:
         dirtiest: _Job | None = None
         merge: _Job | None = None
         looked: dict[TopicPartition, _Looked] = {}
-        self._metrics.dirty_ratio_max = 0.0
+        self.metrics.dirty_ratio_max = 0.0
         for partition in list(self._partitions):
             place = partition.log.partition
             if not self._may_be_cleaned(partition):
@@ -203,7 +203,7 @@ class LogCleaner:
         dirty = dirty_log(segments, policy, log.log_start, now_ms)
         if dirty is None:
             return None
-        self._metrics.dirty_ratio_max = max(self._metrics.dirty_ratio_max, dirty.ratio)
+        self.metrics.dirty_ratio_max = max(self.metrics.dirty_ratio_max, dirty.ratio)
         is_enabled = self._settings().boolean("log.cleaner.enable")
         return dirty if is_enabled and dirty.is_due(policy, now_ms) else None
 
@@ -249,7 +249,7 @@ class LogCleaner:
             rewriter = self._rewriter(job.partition)
             replacement = await rewriter.merge(job.merged, log_start)
             if await self._replace(job.partition, job.merged, replacement):
-                self._metrics.merges += 1
+                self.metrics.merges += 1
         else:
             await self._compact(job.partition, job.config, job.dirty)
 
@@ -285,9 +285,9 @@ class LogCleaner:
                     for each in (removed, replacement.rewritten)
                 )
                 dropped += before - after
-                self._metrics.records_compacted += before - after
+                self.metrics.records_compacted += before - after
                 await self._retain_if_due()
-        self._metrics.compactions += 1
+        self.metrics.compactions += 1
         logger.info(
             "a log was compacted",
             extra={
@@ -317,15 +317,15 @@ class LogCleaner:
         )
         result = await self._tables.commit(place.topic_id, (change,))
         if not isinstance(result, Committed):
-            self._metrics.refusals += 1
+            self.metrics.refusals += 1
             logger.info(
                 "others changed the table first",
                 extra={"partition": str(partition), "why": result.reason},
             )
             return False
         self._crash_points.hit(CrashPoint.SEGMENTS_REPLACED)
-        self._metrics.segments_replaced += len(removed)
-        self._metrics.bytes_written += sum(s.size_bytes for s in replacement.rewritten)
+        self.metrics.segments_replaced += len(removed)
+        self.metrics.bytes_written += sum(s.size_bytes for s in replacement.rewritten)
         return True
 
     def _rewriter(self, partition: Partition) -> SegmentRewriter:
@@ -335,13 +335,13 @@ class LogCleaner:
 
     async def _pace(self, size_bytes: int) -> None:
         """Wait as long as so many bytes take at the most that is allowed."""
-        self._metrics.bytes_moved += size_bytes
+        self.metrics.bytes_moved += size_bytes
         rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
         if size_bytes / rate >= PACE_SECONDS_MIN:
             await self._clock.sleep(size_bytes / rate)
 
     async def _note_failure(self, place: TopicPartition, error: TidelogError) -> None:
-        self._metrics.failures += 1
+        self.metrics.failures += 1
         is_corrupt = isinstance(error, CorruptObject)
         seconds = CORRUPT_SECONDS if is_corrupt else PAUSE_SECONDS
         self._paused[place] = self._clock.monotonic() + seconds
@@ -362,7 +362,7 @@ class LogCleaner:
     async def _retain_if_due(self) -> None:
         if self._retention_due_in() <= 0:
             self._retained_at, self._has_retained = self._clock.monotonic(), True
-            await self._retention.apply()
+            await self.retention.apply()
 
     def _retention_due_in(self) -> float:
         interval = self._settings().integer("log.retention.check.interval.ms") / 1000
