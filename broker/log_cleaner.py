@@ -13,6 +13,7 @@ one with their key in the same table, which no other drops before them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -111,6 +112,7 @@ class LogCleaner:
         self.metrics = metrics
         self._looked: dict[TopicPartition, _Looked] = {}
         self._paused: dict[TopicPartition, float] = {}
+        self._cleaning = asyncio.Lock()
         self._retained_at = clock.monotonic()
         self._has_retained = False
 
@@ -127,6 +129,10 @@ class LogCleaner:
     async def clean_one(self) -> bool:
         """Do what is most worth it; whether anything was. What fails is logged, and left alone for
         a while."""
+        async with self._cleaning:
+            return await self._clean_one()
+
+    async def _clean_one(self) -> bool:
         job = await self._choose()
         if job is None:
             return False
