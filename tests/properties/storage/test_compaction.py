@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from tests.unit.storage.keyed_log import Kept, KeyedLog
 from tidelog.storage import compaction, segment_rewriting, segment_writer
@@ -100,6 +100,10 @@ def small_pieces() -> Iterator[None]:
         yield
 
 
+_few = settings(max_examples=max(10, settings.default.max_examples // 5))  # type: ignore[union-attr]
+
+
+@_few
 @given(st.lists(steps, max_size=5), st.sampled_from([0, 50, 150]))
 def test_a_compacted_log_is_what_kafkas_rules_make_of_it(
     story: Sequence[Step], delete_retention_ms: int
