@@ -11,6 +11,7 @@ import tidelog
 from tidelog.cli.bucket import bucket
 from tidelog.cli.consume import consume
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.cli.fsck import fsck
 from tidelog.cli.groups import groups
 from tidelog.cli.produce import produce
 from tidelog.cli.server import server
@@ -40,7 +41,7 @@ def version(as_json: bool) -> None:
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
 
 
-for command in (server, topics, groups, transactions, produce, consume, bucket):
+for command in (server, topics, groups, transactions, produce, consume, bucket, fsck):
     cli.add_command(command)
 
 

@@ -1,0 +1,116 @@
+"""Commands that read a bucket without a broker, as a user types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.unit.broker.one_broker import World, batch
+from tests.unit.broker.one_broker import run as play
+from tests.unit.broker.transactional_client import TransactionalClient
+from tests.unit.bucket.bucket_world import SETTINGS, roll_and_checkpoint
+from tidelog.cli.root import run
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.location import open_store
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `tidelog ...` in this process."""
+
+    def invoke(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        try:
+            run()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bucket at rest, in which there is something of every kind."""
+    folder = tmp_path / "bucket"
+    store = open_store(f"file://{folder}", SystemClock(), SystemEntropy())
+    here = World(store, **{**SETTINGS, "coordinator_snapshot_interval_records": 3})
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            await broker.create_topic()
+            client = TransactionalClient(broker)
+            assert await client.init() is ErrorCode.NONE
+            assert await client.send(b"a") is ErrorCode.NONE
+            assert await client.commit() is ErrorCode.NONE
+            await roll_and_checkpoint(store, broker)
+            await broker.produce(batch(b"b"))
+        async with here.broker() as successor:
+            await successor.produce(batch(b"c"))
+        await store.close()
+
+    play(story)
+    return folder
+
+
+def key_of(folder: Path, pattern: str) -> str:
+    """The last key that matches."""
+    return str(sorted(folder.glob(pattern))[-1].relative_to(folder))
+
+
+def test_fsck_says_what_it_checked(folder: Path, command: Command) -> None:
+    url = f"file://{folder}"
+    result = command("fsck", "--store", url)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith("consistent\n")
+    assert "1  tables" in result.out
+    facts = json.loads(command("fsck", "--store", url, "--shallow", "--json").out)
+    assert facts["consistent"]
+    assert facts["faults"] == []
+    assert facts["checked"]["segments"] == 1
+
+
+def test_fsck_names_each_fault_and_exits_with_4(folder: Path, command: Command) -> None:
+    key = key_of(folder, "topics/*/partition=0/*.parquet")
+    path = folder / key
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    path.write_bytes(data)
+    url = f"file://{folder}"
+    result = command("fsck", "--store", url)
+    assert result.code == 4
+    assert f"{key}: damaged: " in result.out
+    assert "1 faults" in result.out
+    # The end of the object says nothing of it.
+    assert command("fsck", "--store", url, "--shallow").code == 0
+    path.unlink()
+    facts = json.loads(command("fsck", "--store", url, "--shallow", "--json").out)
+    assert [(each["key"], each["kind"]) for each in facts["faults"]] == [(key, "missing")]
+
+
+def test_fsck_of_something_else_is_a_usage_error(tmp_path: Path, command: Command) -> None:
+    result = command("fsck", "--store", f"file://{tmp_path}")
+    assert result.code == 2
+    assert "holds no cluster" in result.err
+    assert command("fsck").code == 2
