@@ -118,7 +118,6 @@ def test_fsck_of_something_else_is_a_usage_error(tmp_path: Path, command: Comman
 
 INSPECTED = {
     "wal/0-1/*0.wal": ("wal", ["kind: data", "entries: ", "base_offset"]),
-    "wal/0-1/*7.wal": ("wal", ["kind: data", "none, COMMIT"]),
     "checkpoint/*/*": ("checkpoint", ["images: ", "table_next: ", "extents: "]),
     "topics/*/partition=0/*.parquet": ("segment", ["row_count: 1", "row_groups: 1", "crc32c: "]),
     "topics/*/_delta_log/*.json": ("table", ["version: 0", "advance", "append"]),
@@ -150,6 +149,15 @@ def test_any_object_is_printed_and_a_damaged_one_is_named(
     result = command("inspect", kind, key, "--store", url)
     assert result.code == 1
     assert key in result.err
+
+
+def test_entries_of_transactions_say_so(folder: Path, command: Command) -> None:
+    printed = ""
+    for path in sorted(folder.glob("wal/0-1/*.wal")):
+        key = str(path.relative_to(folder))
+        printed += command("inspect", "wal", key, "--store", f"file://{folder}").out
+    assert "none, transactional" in printed
+    assert "none, COMMIT" in printed
 
 
 def test_seals_hand_over_images_and_hints_are_told_apart(folder: Path, command: Command) -> None:
