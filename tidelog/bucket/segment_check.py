@@ -32,7 +32,17 @@ async def check_segment(
     reader = await SegmentReader.open(store, offload, partition, segment)
     if not deep:
         return
-    index = reader.index
+    statistics, crc = await read_whole(store, offload, reader.index)
+    statistics.compare(reader.index.key, segment)
+    if crc != segment.crc32c:
+        raise CorruptObject(reader.index.key, "it does not match the checksum in the table")
+
+
+async def read_whole(
+    store: ObjectStore, offload: Offload, index: SegmentIndex
+) -> tuple[RowStatistics, int]:
+    """What all rows of a segment say, and the CRC-32C of the object; a few MiB at a time. Raises as
+    `check_segment` does."""
     statistics = RowStatistics()
     crc = position = 0
     for first, last, end in _pieces(index):
@@ -45,9 +55,7 @@ async def check_segment(
         end = min(index.size_bytes, position + READ_BYTES_MAX)
         crc = crc32c(await _read(store, index, position, end), crc)
         position = end
-    statistics.compare(index.key, segment)
-    if crc != segment.crc32c:
-        raise CorruptObject(index.key, "it does not match the checksum in the table")
+    return statistics, crc
 
 
 class RowStatistics:
@@ -74,20 +82,24 @@ class RowStatistics:
             )
             self._add_times(rows.column("timestamp"))
 
+    def facts(self) -> dict[str, int | None]:
+        """By the names that `Segment` has."""
+        return {
+            "row_count": self._rows,
+            "first_row": self._first,
+            "last_row": self._last,
+            "undated_rows": self._undated,
+            "raw_bytes": self._raw_bytes,
+            "timestamp_min": self._timestamp_min,
+            "timestamp_max": self._timestamp_max,
+        }
+
     def compare(self, key: str, segment: Segment) -> None:
         """CorruptObject, naming `key`, where the table says something else."""
         wrong = [
-            f"{name} {found}, the table says {said}"
-            for name, found, said in (
-                ("rows", self._rows, segment.row_count),
-                ("first offset", self._first, segment.first_row),
-                ("last offset", self._last, segment.last_row),
-                ("rows without a timestamp", self._undated, segment.undated_rows),
-                ("bytes of keys, values and headers", self._raw_bytes, segment.raw_bytes),
-                ("earliest timestamp", self._timestamp_min, segment.timestamp_min),
-                ("latest timestamp", self._timestamp_max, segment.timestamp_max),
-            )
-            if found != said
+            f"{name} is {found}, the table says {getattr(segment, name)}"
+            for name, found in self.facts().items()
+            if found != getattr(segment, name)
         ]
         if wrong:
             raise CorruptObject(key, "; ".join(wrong))

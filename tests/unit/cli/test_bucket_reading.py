@@ -114,3 +114,68 @@ def test_fsck_of_something_else_is_a_usage_error(tmp_path: Path, command: Comman
     assert result.code == 2
     assert "holds no cluster" in result.err
     assert command("fsck").code == 2
+
+
+INSPECTED = {
+    "wal/0-1/*0.wal": ("wal", ["kind: data", "entries: ", "base_offset"]),
+    "checkpoint/*/*": ("checkpoint", ["images: ", "table_next: ", "extents: "]),
+    "topics/*/partition=0/*.parquet": ("segment", ["row_count: 1", "row_groups: 1", "crc32c: "]),
+    "topics/*/_delta_log/*.json": ("table", ["version: 0", "advance", "append"]),
+    "state/__transaction_state/*/*": ("state", ["tidelog.format: tidelog.transactions", "ordinal"]),
+    "cluster/log/*": ("metadata", ["magic: tidelog.metadata.entry", "records: 1"]),
+}
+
+
+@pytest.mark.parametrize("pattern", INSPECTED)
+def test_any_object_is_printed_and_a_damaged_one_is_named(
+    folder: Path, command: Command, pattern: str
+) -> None:
+    kind, expected = INSPECTED[pattern]
+    key, url = key_of(folder, pattern), f"file://{folder}"
+    result = command("inspect", kind, key, "--store", url)
+    assert (result.code, result.err) == (0, "")
+    for text in expected:
+        assert text in result.out
+    facts = json.loads(command("inspect", kind, key, "--store", url, "--json").out)
+    assert isinstance(facts, dict)
+    path = folder / key
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = command("inspect", kind, key, "--store", url)
+    assert (result.code, result.out) == (4, "")
+    assert key in result.err
+    path.unlink()
+    result = command("inspect", kind, key, "--store", url)
+    assert result.code == 1
+    assert key in result.err
+
+
+def test_entries_of_transactions_say_so(folder: Path, command: Command) -> None:
+    printed = ""
+    for path in sorted(folder.glob("wal/0-1/*.wal")):
+        key = str(path.relative_to(folder))
+        printed += command("inspect", "wal", key, "--store", f"file://{folder}").out
+    assert "none, transactional" in printed
+    assert "none, COMMIT" in printed
+
+
+def test_seals_hand_over_images_and_hints_are_told_apart(folder: Path, command: Command) -> None:
+    url = f"file://{folder}"
+    seals = [each for each in sorted(folder.glob("wal/0-*/*.wal")) if each.stat().st_size == 64]
+    result = command("inspect", "wal", str(seals[0].relative_to(folder)), "--store", url)
+    assert "kind: seal" in result.out
+    wrong = command("inspect", "table", "topics/x/_delta_log/1.json", "--store", url)
+    assert wrong.code == 1
+    key = key_of(folder, "cluster/log/*")
+    assert command("inspect", "table", key, "--store", url).code == 2
+    lease = command("inspect", "metadata", key_of(folder, "cluster/lease/*"), "--store", url)
+    assert "counter: " in lease.out
+
+
+def test_long_lists_are_cut_and_json_has_all_of_them(folder: Path, command: Command) -> None:
+    url, key = f"file://{folder}", key_of(folder, "checkpoint/0-1/*")
+    short = command("inspect", "checkpoint", key, "--store", url, "--rows", "1").out
+    assert "more (--rows, --json)" in short
+    facts = json.loads(command("inspect", "checkpoint", key, "--store", url, "--json").out)
+    assert len(facts["images"]) > 1
