@@ -112,8 +112,8 @@ class Broker:
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
-        read of segments), so that producers do not wait for it; `offload` if it is not given. `crash_points`: for tests that let the process
-        die at a given moment."""
+        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
