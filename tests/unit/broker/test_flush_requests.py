@@ -9,7 +9,7 @@ from tests.unit.broker.rolled import hosted, offsets
 from tests.unit.broker.test_roller import ShakyStore, decided, spoil, until, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded
 from tidelog.broker.handlers.flush import flush_topics
-from tidelog.broker.internal_topics import GROUP_TOPIC
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
 
