@@ -9,7 +9,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import conversion, latency, recovery, report, roll, scale, throughput, transactions
+from benchmarks import (
+    cold,
+    conversion,
+    latency,
+    recovery,
+    report,
+    roll,
+    scale,
+    throughput,
+    transactions,
+)
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
@@ -19,7 +29,10 @@ CACHE = ROOT / ".cache"
 LINGER_MS = 5
 CONVERSION_BYTES = 100_000_000
 ROLL_BYTES = 500_000_000
-PARTS = ("throughput", "latency", "transactions", "scale", "conversion", "roll", "recovery")
+PARTS = (
+    *("throughput", "latency", "transactions", "scale"),
+    *("conversion", "roll", "cold", "recovery"),
+)
 
 
 def main() -> int:
@@ -54,6 +67,8 @@ def main() -> int:
                 results.conversion.append((shape, found))
         if "roll" in parts:
             measure_rolls(results, folder / "roll", arguments)
+        if "cold" in parts:
+            results.cold = cold.measure_cold(folder / "cold", arguments.share)
         if "recovery" in parts:
             results.recovery = recovery.measure_recovery(folder / "recovery")
     except (KafkaNotAvailable, MissingTool) as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
@@ -36,6 +37,7 @@ class Results:
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
     rolls: list[tuple[RollShape, Rolled]] = field(default_factory=list)
     felt: Felt | None = None
+    cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
 
 
@@ -65,6 +67,8 @@ def render(results: Results, notes: str) -> str:
         lines += _rolls(results.rolls)
     if results.felt is not None:
         lines += _felt(results.felt)
+    if results.cold:
+        lines += _cold(results.cold)
     if results.recovery:
         lines += _recovery(results.recovery)
     return "\n".join([*lines, notes.strip(), ""])
@@ -266,6 +270,24 @@ def _felt(felt: Felt) -> list[str]:
         f"| ratio | {during.p50_ms / without.p50_ms:.2f} | {during.p99_ms / without.p99_ms:.2f} |",
         "",
     ]
+
+
+def _cold(rows: Sequence[tuple[ColdShape, Cold]]) -> list[str]:
+    lines = [
+        "## Consume from segments, by a broker that has nothing of them in memory",
+        "",
+        "| records | MB/s | MB/s a core | CPU s/GB (kernel) | peak MB | GETs a GB |"
+        " bytes read a byte |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        lines.append(
+            f"| {shape.label} | {found.megabytes_a_second:.0f} |"
+            f" {found.megabytes_a_core_second:.0f} | {found.cpu_seconds_a_gb:.2f}"
+            f" ({found.kernel_seconds_a_gb:.2f}) | {found.peak_memory_mb:.0f} |"
+            f" {found.gets_a_gb:.0f} | {found.bytes_got_a_byte:.2f} |"
+        )
+    return [*lines, ""]
 
 
 def _machine() -> str:

@@ -89,7 +89,9 @@ async def _serve(
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))
     store = open_store(store_url, clock, entropy, statistics=statistics)
-    offload, background = ThreadOffload(), ThreadOffload(name="tidelog-background")
+    offload = ThreadOffload()
+    # Two, so that who reads from segments does not wait for a roll.
+    background = ThreadOffload(2, name="tidelog-background")
     broker = Broker(
         settings,
         broker_id=broker_id,
