@@ -142,9 +142,9 @@ class Broker:
         self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
         self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self._segment_indexes = SegmentIndexes(
-            store, offload, settings.integer("segment.index.cache.bytes")
+            store, self._background, settings.integer("segment.index.cache.bytes")
         )
-        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
+        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
