@@ -347,7 +347,18 @@ class Broker:
         self.metrics.registry.register(WalCollector(self.wal.metrics))
         reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
         self.metrics.registry.register(reading)
-        log_writer = LogWriter(self.wal, self.partitions.checkpointed)
+        self._checkpointer = Checkpointer(
+            self._store,
+            self.clock,
+            self._offload,
+            self.wal,
+            self.partitions.checkpointed,
+            wal_settings.checkpoint_interval_bytes,
+        )
+        self._openings = Openings(
+            self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
+        )
+        log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
@@ -367,15 +378,6 @@ class Broker:
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
-        self._openings = Openings(self.metadata, self.clock, self.incarnation)
-        self._checkpointer = Checkpointer(
-            self._store,
-            self.clock,
-            self._offload,
-            self.wal,
-            self.partitions.checkpointed,
-            wal_settings.checkpoint_interval_bytes,
-        )
 
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
@@ -386,9 +388,6 @@ class Broker:
                 continue
             hosted.log.advance(advance)
             hosted.readers.wake_all()
-            if not hosted.told_opened:
-                hosted.told_opened = True
-                self._openings.add(advance.partition, advance.leader_epoch)
         self._checkpointer.note(slot)
 
     async def _last_checkpoint(self) -> None:
