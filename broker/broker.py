@@ -40,6 +40,7 @@ from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.routes import HANDLERS
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.broker.tables import Tables
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -128,6 +129,7 @@ class Broker:
         self.incarnation: Incarnation
         self._lease: LeaseKeeper
         self.partitions: PartitionRegistry
+        self.tables: Tables
         self.wal: WalWriter
         self.appender: Appender
         self.producer_ids: ProducerIds
@@ -275,6 +277,7 @@ class Broker:
             background += [
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
+                tasks.create_task(self.tables.run()),
                 tasks.create_task(self._expire_producers()),
             ]
             await server.start()
@@ -316,6 +319,15 @@ class Broker:
         state = self.metadata.state
         epoch = self.incarnation.epoch
         self.partitions = PartitionRegistry(epoch, lambda: self.metadata.state, self._append_limits)
+        self.tables = Tables(
+            lambda: self.metadata.state,
+            self._store,
+            self.clock,
+            self.entropy,
+            self._offload,
+            self._settings.integer("log.delete.grace.ms") / 1000,
+            self._crash_points,
+        )
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
         recovered = await recover(
@@ -429,6 +441,7 @@ class Broker:
         if any(isinstance(record, ConfigsChanged) for record in records):
             self._renew_settings()
         self.partitions.follow(records)
+        self.tables.follow(records)
         self.metrics.partitions = len(self.partitions)
 
     def _renew_settings(self) -> None:

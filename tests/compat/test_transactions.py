@@ -30,6 +30,8 @@ pytestmark = pytest.mark.compat
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 PARTITIONS = 2
+KEYS = 10
+"""A key's records are in one partition, as KEYS is a multiple of PARTITIONS."""
 SECONDS_MAX = 60.0
 WAVE_RECORDS = 60
 KILLS = ("broker", "worker", "both", "broker")
@@ -72,6 +74,9 @@ class Worker:
         assert process.stdout is not None
         for line in process.stdout:
             self.words[line.strip()] += 1
+
+    def has_said(self, word: str, count: int) -> bool:
+        return self.words[word] >= count
 
     def kill(self) -> None:
         self._process.kill()
@@ -128,7 +133,8 @@ class Stage:
         """So many more records, numbered on, in turn into the partitions."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         for number in range(self.inputs, self.inputs + count):
-            producer.produce(SOURCE, b"%d" % number, partition=number % PARTITIONS)
+            key, value = b"%d" % (number % KEYS), b"%d" % number
+            producer.produce(SOURCE, value, key, partition=number % PARTITIONS)
         assert producer.flush(30) == 0
         self.inputs += count
 
@@ -201,8 +207,25 @@ def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:
     return values
 
 
-def _has_said(worker: Worker, word: str, count: int) -> bool:
-    return worker.words[word] >= count
+def work_through_kills(
+    stage: Stage, worker: Worker, chance: random.Random, words: Sequence[str], group: str
+) -> None:
+    """Feed the worker; kill it, the broker, or both, a few words later; and so on."""
+    for victim in KILLS:
+        stage.feed(WAVE_RECORDS)
+        word = chance.choice(words)
+        wanted = worker.words[word] + chance.randrange(1, 4)
+        worker.wait_for(partial(worker.has_said, word, wanted))
+        if victim != "worker":
+            stage.kill()
+        if victim != "broker":
+            worker.kill()
+        if victim != "worker":
+            stage.start_again()
+        if victim != "broker":
+            stage.check_that_offsets_agree(group)
+            worker.start()
+    worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
 
 
 @pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka", "java"])
@@ -215,21 +238,8 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
     with stage_in(tmp_path) as stage:
         worker = Worker(worker_command(library, stage.bootstrap, lib), tmp_path)
         try:
-            for victim in KILLS:
-                stage.feed(WAVE_RECORDS)
-                word = chance.choice(["sent", "offsets", "committed", "aborted"])
-                wanted = worker.words[word] + chance.randrange(1, 4)
-                worker.wait_for(partial(_has_said, worker, word, wanted))
-                if victim != "worker":
-                    stage.kill()
-                if victim != "broker":
-                    worker.kill()
-                if victim != "worker":
-                    stage.start_again()
-                if victim != "broker":
-                    stage.check_that_offsets_agree(group)
-                    worker.start()
-            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+            words = ("sent", "offsets", "committed", "aborted")
+            work_through_kills(stage, worker, chance, words, group)
         finally:
             worker.kill()
         stage.check_that_offsets_agree(group)
@@ -247,3 +257,26 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
             for p in range(PARTITIONS):
                 view = partition_view(bootstrap, topic, p, Isolation.READ_UNCOMMITTED)
                 assert check_sequences(view.batches) == len(view.records)
+
+
+def test_a_streams_job_counts_each_input_once_whoever_is_killed(
+    tmp_path: Path, kafka_lib: Path
+) -> None:
+    """exactly_once_v2: one topic in, two out, and a store with its changelog."""
+    chance = random.Random("kills of Streams")
+    with stage_in(tmp_path) as stage:
+        arguments = [stage.bootstrap, "streams", SOURCE, LEFT, RIGHT, str(tmp_path / "state")]
+        command = java_command(kafka_lib, str(PROGRAMS / "StreamsJob.java"), arguments)
+        worker = Worker(command, tmp_path)
+        try:
+            work_through_kills(stage, worker, chance, ("sent",), "streams")
+        finally:
+            worker.kill()
+        stage.check_that_offsets_agree("streams")
+        copies = read(stage.bootstrap, LEFT, "read_committed", stage.inputs)
+        assert sorted(map(int, copies)) == list(range(stage.inputs))
+        # A key's numbers come in order, so each one's count is known.
+        counts = read(stage.bootstrap, RIGHT, "read_committed", stage.inputs)
+        assert sorted(counts) == sorted(
+            b"%d:%d:%d" % (n, n % KEYS, n // KEYS + 1) for n in range(stage.inputs)
+        )

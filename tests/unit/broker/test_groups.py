@@ -21,10 +21,10 @@ from tidelog.broker.handlers.groups import (
 )
 from tidelog.broker.handlers.offsets import delete_records
 from tidelog.broker.handlers.topics import create_partitions, delete_topics
-from tidelog.broker.internal_topics import GROUP_TOPIC
 from tidelog.clock import SystemClock
 from tidelog.coordinator.group.log_records import GroupStored, OffsetStored, decode_record
 from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode

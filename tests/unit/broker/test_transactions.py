@@ -17,11 +17,10 @@ from tests.unit.broker.transactional_client import (
     committed_offset,
     find,
     loaded,
+    read,
 )
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.batch import iterate_batches
-from tidelog.records.records import decode_batch
 from tidelog.storage.memory import MemoryStore
 
 OK = ErrorCode.NONE
@@ -42,29 +41,6 @@ async def serving(here: World, *, politely: bool = True) -> AsyncIterator[OneBro
     async with here.broker(politely=politely) as broker:
         await loaded(broker)
         yield broker
-
-
-async def read(broker: OneBroker, partition: int = 0, *, committed: bool = True) -> list[bytes]:
-    """What a consumer sees: of a read_committed one, as Kafka's clients leave out what is
-    aborted."""
-    offset, values, aborting = 0, [], set[int]()
-    while True:
-        answer = await broker.fetch(offset, partition, committed=committed)
-        assert answer.error_code == 0, answer
-        data = b"".join(answer.records or ())
-        if not data:
-            return values
-        aborted = sorted(
-            (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
-        )
-        for position, header in iterate_batches(data):
-            offset = header.last_offset + 1
-            while aborted and aborted[0][0] <= header.last_offset:
-                aborting.add(aborted.pop(0)[1])
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (committed and header.is_transactional and header.producer_id in aborting):
-                values += [each.value or b"" for each in decode_batch(data, position, header)]
 
 
 @both_versions

@@ -1,0 +1,133 @@
+"""Producers that were fenced, of foreign libraries: a second instance of the transactional id takes
+over while the first is stopped; when that wakes up, nothing that it does has any effect."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.broker_view import group_offsets, partition_view, with_client
+from tests.compat.clients import PROGRAMS
+from tests.compat.zombie import GROUP
+from tidelog.client.operations import LATEST, Isolation, list_offsets
+from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.client.transactions import (
+    TransactionalProducer,
+    TransactionSettings,
+    TransactionVersion,
+)
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.kafka import java_command
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.transactions import EndTxnRequest
+from tidelog.records.records import NewRecord
+
+pytestmark = pytest.mark.compat
+
+ACTIONS = ("produce", "commit", "offsets")
+SECONDS_MAX = 60.0
+FENCED = {
+    "confluent-kafka": {"_FENCED"},
+    "kafka-python": {"ProducerFencedError", "InvalidProducerEpochError"},
+    "aiokafka": {"ProducerFenced", "InvalidProducerEpoch"},
+    "java": {"ProducerFencedException", "InvalidProducerEpochException"},
+}
+"""What each library makes of INVALID_PRODUCER_EPOCH and PRODUCER_FENCED."""
+
+
+def create_topic(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(30)
+
+
+def take_over(bootstrap: str, transactional_id: str, topic: str, value: bytes) -> None:
+    """A second instance of the id: begins, writes and commits."""
+    heir = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    heir.init_transactions(SECONDS_MAX)
+    heir.begin_transaction()
+    heir.produce(topic, value, partition=0)
+    heir.commit_transaction(SECONDS_MAX)
+
+
+@pytest.mark.parametrize("library", FENCED)
+def test_a_zombie_that_wakes_up_is_refused_whatever_it_does(
+    broker: BrokerProcess, library: str, request: pytest.FixtureRequest
+) -> None:
+    topic = f"fenced-{library}"
+    create_topic(broker.kafka, topic)
+    command = [sys.executable, "-m", "tests.compat.zombie", library]
+    if library == "java":
+        lib: Path = request.getfixturevalue("kafka_lib")
+        command = java_command(lib, str(PROGRAMS / "Zombie.java"), [])
+    zombies = {
+        action: subprocess.Popen(
+            [*command, broker.kafka, action, topic],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for action in ACTIONS
+    }
+    try:
+        for action, zombie in zombies.items():
+            assert zombie.stdout is not None
+            assert zombie.stdout.readline() == "open\n"
+            zombie.send_signal(signal.SIGSTOP)
+            take_over(broker.kafka, f"{topic}.{action}", topic, action.encode())
+            zombie.send_signal(signal.SIGCONT)
+        for action, zombie in zombies.items():
+            said, _ = zombie.communicate("\n", timeout=SECONDS_MAX)
+            assert said.strip() in FENCED[library], action
+    finally:
+        for zombie in zombies.values():
+            zombie.kill()
+            zombie.communicate()
+    view = partition_view(broker.kafka, topic, 0)
+    assert view.values == [action.encode() for action in ACTIONS]
+    everything = partition_view(broker.kafka, topic, 0, Isolation.READ_UNCOMMITTED)
+    assert b"late" not in everything.values
+    assert everything.end == view.end
+    assert not {place for place in group_offsets(broker.kafka, GROUP) if place.topic == topic}
+
+
+def test_a_delayed_end_of_a_transaction_does_not_end_the_next_one(broker: BrokerProcess) -> None:
+    """Under the second version each transaction has an epoch of its own (KAFKA-17754)."""
+    topic = "delayed-end"
+    create_topic(broker.kafka, topic)
+
+    async def story(client: Client) -> None:
+        settings = TransactionSettings(version=TransactionVersion.V2)
+        producer = TransactionalProducer(client, SystemClock(), SeededEntropy(0), topic, settings)
+        await producer.init_transactions()
+        producer.begin()
+        await producer.send(topic, 0, [NewRecord(b"one")])
+        delayed = [
+            EndTxnRequest(
+                transactional_id=topic,
+                producer_id=producer.identity.producer_id,
+                producer_epoch=producer.identity.producer_epoch,
+                committed=committed,
+            )
+            for committed in (True, False)
+        ]
+        await producer.commit()
+        producer.begin()
+        await producer.send(topic, 0, [NewRecord(b"two")])
+        begun = await list_offsets(client, topic, 0, LATEST, Isolation.READ_COMMITTED)
+        for each in delayed:
+            response = await client.request_to_coordinator(CoordinatorKind.TRANSACTION, topic, each)
+            assert response.error_code == ErrorCode.PRODUCER_FENCED
+        stable = await list_offsets(client, topic, 0, LATEST, Isolation.READ_COMMITTED)
+        assert stable.offset == begun.offset == 2
+        await producer.commit()
+
+    with_client(broker.kafka, story)
+    assert partition_view(broker.kafka, topic, 0).values == [b"one", b"two"]
