@@ -36,6 +36,13 @@ class CrashPoint(Enum):
     TABLE_CHECKPOINTED = "table checkpointed"
     """A table's checkpoint is stored and pointed to; nothing that it makes needless is deleted."""
 
+    MERGED_STORED = "merged stored"
+    """A merged object is stored; no WAL names it."""
+    MERGED_NAMED = "merged named"
+    """A WAL names a merged object; no checkpoint refers to it."""
+    COLLECTED_OBJECT = "collected object"
+    """An object is about to be deleted, since nobody can need it any more."""
+
 
 class CrashPoints(Protocol):
     """Told of each such moment."""
