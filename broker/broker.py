@@ -41,6 +41,7 @@ from tidelog.broker.routes import HANDLERS
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.tables import Tables
+from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -137,6 +138,7 @@ class Broker:
         self.admissions: Admissions
         self._checkpointer: Checkpointer
         self._openings: Openings
+        self.upkeep: Upkeep
 
     # What handlers ask for.
 
@@ -273,12 +275,14 @@ class Broker:
             appending = [
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
+                tasks.create_task(self.upkeep.merge()),
             ]
             background += [
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self.tables.run()),
                 tasks.create_task(self._expire_producers()),
+                tasks.create_task(self.upkeep.collect()),
             ]
             await server.start()
             self._is_serving = True
@@ -390,6 +394,22 @@ class Broker:
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
+        self.upkeep = Upkeep(
+            self._store,
+            self.clock,
+            self.entropy,
+            self._offload,
+            self.metadata,
+            self.wal,
+            log_writer,
+            self._reader,
+            self.partitions,
+            self._openings,
+            self._checkpointer,
+            self._settings,
+            self._crash_points,
+        )
+        self.metrics.registry.register(self.upkeep.metrics)
 
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
@@ -423,6 +443,7 @@ class Broker:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
         epoch = self.incarnation.epoch
         try:
+            await self._openings.flush()
             await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
         except (Refused, StoreError) as error:
             logger.warning("the broker could not say farewell", extra={"why": str(error)})
