@@ -23,6 +23,7 @@ from tests.compat.clients import PROGRAMS
 from tidelog.client.groups import Place
 from tidelog.client.operations import Isolation
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
+from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.kafka import java_command
 from tidelog.records.batch import BatchHeader
 
@@ -38,6 +39,7 @@ SECONDS_MAX = 180.0
 WAVE_RECORDS = 60
 KILLS = ("broker", "worker", "both", "broker")
 RESTARTS_MAX = 20
+SLOT_DEATHS = 6
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -115,10 +117,13 @@ class Stage:
             future.result(30)
         self.inputs = 0
 
-    def _start(self, listen: str) -> BrokerProcess:
-        url = f"file://{self._folder / 'bucket'}"
+    def _start(self, listen: str, crash: str | None = None) -> BrokerProcess:
         return BrokerProcess.start(
-            url, self._folder / "broker.log", settings=SETTINGS, listen=listen
+            f"file://{self._folder / 'bucket'}",
+            self._folder / "broker.log",
+            settings=SETTINGS,
+            listen=listen,
+            environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
         )
 
     @property
@@ -128,8 +133,12 @@ class Stage:
     def kill(self) -> None:
         self.broker.kill()
 
-    def start_again(self) -> None:
-        self.broker = self._start(self.broker.kafka)
+    def start_again(self, crash: str | None = None) -> None:
+        """`crash`: the point at which it is to die by itself."""
+        self.broker = self._start(self.broker.kafka, crash)
+
+    def is_dead(self) -> bool:
+        return self.broker.process.poll() is not None
 
     def feed(self, count: int) -> None:
         """So many more records, numbered on, in turn into the partitions."""
@@ -295,3 +304,31 @@ def test_a_streams_job_counts_each_input_once_whoever_is_killed(
         assert sorted(counts) == sorted(
             b"%d:%d:%d" % (n, n % KEYS, n // KEYS + 1) for n in range(stage.inputs)
         )
+
+
+@pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_each_input_has_its_outputs_once_where_additions_die_with_the_broker(
+    tmp_path: Path, library: str
+) -> None:
+    """Clients of the first version are told of an addition before it is durable (H2). The broker
+    dies as it is about to store whatever slot; a producer that does not survive the refusal of what
+    follows is made anew."""
+    chance = random.Random(f"slots of {library}")
+    group = f"worker-{library}"
+    with stage_in(tmp_path) as stage:
+        stage.feed(SLOT_DEATHS * WAVE_RECORDS)
+        worker = Worker(worker_command(library, stage.bootstrap, None), tmp_path)
+        try:
+            for _ in range(SLOT_DEATHS):
+                stage.kill()
+                stage.start_again(f"slot upload:{chance.randrange(4, 24)}")
+                worker.wait_for(stage.is_dead)
+            stage.kill()
+            stage.start_again()
+            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+        finally:
+            worker.kill()
+        print(f"{library}: {worker.gave_up} producers made anew, {dict(worker.words)}")
+        stage.check_that_offsets_agree(group)
+        for topic in (LEFT, RIGHT):
+            assert stage.outputs(topic) == list(range(stage.inputs))
