@@ -130,12 +130,14 @@ class TableCollector:
         topic_id = listed.topic_id
         if is_deleted_topic(self._cluster.state, topic_id):
             # Or it is newer than what we know.
-            state = await self._cluster.refresh()
-            return (list(listed.sizes), []) if is_deleted_topic(state, topic_id) else ([], [])
+            await self._cluster.refresh()
+        topic = self._cluster.state.topics.get(topic_id)
+        if topic is None:
+            return list(listed.sizes), []
         if not listed.segments:
             return [], []
         try:
-            log = await self._open(self._cluster.state.topics[topic_id])
+            log = await self._open(topic)
             newest_ms = await self._newest_commit_ms(log)
         except CorruptObject as error:
             self._metrics.failures += 1
