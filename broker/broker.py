@@ -49,6 +49,7 @@ from tidelog.broker.roll_metrics import RollCollector, RollMetrics
 from tidelog.broker.roll_source import RollSource
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
@@ -117,7 +118,8 @@ class Broker:
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
-        self._store = store
+        self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
+        self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
         self._background = background or offload
         self._process = process
@@ -357,6 +359,7 @@ class Broker:
             self._offload,
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
+            ages=self._segment_ages,
         )
         self.roller = self._new_roller()
         cold = ColdReader(self.tables, self._chunks)
