@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import conversion, latency, recovery, report, scale, throughput, transactions
+from benchmarks import cold, conversion, latency, recovery, report, scale, throughput, transactions
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 LINGER_MS = 5
 CONVERSION_BYTES = 100_000_000
-PARTS = ("throughput", "latency", "transactions", "scale", "conversion", "recovery")
+PARTS = ("throughput", "latency", "transactions", "scale", "conversion", "cold", "recovery")
 
 
 def main() -> int:
@@ -51,6 +51,8 @@ def main() -> int:
                 print(f"measuring {shape.label}", file=sys.stderr, flush=True)
                 found = conversion.measure_conversion(shape, total_bytes)
                 results.conversion.append((shape, found))
+        if "cold" in parts:
+            results.cold = cold.measure_cold(folder / "cold", arguments.share)
         if "recovery" in parts:
             results.recovery = recovery.measure_recovery(folder / "recovery")
     except (KafkaNotAvailable, MissingTool) as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
@@ -33,6 +34,7 @@ class Results:
     """The bare PUT of the store that the transactions were measured on."""
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
+    cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
 
 
@@ -58,6 +60,8 @@ def render(results: Results, notes: str) -> str:
         lines += _scale(results.scale)
     if results.conversion:
         lines += _conversion(results.conversion)
+    if results.cold:
+        lines += _cold(results.cold)
     if results.recovery:
         lines += _recovery(results.recovery)
     return "\n".join([*lines, notes.strip(), ""])
@@ -228,6 +232,24 @@ def _conversion(rows: Sequence[tuple[ConversionShape, Conversion]]) -> list[str]
         cells = [shape.label, *(f"{value:.1f}" for value in seconds)]
         cells += [f"{found.log_bytes_a_byte:.2f}", f"{found.stored_bytes_a_byte:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _cold(rows: Sequence[tuple[ColdShape, Cold]]) -> list[str]:
+    lines = [
+        "## Consume from segments, by a broker that has nothing of them in memory",
+        "",
+        "| records | MB/s | MB/s a core | CPU s/GB (kernel) | peak MB | GETs a GB |"
+        " bytes read a byte |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        lines.append(
+            f"| {shape.label} | {found.megabytes_a_second:.0f} |"
+            f" {found.megabytes_a_core_second:.0f} | {found.cpu_seconds_a_gb:.2f}"
+            f" ({found.kernel_seconds_a_gb:.2f}) | {found.peak_memory_mb:.0f} |"
+            f" {found.gets_a_gb:.0f} | {found.bytes_got_a_byte:.2f} |"
+        )
     return [*lines, ""]
 
 

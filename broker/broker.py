@@ -28,6 +28,7 @@ from tidelog.broker.admission import Admissions
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
 from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cleaner_metrics import CleanerCollector, CleanerMetrics
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.coordinators import Coordinators
@@ -40,7 +41,9 @@ from tidelog.broker.layer_metrics import (
     SnapshotCollector,
     WalCollector,
 )
+from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_retention import LogRetention
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
@@ -142,9 +145,9 @@ class Broker:
         self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
         self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self._segment_indexes = SegmentIndexes(
-            store, offload, settings.integer("segment.index.cache.bytes")
+            store, self._background, settings.integer("segment.index.cache.bytes")
         )
-        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
+        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -154,6 +157,7 @@ class Broker:
         self.partitions: PartitionRegistry
         self.tables: Tables
         self.roller: Roller
+        self.cleaner: LogCleaner
         self.fetcher: Fetcher
         self.offset_lookup: OffsetLookup
         self.wal: WalWriter
@@ -309,6 +313,7 @@ class Broker:
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self.tables.run()),
                 tasks.create_task(self.roller.run()),
+                tasks.create_task(self.cleaner.run()),
                 tasks.create_task(self._expire_producers()),
                 tasks.create_task(self.upkeep.collect()),
             ]
@@ -413,6 +418,7 @@ class Broker:
         )
         log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
+        self.cleaner = self._new_cleaner()
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
@@ -469,6 +475,32 @@ class Broker:
             self.clock,
             lambda: self._settings,
             self.topic_config,
+            metrics,
+        )
+
+    def _new_cleaner(self) -> LogCleaner:
+        metrics = CleanerMetrics()
+        self.metrics.registry.register(CleanerCollector(metrics))
+        retention = LogRetention(
+            self.partitions,
+            self.tables,
+            self.appender,
+            self.clock,
+            self.topic_config,
+            self._crash_points,
+            metrics,
+        )
+        return LogCleaner(
+            self.partitions,
+            self.tables,
+            retention,
+            self._store,
+            self.clock,
+            self.entropy,
+            self._background,
+            lambda: self._settings,
+            self.topic_config,
+            self._crash_points,
             metrics,
         )
 

@@ -42,6 +42,13 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
     ),
     _own(
+        "merge.segment.bytes",
+        Kind.LONG,
+        64 * MIB,
+        1,
+        "The size up to which small segments of a table are merged. One is written in memory.",
+    ),
+    _own(
         "roll.bytes",
         Kind.LONG,
         128 * MIB,
