@@ -113,9 +113,9 @@ class Broker:
         background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
-        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
-        die at a given moment."""
+        """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
+        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
