@@ -14,17 +14,19 @@ from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.nemesis import PROFILES, profile_of
 from tests.simulation.run import Result, run
 from tests.simulation.tidelog_system import tidelog_system
+from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tests.simulation.variants import LOG_VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
-SEEDS = range(1, 21)
-SECONDS = 30.0
+SEEDS = range(1, 25)
+SECONDS = 20.0
+BROKEN_SECONDS = 30.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def simulate(seed: int, workload: str = "") -> Result:
+def simulate(seed: int, seconds: float = SECONDS, workload: str = "") -> Result:
     """One seed against the production code."""
-    return run(seed, SECONDS, tidelog_system(seed), workload=workload)
+    return run(seed, seconds, tidelog_system(seed), workload=workload)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -51,26 +53,36 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
     assert lines == {simulate(SEEDS[0]).line() + "\n"}
 
 
-_SHOWN_BY_ZOMBIES = frozenset({"no-seal", "no-lease", "taken-is-mine"})
+_SHOWN_BY = {
+    "no-seal": "zombies",
+    "no-lease": "zombies",
+    "taken-is-mine": "zombies",
+    "stale-commits": "mixed",
+}
+"""The profile of faults under which it shows soonest, if not by crashes alone."""
 
 
 def caught_by(variant: str, workload: str, profile: str) -> int | None:
     """The first seed that notices what is broken."""
     seeds = [seed for seed in range(1, 100) if profile_of(seed) == profile][:15]
     with broken(variant):
-        return next((seed for seed in seeds if not simulate(seed, workload).valid), None)
+        runs = ((seed, simulate(seed, BROKEN_SECONDS, workload)) for seed in seeds)
+        return next((seed for seed, result in runs if not result.valid), None)
 
 
 @pytest.mark.parametrize("variant", LOG_VARIANTS)
 def test_a_broken_log_is_caught(variant: str) -> None:
-    profile = "zombies" if variant in _SHOWN_BY_ZOMBIES else "crashes"
-    assert caught_by(variant, "log", profile) is not None
+    assert caught_by(variant, "log", _SHOWN_BY.get(variant, "crashes")) is not None
 
 
 @pytest.mark.parametrize("variant", GROUP_VARIANTS)
 def test_a_broken_group_coordinator_is_caught(variant: str) -> None:
-    profile = "mixed" if variant == "stale-commits" else "crashes"
-    assert caught_by(variant, "groups", profile) is not None
+    assert caught_by(variant, "groups", _SHOWN_BY.get(variant, "crashes")) is not None
+
+
+@pytest.mark.parametrize("variant", TRANSACTION_VARIANTS)
+def test_broken_transactions_are_caught(variant: str) -> None:
+    assert caught_by(variant, "transactions", _SHOWN_BY.get(variant, "crashes")) is not None
 
 
 def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
