@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
-from tests.simulation.history import History
+from tests.simulation.history import GroupProtocol, History
 from tests.simulation.late_markers import repeated_markers
 from tests.simulation.log_client import LogClient
 from tests.simulation.logs import traced
@@ -37,6 +37,7 @@ from tidelog.client.pool import Client
 FINAL_READER = "reader"
 """The client that reads everything at the end."""
 
+_GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
 _HEALED_SECONDS = 5.0
 """How long clients go on when everything is healed."""
 _DRAIN_SECONDS_MAX = 180.0
@@ -154,6 +155,7 @@ class _Simulation:
             workload if system.kafka is not None else without_groups(workload),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
+            transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()

@@ -240,7 +240,10 @@ class Transformer(Transactor):
     async def live(self, instance: Instance, client: Client) -> None:
         actor = self._actor
         async with actor.kafka() as group_client:
-            seat = Seat(actor, group_client, TRANSFORM_GROUP, actor.settings.inputs)
+            settings = actor.settings
+            seat = Seat(
+                actor, group_client, TRANSFORM_GROUP, settings.inputs, settings.transform_protocol
+            )
             seat.wake()
             try:
                 await self._transform(instance, seat)
