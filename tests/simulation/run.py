@@ -116,8 +116,9 @@ def run(
             history.violate(f"{type(error).__name__}: {error}")
         for text in loop.unhandled:
             history.violate(f"nobody handled: {text}")
-        for text in simulation.store.violations + simulation.cluster.violations:
-            history.violate(text)
+        # What clients suffer from comes last: a report shows the first few.
+        causes = simulation.store.violations + simulation.cluster.violations
+        history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
             seed,
             workload,

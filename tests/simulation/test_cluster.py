@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,14 @@ from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tests.simulation.variants import LOG_VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
-SEEDS = range(1, 25)
+SEEDS = range(1, 13)
 SECONDS = 20.0
-BROKEN_SECONDS = 30.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def simulate(seed: int, seconds: float = SECONDS, workload: str = "") -> Result:
+def simulate(seed: int, workload: str = "") -> Result:
     """One seed against the production code."""
-    return run(seed, seconds, tidelog_system(seed), workload=workload)
+    return run(seed, SECONDS, tidelog_system(seed), workload=workload)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -54,35 +54,46 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
 
 
 _SHOWN_BY = {
-    "no-seal": "zombies",
-    "no-lease": "zombies",
-    "taken-is-mine": "zombies",
-    "stale-commits": "mixed",
+    "acknowledge-out-of-order": 5,
+    "no-seal": 10,
+    "replay-skips-slots": 5,
+    "taken-is-mine": 10,
+    "unknown-is-lost": 8,
+    "no-lease": 6,
+    "stale-commits": 7,
+    "answers-before-durable": 37,
+    "offsets-forgotten": 9,
+    "generation-restarts": 9,
+    "markers-first": 3,
+    "unstable-offsets-shown": 6,
+    "replies-before-durable": 4,
 }
-"""The profile of faults under which it shows soonest, if not by crashes alone."""
+"""The seed that shows it soonest, if not the first one. When the code changes it may be another one
+with the same profile of faults: the search goes on there."""
+_SEARCHED_MAX = 15
 
 
-def caught_by(variant: str, workload: str, profile: str) -> int | None:
+def caught_by(variant: str, workload: str) -> int | None:
     """The first seed that notices what is broken."""
-    seeds = [seed for seed in range(1, 100) if profile_of(seed) == profile][:15]
+    first = _SHOWN_BY.get(variant, 1)
+    seeds = islice(count(first, len(PROFILES)), _SEARCHED_MAX)
     with broken(variant):
-        runs = ((seed, simulate(seed, BROKEN_SECONDS, workload)) for seed in seeds)
-        return next((seed for seed, result in runs if not result.valid), None)
+        return next((seed for seed in seeds if not simulate(seed, workload).valid), None)
 
 
 @pytest.mark.parametrize("variant", LOG_VARIANTS)
 def test_a_broken_log_is_caught(variant: str) -> None:
-    assert caught_by(variant, "log", _SHOWN_BY.get(variant, "crashes")) is not None
+    assert caught_by(variant, "log") is not None
 
 
 @pytest.mark.parametrize("variant", GROUP_VARIANTS)
 def test_a_broken_group_coordinator_is_caught(variant: str) -> None:
-    assert caught_by(variant, "groups", _SHOWN_BY.get(variant, "crashes")) is not None
+    assert caught_by(variant, "groups") is not None
 
 
 @pytest.mark.parametrize("variant", TRANSACTION_VARIANTS)
 def test_broken_transactions_are_caught(variant: str) -> None:
-    assert caught_by(variant, "transactions", _SHOWN_BY.get(variant, "crashes")) is not None
+    assert caught_by(variant, "transactions") is not None
 
 
 def test_the_command_prints_what_happened_and_how_to_replay_a_violation(

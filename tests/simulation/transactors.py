@@ -225,10 +225,18 @@ async def end(instance: Instance, operation: Operation) -> bool:
     return await instance.commit(operation)
 
 
-async def stall_perhaps(actor: Actor, probability: float = _STALL_PROBABILITY) -> None:
-    """Now and then, a process that is stopped beyond its transaction's timeout."""
-    if not actor.stopping.is_set() and actor.random.random() < probability:
-        await actor.clock.sleep(actor.random.uniform(0.5, _STALL_SECONDS_MAX))
+async def stall_perhaps(
+    actor: Actor, seat: Seat | None = None, probability: float = _STALL_PROBABILITY
+) -> None:
+    """Now and then, a process that is stopped beyond its transaction's timeout, and beyond the
+    timeout of its session in a group."""
+    if actor.stopping.is_set() or actor.random.random() >= probability:
+        return
+    if seat is not None:
+        await seat.sleep()
+    await actor.clock.sleep(actor.random.uniform(0.5, _STALL_SECONDS_MAX))
+    if seat is not None:
+        seat.wake()
 
 
 class Transformer(Transactor):
@@ -305,11 +313,11 @@ class Transformer(Transactor):
         producer.begin()
         try:
             await self._write(instance, operation)
-            await stall_perhaps(actor)
+            await stall_perhaps(actor, seat)
             offsets = {Place(*one.key): one.end for one in operation.advances}
             await producer.send_offsets(seat.group, offsets, membership)
             # Others may take its partitions over while its offsets are pending.
-            await stall_perhaps(actor, 3 * _STALL_PROBABILITY)
+            await stall_perhaps(actor, seat, 3 * _STALL_PROBABILITY)
         except ProducerFenced:
             actor.history.fail(operation, "fenced")
             return False
