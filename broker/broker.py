@@ -27,19 +27,36 @@ from typing import Any, NoReturn
 from tidelog.broker.admission import Admissions
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
+from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cleaner_metrics import CleanerCollector, CleanerMetrics
+from tidelog.broker.cold_reader import ColdReader
+from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import ReadCollector, SnapshotCollector, WalCollector
+from tidelog.broker.layer_metrics import (
+    ColdReadCollector,
+    ReadCollector,
+    SnapshotCollector,
+    WalCollector,
+)
+from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_retention import LogRetention
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.roll_metrics import RollCollector, RollMetrics
+from tidelog.broker.roll_source import RollSource
+from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
+from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.broker.tables import Tables
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -61,6 +78,7 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.recovery import recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.tail_cache import TailCache
@@ -90,9 +108,12 @@ class Broker:
         metrics: BrokerMetrics,
         process: ProcessIdentity,
         is_running: Callable[[ProcessIdentity], bool | None],
+        background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`crash_points`: for tests that let the process die at a given moment."""
+        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
+        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
+        die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
@@ -100,6 +121,7 @@ class Broker:
         self._advertise = advertise
         self._store = store
         self._offload = offload
+        self._background = background or offload
         self._process = process
         self._is_running = is_running
         self._crash_points = crash_points
@@ -117,10 +139,12 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._tail = TailCache(settings.integer("tail.cache.bytes"))
-        self._read_cache = ReadCache(settings.integer("read.cache.bytes"))
-        self._reader = LogReader(store, self._tail, self._read_cache)
-        self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
-        self.offset_lookup = OffsetLookup(self._reader, offload)
+        self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
+        self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
+        self._segment_indexes = SegmentIndexes(
+            store, offload, settings.integer("segment.index.cache.bytes")
+        )
+        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -128,6 +152,11 @@ class Broker:
         self.incarnation: Incarnation
         self._lease: LeaseKeeper
         self.partitions: PartitionRegistry
+        self.tables: Tables
+        self.roller: Roller
+        self.cleaner: LogCleaner
+        self.fetcher: Fetcher
+        self.offset_lookup: OffsetLookup
         self.wal: WalWriter
         self.appender: Appender
         self.producer_ids: ProducerIds
@@ -180,6 +209,7 @@ class Broker:
             found.append("the lease could not be renewed in time; reads are not answered")
         found += [str(p.fault) for p in self.partitions.faulty]
         found += map(str, self.coordinators.faults())
+        found += map(str, self.roller.faults())
         return found
 
     # Life.
@@ -222,6 +252,7 @@ class Broker:
         finally:
             await server.abort()
             await self._reader.close()
+            await self._chunks.close()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
@@ -275,6 +306,9 @@ class Broker:
             background += [
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
+                tasks.create_task(self.tables.run()),
+                tasks.create_task(self.roller.run()),
+                tasks.create_task(self.cleaner.run()),
                 tasks.create_task(self._expire_producers()),
             ]
             await server.start()
@@ -316,6 +350,20 @@ class Broker:
         state = self.metadata.state
         epoch = self.incarnation.epoch
         self.partitions = PartitionRegistry(epoch, lambda: self.metadata.state, self._append_limits)
+        self.tables = Tables(
+            lambda: self.metadata.state,
+            self._store,
+            self.clock,
+            self.entropy,
+            self._offload,
+            self._settings.integer("log.delete.grace.ms") / 1000,
+            self._crash_points,
+        )
+        self.roller = self._new_roller()
+        cold = ColdReader(self.tables, self._chunks)
+        self.fetcher = Fetcher(self._reader, cold, self.clock, self.may_serve_reads)
+        cold_times = ColdTimes(self.tables, self._segment_indexes)
+        self.offset_lookup = OffsetLookup(cold_times, self._reader, self._offload)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
         recovered = await recover(
@@ -333,6 +381,7 @@ class Broker:
                 "a partition cannot be opened",
                 extra={"partition": str(partition), "key": fault.key, "why": fault.why},
             )
+        await self.roller.open()
         wal_settings = wal_settings_of(self._settings)
         self.wal = WalWriter(
             self._store,
@@ -345,10 +394,13 @@ class Broker:
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
+        reading = ReadCollector(self._tail, self._read_memory, self._reader.reads, self._chunks)
+        cold_reading = ColdReadCollector(self._chunks, self._segment_indexes)
         self.metrics.registry.register(reading)
+        self.metrics.registry.register(cold_reading)
         log_writer = LogWriter(self.wal, self.partitions.checkpointed)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
+        self.cleaner = self._new_cleaner()
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
@@ -377,6 +429,56 @@ class Broker:
             wal_settings.checkpoint_interval_bytes,
         )
 
+    def _new_roller(self) -> Roller:
+        metrics = RollMetrics()
+        self.metrics.registry.register(RollCollector(metrics))
+        builder = SegmentBuilder(
+            RollSource(self._store, self._tail, self._background),
+            self._store,
+            self._background,
+            self.entropy,
+            self._crash_points,
+            metrics,
+            self._settings.integer("decompressed.bytes.max"),
+            SegmentBounds(),
+        )
+        return Roller(
+            self.partitions,
+            self.tables,
+            builder,
+            self._store,
+            self.clock,
+            lambda: self._settings,
+            self.topic_config,
+            metrics,
+        )
+
+    def _new_cleaner(self) -> LogCleaner:
+        metrics = CleanerMetrics()
+        self.metrics.registry.register(CleanerCollector(metrics))
+        retention = LogRetention(
+            self.partitions,
+            self.tables,
+            self.appender,
+            self.clock,
+            self.topic_config,
+            self._crash_points,
+            metrics,
+        )
+        return LogCleaner(
+            self.partitions,
+            self.tables,
+            retention,
+            self._store,
+            self.clock,
+            self.entropy,
+            self._background,
+            lambda: self._settings,
+            self.topic_config,
+            self._crash_points,
+            metrics,
+        )
+
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
         self._tail.put(slot.key, slot.data)
@@ -386,6 +488,7 @@ class Broker:
                 continue
             hosted.log.advance(advance)
             hosted.readers.wake_all()
+            self.roller.note(hosted)
             if not hosted.told_opened:
                 hosted.told_opened = True
                 self._openings.add(advance.partition, advance.leader_epoch)
@@ -430,6 +533,8 @@ class Broker:
         if any(isinstance(record, ConfigsChanged) for record in records):
             self._renew_settings()
         self.partitions.follow(records)
+        self.tables.follow(records)
+        self.roller.partitions_changed()
         self.metrics.partitions = len(self.partitions)
 
     def _renew_settings(self) -> None:

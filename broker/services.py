@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tidelog.broker.fetcher import Fetcher
     from tidelog.broker.offset_lookup import OffsetLookup
     from tidelog.broker.partitions import PartitionRegistry
+    from tidelog.broker.roller import Roller
+    from tidelog.broker.tables import Tables
     from tidelog.coordinator.cluster.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.producer_ids import ProducerIds
     from tidelog.wal.writer import WalWriter
@@ -89,6 +91,16 @@ class DataServices(Services, Protocol):
     @property
     def partitions(self) -> PartitionRegistry:
         """The partitions that this broker leads."""
+        ...
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of topics."""
+        ...
+
+    @property
+    def roller(self) -> Roller:
+        """Takes records from the WAL into the tables."""
         ...
 
     @property

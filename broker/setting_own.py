@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
+from tidelog.broker.setting_topics import HOUR_MS
 
 
 def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
@@ -41,6 +42,45 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
     ),
     _own(
+        "merge.segment.bytes",
+        Kind.LONG,
+        64 * MIB,
+        1,
+        "The size up to which small segments of a table are merged. One is written in memory.",
+    ),
+    _own(
+        "roll.bytes",
+        Kind.LONG,
+        128 * MIB,
+        1,
+        "WAL bytes of a partition, as stored, at which they go into the table; a topic's"
+        " segment.bytes counts if it is less.",
+    ),
+    _own(
+        "roll.age.ms",
+        Kind.LONG,
+        HOUR_MS,
+        1,
+        "How long the WAL keeps a partition's decided records that are not enough for a roll by"
+        " size; a topic's segment.ms counts if it is less.",
+    ),
+    _own(
+        "roll.min.bytes",
+        Kind.LONG,
+        8 * MIB,
+        0,
+        "What is less, as stored, is not worth a file: it is carried over until there is more, or"
+        " it is older than roll.age.ms.",
+    ),
+    _own(
+        "roll.wal.max.bytes",
+        Kind.LONG,
+        4096 * MIB,
+        0,
+        "WAL bytes of all partitions that a broker leads, as stored; above it the largest go into"
+        " the table, as far as they are worth a file.",
+    ),
+    _own(
         "coordinator.snapshot.interval.records",
         Kind.INT,
         10_000,
@@ -58,10 +98,18 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "read.cache.bytes",
         Kind.LONG,
-        64 * MIB,
+        128 * MIB,
         0,
-        "Memory for what was read back from WAL objects, for readers behind the newest batches:"
-        " shared between them, and read ahead of them up to a half.",
+        "Memory for what was read back, for readers behind the newest batches: ranges of WAL"
+        " objects, and record batches made of segments. Shared between readers, and read ahead of"
+        " them up to a half.",
+    ),
+    _own(
+        "segment.index.cache.bytes",
+        Kind.LONG,
+        32 * MIB,
+        0,
+        "Memory for the footers of the segments that were read last.",
     ),
     _own(
         "decompressed.bytes.max",

@@ -25,6 +25,22 @@ class CrashPoint(Enum):
     """A coordinator's state is held and durable in the log; nothing of its snapshot is stored."""
     SNAPSHOT_WRITTEN = "snapshot written"
     """A coordinator's snapshot is stored; nobody has drawn any consequence from that."""
+    SEGMENT_READY = "segment ready"
+    """A segment lies in memory; nothing of it is stored."""
+    SEGMENT_STORED = "segment stored"
+    """A segment is stored; no table lists it."""
+    TABLE_COMMIT = "table commit"
+    """A change of a table is about to be committed."""
+    TABLE_COMMITTED = "table committed"
+    """A change of a table is durable; nobody has drawn any consequence from that."""
+    TABLE_CHECKPOINTED = "table checkpointed"
+    """A table's checkpoint is stored and pointed to; nothing that it makes needless is deleted."""
+    LOG_START_MOVED = "log start moved"
+    """A log begins later; the segments below are in the table still."""
+    SEGMENTS_REWRITTEN = "segments rewritten"
+    """What is to take the place of segments is stored; no table lists it."""
+    SEGMENTS_REPLACED = "segments replaced"
+    """Segments were removed from a table, or others took their place; nothing followed yet."""
 
 
 class CrashPoints(Protocol):

@@ -1,5 +1,5 @@
-"""What a broker holds, through Tidelog's own client: batches as they are stored, what readers
-of either isolation may see, and groups' offsets. An independent look beside foreign readers."""
+"""What a broker holds, through Tidelog's own client, beside what foreign readers say: batches as
+they are stored, what readers of either isolation may see of them, and groups' offsets."""
 
 from __future__ import annotations
 
@@ -78,10 +78,8 @@ def partition_view(
             for data in found.records:
                 batches += [header for _, header in iterate_batches(data)]
                 for header, batch in visible_batches(data, leaves_out):
-                    records += [
-                        StoredRecord(each.offset, each.value or b"")
-                        for each in decode_batch(batch, 0, header)
-                    ]
+                    found_records = decode_batch(batch, 0, header)
+                    records += [StoredRecord(r.offset, r.value or b"") for r in found_records]
                 offset = batches[-1].last_offset + 1
         return PartitionView(batches, records, end)
 

@@ -1,5 +1,5 @@
-"""A way to a broker on which an answer can be lost: a proxy that cuts a connection at the moment
-the answer to a Produce request comes: the records are durable, and their producer does not know."""
+"""A way to a broker on which an answer can be lost: a proxy that cuts a connection when the answer
+to a Produce request comes. The records are durable, and their producer does not know."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ def confluent(job: Job) -> NoReturn:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "reconnect.backoff.max.ms": 500,
-            # Else librdkafka 2.16 may wait for ever for a coordinator that was away (its issue
-            # 5511).
+            # Else librdkafka 2.16 may wait for ever for a coordinator that was away (its #5511).
             "metadata.recovery.strategy": "none",
         }
     )

@@ -17,11 +17,10 @@ from tests.unit.broker.transactional_client import (
     committed_offset,
     find,
     loaded,
+    read,
 )
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.batch import iterate_batches
-from tidelog.records.records import decode_batch
 from tidelog.storage.memory import MemoryStore
 
 OK = ErrorCode.NONE
@@ -42,29 +41,6 @@ async def serving(here: World, *, politely: bool = True) -> AsyncIterator[OneBro
     async with here.broker(politely=politely) as broker:
         await loaded(broker)
         yield broker
-
-
-async def read(broker: OneBroker, partition: int = 0, *, committed: bool = True) -> list[bytes]:
-    """What a consumer sees: of a read_committed one, as Kafka's clients leave out what is
-    aborted."""
-    offset, values, aborting = 0, [], set[int]()
-    while True:
-        answer = await broker.fetch(offset, partition, committed=committed)
-        assert answer.error_code == 0, answer
-        data = b"".join(answer.records or ())
-        if not data:
-            return values
-        aborted = sorted(
-            (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
-        )
-        for position, header in iterate_batches(data):
-            offset = header.last_offset + 1
-            while aborted and aborted[0][0] <= header.last_offset:
-                aborting.add(aborted.pop(0)[1])
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (committed and header.is_transactional and header.producer_id in aborting):
-                values += [each.value or b"" for each in decode_batch(data, position, header)]
 
 
 @both_versions
@@ -256,9 +232,9 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
     run(story)
 
 
-def test_a_producer_goes_on_whose_additions_were_lost_with_the_broker() -> None:
-    """They are answered before they are durable (H2), and a refusal of what was told to be added
-    ends producers of the first version, whose protocol has no error for it."""
+def test_what_follows_of_additions_that_were_lost_with_the_broker_is_refused() -> None:
+    """They are answered before they are durable (H2). Nothing of the transaction exists, and its
+    producer is made anew."""
 
     async def story() -> None:
         here = world()
@@ -272,13 +248,15 @@ def test_a_producer_goes_on_whose_additions_were_lost_with_the_broker() -> None:
         # What was answered and is lost looks to the successor as if it had never been.
         async with serving(here) as broker:
             producer.broker = broker
-            assert await producer.send(b"b", adds=False) is OK
-            assert await producer.commit_offset(3, adds=False) is OK
+            abortable = ErrorCode.TRANSACTION_ABORTABLE
+            assert await producer.send(b"b", adds=False) is abortable
+            assert await producer.commit_offset(3, adds=False) is abortable
+            assert await producer.abort() is ErrorCode.INVALID_TXN_STATE
+            assert await producer.init() is OK
+            assert await producer.send(b"b") is OK
             assert await producer.commit() is OK
             assert await read(broker) == [b"a", b"b"]
-            assert await committed_offset(broker) == 3
-            abortable = ErrorCode.TRANSACTION_ABORTABLE
-            assert await producer.send(b"c", adds=False) is abortable
+            assert await committed_offset(broker) == -1
 
     run(story)
 

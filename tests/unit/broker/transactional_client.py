@@ -36,7 +36,8 @@ from tidelog.protocol.schemas.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.batch import iterate_batches
+from tidelog.records.records import NewRecord, decode_batch, encode_batch
 
 R = TypeVar("R", bound=Response)
 FIRST, SECOND = 1, 2
@@ -213,3 +214,26 @@ async def committed_offset(broker: OneBroker, *, stable: bool = True) -> int:
         return -int(group.error_code)
     found = group.topics[0].partitions[0]
     return -int(found.error_code) if found.error_code else found.committed_offset
+
+
+async def read(broker: OneBroker, partition: int = 0, *, committed: bool = True) -> list[bytes]:
+    """What a consumer sees: of a read_committed one, as Kafka's clients leave out what is
+    aborted."""
+    offset, values, aborting = 0, [], set[int]()
+    while True:
+        answer = await broker.fetch(offset, partition, committed=committed)
+        assert answer.error_code == 0, answer
+        data = b"".join(answer.records or ())
+        if not data:
+            return values
+        aborted = sorted(
+            (each.first_offset, each.producer_id) for each in answer.aborted_transactions or ()
+        )
+        for position, header in iterate_batches(data):
+            offset = header.last_offset + 1
+            while aborted and aborted[0][0] <= header.last_offset:
+                aborting.add(aborted.pop(0)[1])
+            if header.is_control:
+                aborting.discard(header.producer_id)
+            elif not (committed and header.is_transactional and header.producer_id in aborting):
+                values += [each.value or b"" for each in decode_batch(data, position, header)]
