@@ -15,7 +15,7 @@ from tests.unit.client.scripted_cluster import ScriptedCluster
 from tests.unit.client.simulated import World, play
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.groups import Place
-from tidelog.client.membership import Membership
+from tidelog.client.membership_requests import Membership
 from tidelog.client.pool import Client
 from tidelog.client.transaction_errors import MustAbort, ProducerFenced, WrongCall
 from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
