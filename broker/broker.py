@@ -111,9 +111,9 @@ class Broker:
         background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
-        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
-        die at a given moment."""
+        """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
+        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
@@ -142,9 +142,9 @@ class Broker:
         self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
         self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self._segment_indexes = SegmentIndexes(
-            store, offload, settings.integer("segment.index.cache.bytes")
+            store, self._background, settings.integer("segment.index.cache.bytes")
         )
-        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
+        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog

@@ -12,6 +12,7 @@ import pytest
 
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
+from tests.unit.broker.rolled import KillAt, Killed
 from tests.unit.broker.stored_log import settle
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.broker import tables as module
@@ -19,6 +20,7 @@ from tidelog.broker.tables import NoTable, Tables
 from tidelog.coordinator.cluster.records import TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
@@ -52,7 +54,11 @@ class World:
             )
         }
 
-    def tables(self, segments_held_max: int = module.SEGMENTS_HELD_MAX) -> Tables:
+    def tables(
+        self,
+        segments_held_max: int = module.SEGMENTS_HELD_MAX,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> Tables:
         state = cast(ClusterState, SimpleNamespace(topics=self.topics))
         return Tables(
             lambda: state,
@@ -61,6 +67,7 @@ class World:
             self.entropy,
             InlineOffload(),
             GRACE_SECONDS,
+            crash_points,
             segments_held_max=segments_held_max,
         )
 
@@ -227,6 +234,19 @@ def test_a_checkpoint_is_written_when_it_is_due_and_makes_older_entries_go_after
         assert await world.keys() == left
         assert (await world.tables().open(TOPIC_ID)).segment_count == CHECKPOINT_COMMITS
         running.cancel()
+
+    tell(story)
+
+
+def test_a_death_behind_a_checkpoint_leaves_a_table_as_it_was() -> None:
+    async def story(world: World) -> None:
+        tables = world.tables(crash_points=KillAt(CrashPoint.TABLE_CHECKPOINTED))
+        await grow(tables, CHECKPOINT_COMMITS)
+        with pytest.raises(Killed):
+            await tables.run()
+        successor = world.tables()
+        assert (await successor.open(TOPIC_ID)).segment_count == CHECKPOINT_COMMITS
+        await grow(successor, 1)
 
     tell(story)
 
