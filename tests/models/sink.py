@@ -217,9 +217,9 @@ def call_steps(world: World, variant: str) -> Steps:
             if variant == OFFSET_AFTER:
                 behind = world._replace(offset=max(world.offset, call.batch))
             yield f"{number} is answered", after(behind, step=DONE)
-        if LOOKING < call.step < DONE and call.epoch < world.epoch:
-            if call.epoch not in world.ended:
-                yield f"{number} is fenced", after(world, step=FAILED)
+        is_under_way = LOOKING < call.step < DONE and call.epoch not in world.ended
+        if is_under_way and call.epoch < world.epoch:
+            yield f"{number} is fenced", after(world, step=FAILED)
 
 
 def acknowledgements(world: World, number: int, call: Call, after: object) -> Steps:
