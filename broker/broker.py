@@ -27,17 +27,26 @@ from typing import Any, NoReturn
 from tidelog.broker.admission import Admissions
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
+from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cold_reader import ColdReader
+from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import ReadCollector, SnapshotCollector, WalCollector
+from tidelog.broker.layer_metrics import (
+    ColdReadCollector,
+    ReadCollector,
+    SnapshotCollector,
+    WalCollector,
+)
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.tables import Tables
@@ -62,6 +71,7 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.recovery import recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.tail_cache import TailCache
@@ -118,10 +128,12 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._tail = TailCache(settings.integer("tail.cache.bytes"))
-        self._read_cache = ReadCache(settings.integer("read.cache.bytes"))
-        self._reader = LogReader(store, self._tail, self._read_cache)
-        self.fetcher = Fetcher(self._reader, clock, self.may_serve_reads)
-        self.offset_lookup = OffsetLookup(self._reader, offload)
+        self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
+        self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
+        self._segment_indexes = SegmentIndexes(
+            store, offload, settings.integer("segment.index.cache.bytes")
+        )
+        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -130,6 +142,8 @@ class Broker:
         self._lease: LeaseKeeper
         self.partitions: PartitionRegistry
         self.tables: Tables
+        self.fetcher: Fetcher
+        self.offset_lookup: OffsetLookup
         self.wal: WalWriter
         self.appender: Appender
         self.producer_ids: ProducerIds
@@ -224,6 +238,7 @@ class Broker:
         finally:
             await server.abort()
             await self._reader.close()
+            await self._chunks.close()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
@@ -328,6 +343,10 @@ class Broker:
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
         )
+        cold = ColdReader(self.tables, self._chunks)
+        self.fetcher = Fetcher(self._reader, cold, self.clock, self.may_serve_reads)
+        cold_times = ColdTimes(self.tables, self._segment_indexes)
+        self.offset_lookup = OffsetLookup(cold_times, self._reader, self._offload)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
         recovered = await recover(
@@ -357,8 +376,10 @@ class Broker:
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        reading = ReadCollector(self._tail, self._read_cache, self._reader.reads)
+        reading = ReadCollector(self._tail, self._read_memory, self._reader.reads, self._chunks)
+        cold_reading = ColdReadCollector(self._chunks, self._segment_indexes)
         self.metrics.registry.register(reading)
+        self.metrics.registry.register(cold_reading)
         log_writer = LogWriter(self.wal, self.partitions.checkpointed)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from tidelog.broker.coordinator_set import CoordinatorSet
 from tidelog.broker.internal_log import InternalPartition
-from tidelog.broker.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.marker_delivery import MarkerDelivery, TransactionRuntime
@@ -22,16 +21,16 @@ from tidelog.coordinator.cluster.records import Record, TopicCreated, TopicDelet
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.group.commands import Command, ForgetTopics, Reply
-from tidelog.coordinator.group.log_records import (
-    GroupRecord,
-    TransactionEnded,
-    decode_record,
-    encode_record,
-)
+from tidelog.coordinator.group.log_records import GroupRecord
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
-from tidelog.coordinator.log_codec import Codec
+from tidelog.coordinator.internal_topics import (
+    GROUP_CODEC,
+    GROUP_TOPIC,
+    TRANSACTION_CODEC,
+    TRANSACTION_TOPIC,
+)
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime, RuntimeState
 from tidelog.coordinator.snapshot_format import SnapshotOrigin, StateTable
 from tidelog.coordinator.snapshots import (
@@ -60,13 +59,6 @@ LAST_SNAPSHOT_RECORDS_MIN = 1000
 RecordT = TypeVar("RecordT")
 
 GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
-GROUP_CODEC: Codec[GroupRecord] = Codec(
-    encode_record, lambda logged: decode_record(*logged), TransactionEnded
-)
-TRANSACTION_CODEC: Codec[transaction_records.TransactionRecord] = Codec(
-    transaction_records.encode_record,
-    lambda logged: transaction_records.decode_record(logged.key, logged.value),
-)
 
 
 class Coordinators:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
+from tidelog.broker.chunk import BatchForm
+from tidelog.broker.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.fetch_session import FetchTarget
-from tidelog.broker.log_reader import Following, Loaded, LogReader, LogSlice, in_turn
+from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
+from tidelog.broker.log_slice import ColdPart, LogSlice
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.waiters import Waiter, WaitQueue
 from tidelog.clock import Clock
-from tidelog.errors import CorruptObject
+from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.object_store import StoreError
+from tidelog.records.compression import Compression
+from tidelog.records.rules import Limits
 from tidelog.wal.extents import Extent
+from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.transactions import AbortedTransaction
 
 _log = logging.getLogger(__name__)
@@ -63,21 +70,37 @@ class PartitionRead:
     """What there is, as far as the limits let it be read; what they cut off in the middle of a
     batch counts too, as in Kafka."""
     leader_epoch: int = -1
-    partition: TopicPartition | None = None
-    following: Following | None = None
+    log: PartitionLog | None = None
+    following: Following | ColdFollowing | None = None
     """What comes behind `found`, as far as the answer would have had room for it."""
+
+
+class _Loaded(NamedTuple):
+    """What was loaded for one fetch, held until its answer is put together."""
+
+    wal: Loaded
+    cold: ColdLoaded
 
 
 class Fetcher:
     """Reads many partitions for one request. `find` gives a target's partition or raises."""
 
-    def __init__(self, reader: LogReader, clock: Clock, may_serve: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        cold: ColdReader,
+        clock: Clock,
+        may_serve: Callable[[], bool],
+    ) -> None:
+        """`reader`: of what is in the WAL; `cold`: of what is in segments."""
         self._reader = reader
+        self._cold = cold
         self._clock = clock
         self._may_serve = may_serve
         self._parked: dict[Waiter, None] = {}
-        # Where sequential readers will ask next. Oldest first; what is forgotten is not read ahead.
-        self._next_offsets: dict[tuple[TopicPartition, int], None] = {}
+        # Where sequential readers will ask next, and how much they have taken so far. Oldest first;
+        # what is forgotten is not read ahead.
+        self._next_offsets: dict[tuple[TopicPartition, int], int] = {}
         self._is_closed = False
 
     def close(self) -> None:
@@ -125,7 +148,7 @@ class Fetcher:
         bytes_min: int,
         bytes_max: int,
     ) -> list[PartitionRead]:
-        loaded: Loaded = {}
+        loaded = _Loaded({}, {})
         # What is loaded is held until the answer is put together, so it is limited like the answer.
         loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
@@ -133,9 +156,28 @@ class Fetcher:
             missing = self._to_load(reads, bytes_min, loadable_bytes)
             if not missing:
                 break
-            loadable_bytes -= sum(extent.length for extent in missing)
-            loaded = {**loaded, **await self._reader.load(missing)}
+            loadable_bytes -= sum(part.length for part in missing)
+            loaded = await self._load(missing, reads, loaded)
         return reads
+
+    async def _load(
+        self,
+        missing: Sequence[Extent | ColdPart],
+        reads: Sequence[PartitionRead],
+        loaded: _Loaded,
+    ) -> _Loaded:
+        extents = [part for part in missing if isinstance(part, Extent)]
+        parts = [part for part in missing if isinstance(part, ColdPart)]
+        wal, cold = await asyncio.gather(self._reader.load(extents), self._cold.load(parts))
+        wal = dict(wal)
+        for read in reads:
+            extent = read.found.missing
+            if not isinstance(extent, Extent) or read.log is None:
+                continue
+            place = (extent.key, extent.position)
+            if is_missing(wal.get(place)) and await self._cold.replaces(read.log, extent):
+                del wal[place]
+        return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
 
     def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
         """Have read, while the answer is on its way, what those will ask for next who go through
@@ -143,37 +185,43 @@ class Fetcher:
         sequential = []
         for read in reads:
             following = read.following
-            if following is None or read.partition is None:
+            if following is None or read.log is None or not read.found.buffers:
                 continue
-            if (read.partition, read.target.fetch_offset) in self._next_offsets:
+            partition = read.log.partition
+            taken = self._next_offsets.get((partition, read.target.fetch_offset))
+            self._remember(partition, following.offset, (taken or 0) + read.found.size_bytes)
+            if taken is None:
+                continue
+            if isinstance(following, ColdFollowing):
+                self._cold.read_ahead(following, taken + read.found.size_bytes)
+            else:
                 bytes_max = min(2 * read.found.size_bytes, read.target.bytes_max)
                 sequential.append(following._replace(bytes_max=bytes_max))
-            self._remember(read.partition, following.offset)
         if sequential:
             self._reader.read_ahead(sequential, AHEAD_BYTES_MAX)
 
     def _to_load(
         self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
-    ) -> list[Extent]:
-        """What to load: the next extent where nothing was found, elsewhere while there is less than
+    ) -> list[Extent | ColdPart]:
+        """What to load: the next part where nothing was found, elsewhere while there is less than
         the client wants. So a partition whose records are not in memory is not passed over for
         others. Where that makes the client wait anyway, more comes along, in turn of partitions."""
         is_enough = sum(read.available_bytes for read in reads) >= bytes_min
-        chosen: dict[Extent, None] = {}
+        chosen: dict[Extent | ColdPart, None] = {}
         for read in reads:
-            extent = read.found.missing
-            if extent is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
+            part = read.found.missing
+            if part is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
                 continue
-            loadable_bytes -= extent.length
-            chosen[extent] = None
+            loadable_bytes -= part.length
+            chosen[part] = None
         if not chosen:
             return []
-        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(extent.length for extent in chosen))
-        objects = {extent.key for extent in chosen}
+        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(part.length for part in chosen))
+        objects = {part.key for part in chosen}
         lacking = [
             self._reader.missing(read.following)
             for read in reads
-            if read.following is not None and read.found.missing is not None
+            if isinstance(read.following, Following) and read.found.missing is not None
         ]
         for extent in in_turn(lacking):
             if extent not in chosen:
@@ -184,10 +232,10 @@ class Fetcher:
                 chosen[extent] = None
         return list(chosen)
 
-    def _remember(self, partition: TopicPartition, next_offset: int) -> None:
+    def _remember(self, partition: TopicPartition, next_offset: int, taken_bytes: int) -> None:
         if len(self._next_offsets) >= READERS_REMEMBERED_MAX:
             del self._next_offsets[next(iter(self._next_offsets))]
-        self._next_offsets[(partition, next_offset)] = None
+        self._next_offsets[(partition, next_offset)] = taken_bytes
 
     def _read_loaded(
         self,
@@ -195,9 +243,9 @@ class Fetcher:
         find: Callable[[FetchTarget], Partition],
         isolation: Isolation,
         bytes_max: int,
-        loaded: Loaded,
+        loaded: _Loaded,
     ) -> list[PartitionRead]:
-        """Read without waiting; the extents that have to be loaded first are named."""
+        """Read without waiting; the parts that have to be loaded first are named."""
         reads = []
         room = bytes_max
         serves = self._may_serve()
@@ -223,13 +271,14 @@ class Fetcher:
         isolation: Isolation,
         room: int,
         at_least_one: bool,
-        loaded: Loaded,
+        loaded: _Loaded,
     ) -> None:
         log, target = partition.log, read.target
         read.code = epoch_error(target.current_leader_epoch, log.leader_epoch)
         if read.code is not ErrorCode.NONE:
             return
         read.leader_epoch = log.leader_epoch
+        read.log = log
         if not partition.first_offset <= target.fetch_offset <= log.next_offset:
             read.code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
@@ -241,28 +290,73 @@ class Fetcher:
         if (room > 0 or at_least_one) and target.fetch_offset < upper:
             bytes_max = min(room, target.bytes_max)
             try:
-                read.found = found = self._reader.slice(
-                    log.extents,
-                    target.fetch_offset,
-                    upper,
-                    bytes_max,
-                    at_least_one=at_least_one,
-                    loaded=loaded,
+                found = self._slice(
+                    partition, target.fetch_offset, upper, bytes_max, at_least_one, loaded
                 )
-            except (CorruptObject, StoreError) as error:
+            except TidelogError as error:
                 _log.error(
                     "a fetch cannot be served",
-                    extra={"partition": str(partition), "key": error.key, "why": str(error)},
+                    extra={
+                        "partition": str(partition),
+                        "key": getattr(error, "key", None),
+                        "why": str(error),
+                    },
                 )
                 read.code = ErrorCode.KAFKA_STORAGE_ERROR
                 return
+            read.found = found
             read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
             if found.next_offset < upper:
-                room = bytes_max - found.size_bytes
-                read.partition = log.partition if found.buffers else None
-                read.following = Following(log.extents, found.next_offset, upper, room)
+                read.following = _following(partition, found, upper, bytes_max)
         if committed:
             read.aborted = log.aborted_between(target.fetch_offset, upper)
+
+    def _slice(
+        self,
+        partition: Partition,
+        offset: int,
+        upper: int,
+        bytes_max: int,
+        at_least_one: bool,
+        loaded: _Loaded,
+    ) -> LogSlice:
+        """What lies in segments, and behind it what lies in the WAL."""
+        log = partition.log
+        found = LogSlice(next_offset=offset)
+        if offset < log.table_next:
+            form = form_of(partition.limits)
+            found = self._cold.slice(
+                log, form, offset, bytes_max, at_least_one=at_least_one, loaded=loaded.cold
+            )
+            is_at_end = found.next_offset >= log.table_next and not found.is_cut
+            if not is_at_end or found.next_offset >= upper:
+                return found
+        rest = self._reader.slice(
+            log.extents,
+            found.next_offset,
+            upper,
+            bytes_max - found.size_bytes,
+            at_least_one=at_least_one and not found.buffers,
+            loaded=loaded.wal,
+            goes_on=bool(found.buffers),
+        )
+        found.add(rest)
+        return found
+
+
+def form_of(limits: Limits) -> BatchForm:
+    """How a topic's batches are served that come from segments, which know no producer's codec."""
+    return BatchForm(limits.compression or Compression.NONE, limits.compression_level)
+
+
+def _following(
+    partition: Partition, found: LogSlice, upper: int, bytes_max: int
+) -> Following | ColdFollowing:
+    """What lies behind what was found."""
+    log = partition.log
+    if found.next_offset < log.table_next:
+        return ColdFollowing(log, form_of(partition.limits), found.next_offset)
+    return Following(log.extents, found.next_offset, upper, bytes_max - found.size_bytes)
 
 
 def _queues(

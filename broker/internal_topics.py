@@ -9,9 +9,8 @@ from tidelog.broker.placement import assign_owners
 from tidelog.broker.services import Services
 from tidelog.coordinator.cluster.records import Record, TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 
-GROUP_TOPIC = "__consumer_offsets"
-TRANSACTION_TOPIC = "__transaction_state"
 _PARTITIONS = {
     GROUP_TOPIC: "offsets.topic.num.partitions",
     TRANSACTION_TOPIC: "transaction.state.log.num.partitions",

@@ -13,11 +13,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.object_reads import ObjectReads
+from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.coordinator.snapshots import SnapshotMetrics
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
 from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
-from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
 
 
@@ -116,14 +118,17 @@ class SnapshotCollector(Collector):
 class ReadCollector(Collector):
     """What consumers read: from memory, and from WAL objects."""
 
-    def __init__(self, tail: TailCache, cache: ReadCache, reads: ObjectReads) -> None:
+    def __init__(
+        self, tail: TailCache, memory: ReadMemory, reads: ObjectReads, chunks: ChunkReads
+    ) -> None:
         self._tail = tail
-        self._cache = cache
+        self._memory = memory
         self._reads = reads
+        self._chunks = chunks
 
     def collect(self) -> Iterator[Metric]:
         """The families."""
-        tail, cache, reads = self._tail, self._cache, self._reads
+        tail, memory, reads = self._tail, self._memory, self._reads
         yield GaugeMetricFamily(
             "tidelog_tail_cache_bytes",
             "Bytes of the newest WAL objects in memory.",
@@ -131,8 +136,8 @@ class ReadCollector(Collector):
         )
         yield GaugeMetricFamily(
             "tidelog_read_cache_bytes",
-            "Bytes in memory that were read back from WAL objects.",
-            value=cache.size_bytes,
+            "Bytes in memory that were read back from WAL objects and segments.",
+            value=memory.size_bytes,
         )
         yield _counter("tidelog_tail_cache_hits", "Look-ups that the tail cache served.", tail.hits)
         yield _counter(
@@ -144,12 +149,50 @@ class ReadCollector(Collector):
         yield _counter(
             "tidelog_read_ahead_bytes",
             "Bytes whose read was begun before anybody asked for them.",
-            reads.ahead_bytes_total,
+            reads.ahead_bytes_total + self._chunks.ahead_bytes_total,
         )
         yield _counter(
             "tidelog_read_ahead_wasted_bytes",
             "Bytes of them that were dropped before anybody asked for them.",
-            cache.wasted_bytes,
+            memory.wasted_bytes,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class ColdReadCollector(Collector):
+    """What consumers read of segments."""
+
+    def __init__(self, chunks: ChunkReads, indexes: SegmentIndexes) -> None:
+        self._chunks = chunks
+        self._indexes = indexes
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        chunks, indexes = self._chunks, self._indexes
+        yield GaugeMetricFamily(
+            "tidelog_segment_index_cache_bytes",
+            "Bytes in memory of segments' footers, about.",
+            value=indexes.size_bytes,
+        )
+        yield _counter(
+            "tidelog_segment_footers", "Footers of segments that were read.", indexes.opened
+        )
+        yield _counter(
+            "tidelog_cold_chunks",
+            "Row groups that were read and encoded as record batches.",
+            chunks.encoded,
+        )
+        yield _counter("tidelog_cold_chunk_bytes", "Bytes of these batches.", chunks.encoded_bytes)
+        yield _counter(
+            "tidelog_cold_chunk_hits", "Look-ups that found a row group encoded.", chunks.hits
+        )
+        yield _counter(
+            "tidelog_cold_chunks_joined",
+            "Row groups that came with a read begun for others.",
+            chunks.joined,
         )
 
     def describe(self) -> Iterable[Metric]:

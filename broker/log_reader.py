@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from tidelog.broker.log_slice import LogSlice
 from tidelog.broker.object_reads import ObjectReads, Place
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.records.batch import (
@@ -31,18 +31,6 @@ _BASE_AND_LENGTH = struct.Struct(">qi")
 _LAST_OFFSET_DELTA_POSITION = 23
 _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
-
-
-@dataclass(slots=True)
-class LogSlice:
-    """Whole batches from one partition, in offset order, up to `next_offset`. `is_cut`: the next
-    one does not fit. `missing`: what has to be loaded before the slice can go on."""
-
-    buffers: list[Buffer] = field(default_factory=list)
-    size_bytes: int = 0
-    next_offset: int = -1
-    is_cut: bool = False
-    missing: Extent | None = None
 
 
 Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
@@ -93,11 +81,14 @@ class LogReader:
         *,
         at_least_one: bool,
         loaded: Loaded,
+        goes_on: bool = False,
     ) -> LogSlice:
         """The batches from the one that holds `offset` on, below `upper`, up to `bytes_max`.
 
         The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed extent
         is neither cached nor among those just loaded the slice ends, and names it in `missing`.
+        An error in `loaded` is raised where nothing was found before it, here or, if the slice
+        `goes_on`, in what it goes on from.
         """
         found = LogSlice(next_offset=offset)
         for extent in extents.from_offset(offset):
@@ -110,7 +101,7 @@ class LogReader:
             if data is None:
                 outcome = loaded.get((extent.key, extent.position))
                 if isinstance(outcome, TidelogError):
-                    if found.buffers:
+                    if found.buffers or goes_on:
                         break
                     raise outcome
                 data = outcome
@@ -233,6 +224,11 @@ class LogReader:
         if len(self._cursors) >= self._cursors_max:
             self._cursors.pop(next(iter(self._cursors)))
         self._cursors[(extent.key, extent.position, next_offset)] = position
+
+
+def is_missing(outcome: object) -> bool:
+    """Whether this is the error of an object that is not there."""
+    return isinstance(outcome, CorruptObject) and isinstance(outcome.__cause__, ObjectNotFound)
 
 
 def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:

@@ -8,10 +8,10 @@ the read cache, for the readers of other partitions of the same object.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from tidelog.broker.read_gate import ReadGate
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoredObject, StoreError
 from tidelog.wal.extents import Extent
 from tidelog.wal.read_cache import ReadCache, StoredRange
@@ -26,51 +26,6 @@ AHEAD_WAITING_MAX = 256
 
 Place: TypeAlias = tuple[str, int]
 """An extent's object and its position there."""
-
-
-class _Gate:
-    """Admits reads in their order, within a number and a sum of bytes; one is always admitted."""
-
-    def __init__(self, count_max: int, bytes_max: int) -> None:
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._count = 0
-        self._bytes = 0
-        self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
-
-    async def enter(self, size: int) -> None:
-        """Wait for one's turn. Every entry is followed by `leave`."""
-        if not self._queue and self._fits(size):
-            self._count += 1
-            self._bytes += size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((turn, size))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():
-                self.leave(size)
-            raise
-
-    def leave(self, size: int) -> None:
-        """Make room for those who wait."""
-        self._count -= 1
-        self._bytes -= size
-        while self._queue:
-            turn, waiting = self._queue[0]
-            if not turn.cancelled():
-                if not self._fits(waiting):
-                    return
-                self._count += 1
-                self._bytes += waiting
-                turn.set_result(None)
-            self._queue.popleft()
-
-    def _fits(self, size: int) -> bool:
-        return self._count == 0 or (
-            self._count < self._count_max and self._bytes + size <= self._bytes_max
-        )
 
 
 class _Flight:
@@ -111,8 +66,8 @@ class ObjectReads:
         self._store = store
         self._cache = cache
         self._demand = Demand()
-        self._gate = _Gate(READS_AT_ONCE_MAX, READ_BYTES_AT_ONCE_MAX)
-        self._ahead_gate = _Gate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
+        self._gate = ReadGate(READS_AT_ONCE_MAX, READ_BYTES_AT_ONCE_MAX)
+        self._ahead_gate = ReadGate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
         self._tasks: dict[asyncio.Task[StoredRange | StoreError], None] = {}
         self._flights: dict[str, list[_Flight]] = {}
         """Those that may be joined, by object."""
@@ -172,16 +127,17 @@ class ObjectReads:
     def read_ahead(self, extents: Iterable[Extent]) -> None:
         """Begin to read extents that will be wanted soon and are not cached, as far as half of the
         read cache can hold what nobody has asked for yet. Who asks for them meets the errors."""
-        if self._is_closed or not self._cache.bytes_max:
+        if self._is_closed or not self._cache.memory.bytes_max:
             return
+        memory = self._cache.memory
         wanted = [extent for extent in extents if self._flight_with(extent) is None]
         for extent in wanted:
             self._demand.want(extent)
         for key, group in _by_object(wanted).items():
             for planned in self._plan(key, group):
                 size = planned.end - planned.start
-                unused_bytes = self._cache.ahead_bytes + self._ahead_bytes
-                if unused_bytes + size > self._cache.bytes_max // 2:
+                unused_bytes = memory.ahead_bytes + self._ahead_bytes
+                if unused_bytes + size > memory.bytes_max // 2:
                     return
                 if self._ahead >= AHEAD_WAITING_MAX:
                     return
@@ -191,7 +147,7 @@ class ObjectReads:
     def _plan(self, key: str, extents: Sequence[Extent]) -> list[PlannedRead]:
         held = self._cache.bounds(key)
         held += [(each.planned.start, each.planned.end) for each in self._flights.get(key, ())]
-        return plan_reads(key, extents, self._demand, held, self._cache.bytes_max // 4)
+        return plan_reads(key, extents, self._demand, held, self._cache.memory.bytes_max // 4)
 
     def _flight_with(self, extent: Extent) -> _Flight | None:
         for flight in self._flights.get(extent.key, ()):
@@ -214,7 +170,9 @@ class ObjectReads:
         flight.task.add_done_callback(lambda _: self._landed(flight, is_ahead=is_ahead))
         return flight
 
-    async def _fly(self, flight: _Flight, gate: _Gate, *, kept: bool) -> StoredRange | StoreError:
+    async def _fly(
+        self, flight: _Flight, gate: ReadGate, *, kept: bool
+    ) -> StoredRange | StoreError:
         key, start, end = flight.planned
         await gate.enter(end - start)
         try:

@@ -58,10 +58,18 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "read.cache.bytes",
         Kind.LONG,
-        64 * MIB,
+        128 * MIB,
         0,
-        "Memory for what was read back from WAL objects, for readers behind the newest batches:"
-        " shared between them, and read ahead of them up to a half.",
+        "Memory for what was read back, for readers behind the newest batches: ranges of WAL"
+        " objects, and record batches made of segments. Shared between readers, and read ahead of"
+        " them up to a half.",
+    ),
+    _own(
+        "segment.index.cache.bytes",
+        Kind.LONG,
+        32 * MIB,
+        0,
+        "Memory for the footers of the segments that were read last.",
     ),
     _own(
         "decompressed.bytes.max",

@@ -47,7 +47,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         scope=Scope.BOTH,
         dynamic=True,
         synonyms=(Synonym("compression.type"),),
-        doc="The codec that batches are stored in; producer keeps what the producer chose.",
+        doc="The codec that batches are stored in, and served in from segments, which keep no "
+        "batches; producer keeps what the producer chose, and what comes from segments is not "
+        "compressed.",
     ),
     Setting(
         name="compression.gzip.level",

@@ -33,6 +33,7 @@ from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
+    Buffer,
     IfAbsent,
     ObjectNotFound,
     ObjectStore,
@@ -199,11 +200,9 @@ class StateSnapshots(Generic[RecordT]):
         if found is None:
             return None
         key, stored = found
-        table, origin = self._table, self._origin
-        decoder = await self._offload.run(SnapshotDecoder, table, origin, key, stored.data)
-        while await self._offload.run(_apply_step, decoder, apply):
-            pass
-        restored = Restored(key, decoder.position.next_offset, decoder.rows)
+        restored = await apply_snapshot(
+            self._offload, self._table, self._origin, key, stored.data, apply
+        )
         self.schedule.taken(restored.next_offset, restored.rows)
         return restored
 
@@ -253,12 +252,10 @@ class StateSnapshots(Generic[RecordT]):
     async def _newest(self) -> tuple[str, StoredObject] | None:
         missing = None
         for _ in range(_ATTEMPTS_MAX):
-            key = None
-            async for meta in self._store.list(self._origin.prefix):
-                if self._origin.offset_in(meta.key) is not None:
-                    key = meta.key
-            if key is None:
+            newest = await newest_snapshot(self._store, self._origin)
+            if newest is None:
                 return None
+            key = self._origin.key(newest)
             if key == missing:
                 # A snapshot is deleted only when a newer one has been there for long.
                 raise CorruptObject(key, "it is listed but cannot be read")
@@ -267,6 +264,31 @@ class StateSnapshots(Generic[RecordT]):
             except ObjectNotFound:
                 missing = key
         raise CorruptObject(self._origin.prefix, "snapshots vanish faster than they can be read")
+
+
+async def newest_snapshot(store: ObjectStore, origin: SnapshotOrigin) -> int | None:
+    """The offset of the newest snapshot that is listed; None where there is none."""
+    newest = None
+    async for meta in store.list(origin.prefix):
+        offset = origin.offset_in(meta.key)
+        newest = newest if offset is None else offset
+    return newest
+
+
+async def apply_snapshot(
+    offload: Offload,
+    table: StateTable[RecordT],
+    origin: SnapshotOrigin,
+    key: str,
+    data: Buffer,
+    apply: Callable[[RecordT], None],
+) -> Restored:
+    """Have the records of a snapshot applied, in a worker thread. Raises CorruptObject and
+    UnsupportedFormat."""
+    decoder = await offload.run(SnapshotDecoder, table, origin, key, data)
+    while await offload.run(_apply_step, decoder, apply):
+        pass
+    return Restored(key, decoder.position.next_offset, decoder.rows)
 
 
 def _apply_step(decoder: SnapshotDecoder[RecordT], apply: Callable[[RecordT], None]) -> bool:

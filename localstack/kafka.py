@@ -25,17 +25,16 @@ _POM = """\
   <artifactId>kafka-peer</artifactId>
   <version>1</version>
   <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{version}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-      <version>{version}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-streams</artifactId>
-      <version>{version}</version></dependency>
+{dependencies}
     <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
       <version>1.7.36</version></dependency>
   </dependencies>
 </project>
 """
+_DEPENDENCY = """\
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>
+      <version>{version}</version></dependency>"""
+_ALL = ("kafka_2.13", "kafka-tools", "kafka-streams")
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -59,7 +58,16 @@ class KafkaNotAvailable(TidelogError):
 
 def kafka_jars(cache: Path) -> Path:
     """The folder of Kafka's jars (server, tools, clients, Streams), downloaded once by Maven."""
-    lib = cache / f"kafka-{KAFKA_VERSION}" / "lib"
+    return _jars(cache / f"kafka-{KAFKA_VERSION}", _ALL, KAFKA_VERSION)
+
+
+def client_jars(cache: Path, version: str) -> Path:
+    """The folder of the jars of another version's Java client, likewise."""
+    return _jars(cache / f"kafka-clients-{version}", ("kafka-clients",), version)
+
+
+def _jars(folder: Path, artifacts: Sequence[str], version: str) -> Path:
+    lib = folder / "lib"
     if (lib / "complete").exists():
         return lib
     for tool in ("java", "mvn"):
@@ -67,16 +75,15 @@ def kafka_jars(cache: Path) -> Path:
             raise KafkaNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
     shutil.rmtree(lib, ignore_errors=True)
     lib.mkdir(parents=True)
-    pom = lib.parent / "pom.xml"
-    pom.write_text(_POM.format(version=KAFKA_VERSION))
+    pom = folder / "pom.xml"
+    wanted = [_DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts]
+    pom.write_text(_POM.format(dependencies="\n".join(wanted)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     done = subprocess.run(
         [*command, f"-DoutputDirectory={lib}"], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise KafkaNotAvailable(
-            f"Maven could not fetch Kafka {KAFKA_VERSION}:\n{done.stdout[-2000:]}"
-        )
+        raise KafkaNotAvailable(f"Maven could not fetch Kafka {version}:\n{done.stdout[-2000:]}")
     (lib / "complete").touch()
     return lib
 

@@ -25,6 +25,8 @@ from tidelog.storage.segment import METADATA_KEY, SegmentIdentity, read_identity
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """What a consumer is sent. They come first in a row group, so they are one range."""
 TIME_COLUMNS: Final = ("offset", "timestamp")
+UNDATED: Final = -1
+"""What stands for no timestamp in Kafka."""
 _NO_TIMESTAMP = -(2**63)
 _FIELDS = {field.name: field for field in ROW_SCHEMA}
 
@@ -59,14 +61,30 @@ class SegmentIndex:
         group = int(np.searchsorted(self._last_offsets, offset, "left"))
         return group if group < self.groups else None
 
-    def group_since(self, timestamp_ms: int) -> int | None:
-        """The first row group with a row of that time or a later one."""
-        late = np.flatnonzero(self._timestamp_max >= timestamp_ms * MICROSECONDS_PER_MILLISECOND)
-        return int(late[0]) if len(late) else None
+    def group_of(self, offset: int) -> int:
+        """The last row group that begins at or below an offset; the first where none does."""
+        return max(0, int(np.searchsorted(self._first_offsets, offset, "right")) - 1)
+
+    def groups_since(self, timestamp_ms: int, offset: int = 0) -> Sequence[int]:
+        """The row groups with a row of that time or a later one that may be at or above an offset,
+        ascending."""
+        late = self._timestamp_max >= timestamp_ms * MICROSECONDS_PER_MILLISECOND
+        groups: list[int] = np.flatnonzero(late & (self._last_offsets >= offset)).tolist()
+        return groups
+
+    def timestamp_max_of(self, group: int) -> int:
+        """The latest timestamp (ms) of a row group's rows; -1 where none has any."""
+        latest = int(self._timestamp_max[group])
+        return UNDATED if latest == _NO_TIMESTAMP else latest // MICROSECONDS_PER_MILLISECOND
 
     def offsets_of(self, group: int) -> tuple[int, int]:
         """The first and the last row's offset."""
         return int(self._first_offsets[group]), int(self._last_offsets[group])
+
+    def plain_bytes_of(self, group: int) -> int:
+        """A row group's bytes before compression: about what its rows are as batches."""
+        with _corruption(self.key, "its footer does not say how large its row groups are"):
+            return int(self._metadata.row_group(group).total_byte_size)
 
     def byte_range(
         self, first: int, last: int, columns: Sequence[str] = RECORD_COLUMNS
@@ -132,7 +150,7 @@ class SegmentIndex:
         self._last_offsets = np.array([stat.max_raw for stat in stats], np.int64)
         self._rows = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
         self._timestamp_max: Integers = np.array(
-            [self._timestamp_max_of(group) for group in groups], np.int64
+            [self._latest_of(group) for group in groups], np.int64
         )
         identity = self.identity
         bounds = np.stack([self._first_offsets, self._last_offsets], 1).ravel()
@@ -146,7 +164,7 @@ class SegmentIndex:
                 f" {identity.base_offset} to {identity.last_offset} that it says it covers",
             )
 
-    def _timestamp_max_of(self, group: int) -> int:
+    def _latest_of(self, group: int) -> int:
         stats = self._metadata.row_group(group).column(self._columns["timestamp"][0]).statistics
         return int(stats.max_raw) if stats.has_min_max else _NO_TIMESTAMP
 
@@ -165,15 +183,32 @@ class SegmentIndex:
             raise CorruptObject(self.key, f"the rows of row group {group} are not as it says")
 
 
-def first_row_since(rows: pa.RecordBatch, timestamp_ms: int) -> tuple[int, int] | None:
-    """Offset and timestamp (ms) of the first row of that time or a later one."""
+def first_row_since(
+    rows: pa.RecordBatch, timestamp_ms: int, offset: int = 0
+) -> tuple[int, int] | None:
+    """Offset and timestamp (ms) of the first row at or above an offset that is of that time or a
+    later one."""
     stamps = integers_of(rows.column("timestamp"), _NO_TIMESTAMP)
-    late = np.flatnonzero(stamps >= timestamp_ms * MICROSECONDS_PER_MILLISECOND)
-    if not len(late):
+    offsets = integers_of(rows.column("offset"))
+    late = stamps >= timestamp_ms * MICROSECONDS_PER_MILLISECOND
+    found = np.flatnonzero(late & (offsets >= offset))
+    if not len(found):
         return None
-    row = int(late[0])
-    offset = int(integers_of(rows.column("offset"))[row])
-    return offset, int(stamps[row]) // MICROSECONDS_PER_MILLISECOND
+    row = int(found[0])
+    return int(offsets[row]), int(stamps[row]) // MICROSECONDS_PER_MILLISECOND
+
+
+def latest_row(rows: pa.RecordBatch, offset: int) -> tuple[int, int] | None:
+    """Offset and timestamp (ms) of the first of the latest rows at or above an offset; rows without
+    a timestamp have -1, as in Kafka."""
+    offsets = integers_of(rows.column("offset"))
+    first = int(np.searchsorted(offsets, offset, "left"))
+    undated = UNDATED * MICROSECONDS_PER_MILLISECOND
+    stamps = integers_of(rows.column("timestamp"), undated)[first:]
+    if not len(stamps):
+        return None
+    row = int(stamps.argmax())
+    return int(offsets[first + row]), int(stamps[row]) // MICROSECONDS_PER_MILLISECOND
 
 
 @contextmanager

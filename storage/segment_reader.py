@@ -11,7 +11,7 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.row_arrays import integers_of
-from tidelog.storage.object_store import ByteRange, ObjectStore, Suffix
+from tidelog.storage.object_store import Buffer, ObjectStore, Suffix
 from tidelog.storage.parquet_seal import tail_bytes
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_index import (
@@ -19,6 +19,7 @@ from tidelog.storage.segment_index import (
     TIME_COLUMNS,
     SegmentIndex,
     first_row_since,
+    latest_row,
 )
 
 TAIL_BYTES_GUESS = 64 * 1024
@@ -104,26 +105,60 @@ class SegmentReader:
         cut = int(np.searchsorted(offsets, offset, "left"))
         return [batches[0].slice(cut), *batches[1:]]
 
-    async def first_since(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first row of that time or a later one: one range read of
-        two columns. None, without a read, where there is no such row."""
-        group = self.index.group_since(timestamp_ms)
-        if group is None:
-            return None
-        (rows,) = await self._decode(group, group, TIME_COLUMNS)
-        found = first_row_since(rows, timestamp_ms)
-        if found is None:
-            raise CorruptObject(self.index.key, "its timestamps are not what its statistics say")
-        return found
+    async def first_since(self, timestamp_ms: int, offset: int = 0) -> tuple[int, int] | None:
+        """Offset and timestamp (ms) of the first row at or above an offset that is of that time or
+        a later one: a range read of two columns for each row group that may have it; without
+        deleted records there is one at most."""
+        for group in self.index.groups_since(timestamp_ms, offset):
+            (rows,) = await self._decode(group, group, TIME_COLUMNS)
+            found = first_row_since(rows, timestamp_ms, offset)
+            if found is not None:
+                return found
+            if self.index.offsets_of(group)[0] >= offset:
+                why = "its timestamps are not what its statistics say"
+                raise CorruptObject(self.index.key, why)
+        return None
+
+    async def latest(self, offset: int = 0) -> tuple[int, int] | None:
+        """Offset and timestamp (ms) of the first of the latest rows at or above an offset."""
+        best: tuple[int, int] | None = None
+        for group in self._groups_by_time(offset):
+            latest = self.index.timestamp_max_of(group)
+            if best is not None and latest < best[1]:
+                break
+            (rows,) = await self._decode(group, group, TIME_COLUMNS)
+            found = latest_row(rows, offset)
+            if found is not None and (best is None or (-found[1], found[0]) < (-best[1], best[0])):
+                best = found
+        return best
+
+    def _groups_by_time(self, offset: int) -> list[int]:
+        """The row groups that reach an offset, the latest first, of equals in their order."""
+        index = self.index
+        first = index.group_at(offset)
+        groups = range(index.groups if first is None else first, index.groups)
+        return sorted(groups, key=lambda group: -index.timestamp_max_of(group))
 
     async def _decode(self, first: int, last: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        wanted: ByteRange = self.index.byte_range(first, last, columns)
-        stored = await self._store.get(self.index.key, wanted)
-        if len(stored.data) != wanted.length or stored.size != self.index.size_bytes:
-            raise CorruptObject(
-                self.index.key,
-                f"{len(stored.data)} bytes came of {wanted.length} from {wanted.start} on",
-            )
-        return await self._offload.run(
-            self.index.decode, first, last, wanted.start, stored.data, columns
+        start, data = await read_groups(self._store, self.index, first, last, columns)
+        return await self._offload.run(self.index.decode, first, last, start, data, columns)
+
+
+async def read_groups(
+    store: ObjectStore,
+    index: SegmentIndex,
+    first: int,
+    last: int,
+    columns: Sequence[str] = RECORD_COLUMNS,
+) -> tuple[int, Buffer]:
+    """One range with these columns of the row groups from first to last, inclusive: where it
+    begins, and its bytes. They are not checked yet. CorruptObject, StoreError."""
+    wanted = index.byte_range(first, last, columns)
+    stored = await store.get(index.key, wanted)
+    if len(stored.data) != wanted.length or stored.size != index.size_bytes:
+        raise CorruptObject(
+            index.key,
+            f"{len(stored.data)} bytes came of {wanted.length} from {wanted.start} on; it has"
+            f" {stored.size} in all, {index.size_bytes} when its footer was read",
         )
+    return wanted.start, stored.data

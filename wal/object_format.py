@@ -13,6 +13,7 @@ newer format raises UnsupportedFormat, so an old broker never takes new objects 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from enum import Enum
 from struct import Struct
@@ -24,7 +25,15 @@ from awscrt.checksums import crc32c
 from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    Slot,
+    TopicPartition,
+    WalPosition,
+)
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.columns import ColumnReader, columns_bytes, strings_bytes, table_bytes
@@ -42,6 +51,7 @@ OWN_OBJECT = 0
 
 FOOTER_MAGIC = b"TIDEFOOT"
 
+_KEY = re.compile(rf"wal/(\d{{1,10}})-(\d{{1,19}})/(\d{{{NUMBER_DIGITS}}}){re.escape(WAL_SUFFIX)}")
 _HEADER = Struct("<8sIiqqq16sII")
 _HEADER_CRC_POSITION = HEADER_BYTES - 4
 _FOOTER = Struct("<QQQII")
@@ -106,6 +116,16 @@ def wal_prefix(incarnation: Incarnation) -> str:
 def wal_key(incarnation: Incarnation, slot: Slot) -> str:
     """The key of one slot."""
     return f"{wal_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}{WAL_SUFFIX}"
+
+
+def wal_position(key: str) -> WalPosition | None:
+    """Whose slot a key is; None for a key that no slot has."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    broker_id, epoch, slot = map(int, match.groups())
+    position = WalPosition(Incarnation(BrokerId(broker_id), Epoch(epoch)), Slot(slot))
+    return position if wal_key(*position) == key else None
 
 
 def encode_header(header: ObjectHeader) -> bytes:

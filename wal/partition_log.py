@@ -30,7 +30,7 @@ from tidelog.records.batch import (
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
 from tidelog.wal.extents import Advance, Extent, Extents
 from tidelog.wal.image import PartitionImage
-from tidelog.wal.leader_epochs import LeaderEpochs
+from tidelog.wal.leader_epochs import EpochStart, LeaderEpochs
 from tidelog.wal.producer_state import (
     NO_OFFSET,
     AppendRefused,
@@ -151,6 +151,11 @@ class PartitionLog:
     def extents(self) -> Extents:
         """Where the durable offsets from the table's end on lie; not to be changed."""
         return self._extents
+
+    @property
+    def leader_epochs(self) -> tuple[EpochStart, ...]:
+        """Which leader epoch wrote which offsets, from the log's start on."""
+        return self._epochs.starts
 
     @property
     def producers(self) -> Iterator[ProducerState]:

@@ -1,11 +1,12 @@
-"""Ranges of WAL objects that were read back from the store, within a byte budget."""
+"""Ranges of WAL objects that were read back from the store, within the memory for that."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
+from functools import partial
 
 from tidelog.storage.object_store import Buffer
+from tidelog.wal.read_memory import ReadMemory
 
 
 class StoredRange:
@@ -38,47 +39,38 @@ class StoredRange:
 
 
 class ReadCache:
-    """The range that was longest unused goes first. Views that were handed out stay valid.
+    """Ranges by object and place. Views that were handed out stay valid when they go.
 
     No range of an object lies within another one, so ranges in order of their starts are also in
     order of their ends.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self._ranges: OrderedDict[tuple[str, int], StoredRange] = OrderedDict()
+    def __init__(self, memory: ReadMemory) -> None:
+        self.memory = memory
+        """Shared with the cache of what was read from segments."""
+        self._ranges: dict[tuple[str, int], StoredRange] = {}
         self._starts: dict[str, list[int]] = {}
-        self.size_bytes = 0
-        self.ahead_bytes = 0
-        """Of ranges that were read ahead and that nobody has asked for yet."""
-        self.wasted_bytes = 0
-        """Of ranges that were read ahead and dropped before anybody asked for them."""
 
     def put(self, added: StoredRange) -> None:
         """Keep a range. One that is larger than the whole budget, or held already, is not kept."""
-        if len(added) > self.bytes_max or self._find(added.key, added.start, added.end):
+        key, start = added.key, added.start
+        if not self.memory.fits(len(added)) or self._find(key, start, added.end):
             return
-        starts = self._starts.setdefault(added.key, [])
-        for start in starts[bisect_left(starts, added.start) :]:
-            if self._ranges[(added.key, start)].end > added.end:
+        starts = self._starts.setdefault(key, [])
+        for within in starts[bisect_left(starts, start) :]:
+            if self._ranges[(key, within)].end > added.end:
                 break
-            self._drop(added.key, start)
-        insort(self._starts.setdefault(added.key, []), added.start)
-        self._ranges[(added.key, added.start)] = added
-        self.size_bytes += len(added)
-        if added.is_ahead:
-            self.ahead_bytes += len(added)
-        while self.size_bytes > self.bytes_max:
-            self._drop(*next(iter(self._ranges)))
+            self.memory.remove(self._ranges[(key, within)])
+            self._forget(key, within)
+        insort(self._starts.setdefault(key, []), start)
+        self._ranges[(key, start)] = added
+        self.memory.add(added, partial(self._forget, key, start))
 
     def get(self, key: str, position: int, length: int) -> StoredRange | None:
         """The range that holds these bytes of an object; from now on somebody has used it."""
         found = self._find(key, position, position + length)
         if found is not None:
-            self._ranges.move_to_end((key, found.start))
-            if found.is_ahead:
-                found.is_ahead = False
-                self.ahead_bytes -= len(found)
+            self.memory.use(found)
         return found
 
     def covers(self, key: str, position: int, length: int) -> bool:
@@ -99,12 +91,8 @@ class ReadCache:
         found = self._ranges[(key, starts[index])]
         return found if found.end >= end else None
 
-    def _drop(self, key: str, start: int) -> None:
-        dropped = self._ranges.pop((key, start))
-        self.size_bytes -= len(dropped)
-        if dropped.is_ahead:
-            self.ahead_bytes -= len(dropped)
-            self.wasted_bytes += len(dropped)
+    def _forget(self, key: str, start: int) -> None:
+        del self._ranges[(key, start)]
         starts = self._starts[key]
         starts.remove(start)
         if not starts:

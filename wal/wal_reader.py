@@ -106,6 +106,21 @@ def _check_chain(slots: Sequence[SlotIndex | CorruptObject]) -> list[SlotIndex |
     return checked
 
 
+async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotIndex | ObjectHeader:
+    """What is in a slot, from the end of its object; a seal's header for a seal.
+
+    Raises ObjectNotFound and other StoreErrors, CorruptObject and UnsupportedFormat.
+    """
+    stored = await store.get(key, Suffix(TAIL_READ_BYTES))
+    tail, size = stored.data, stored.size
+    needed = tail_bytes(key, tail, size)
+    if needed <= len(tail):
+        return decode_tail(key, tail, size)
+    rest = ByteRange(size - needed, needed - len(tail))
+    tail = b"".join(((await store.get(key, rest)).data, tail))
+    return await offload.run(decode_tail, key, tail, size)
+
+
 class WalReader:
     """Reads WALs; the limit on reads at once is shared by all."""
 
@@ -192,15 +207,7 @@ class WalReader:
     async def _read_slot(self, incarnation: Incarnation, slot: Slot) -> _Found:
         key = wal_key(incarnation, slot)
         try:
-            stored = await self._store.get(key, Suffix(TAIL_READ_BYTES))
-            tail, size = stored.data, stored.size
-            needed = tail_bytes(key, tail, size)
-            if needed > len(tail):
-                rest = ByteRange(size - needed, needed - len(tail))
-                tail = b"".join(((await self._store.get(key, rest)).data, tail))
-                found = await self._offload.run(decode_tail, key, tail, size)
-            else:
-                found = decode_tail(key, tail, size)
+            found = await read_index(self._store, self._offload, key)
         except ObjectNotFound:
             return MissingObject(key, "it is missing")
         except CorruptObject as error:

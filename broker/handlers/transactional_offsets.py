@@ -10,7 +10,6 @@ from __future__ import annotations
 from tidelog.broker.admission import Admission, Wanted
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
-from tidelog.broker.internal_topics import GROUP_TOPIC
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.decision import BatchProducer
@@ -20,6 +19,7 @@ from tidelog.coordinator.group.commands import (
     PartitionErrors,
 )
 from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tidelog.coordinator.decision import Token
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
@@ -19,9 +17,6 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EPOCH_MAX, Transaction
 from tidelog.protocol.error_codes import ErrorCode
-
-WITHOUT_OWN_EPOCHS: Final = 0
-"""The `transaction.version` of producers that have partitions verified."""
 
 
 def identity_error(
@@ -77,33 +72,19 @@ def add_partitions(
 
 
 def verify_partitions(
-    asked: VerifyPartitions,
-    before: Transaction | None,
-    settings: TransactionSettings,
-    token: Token,
-    turn: TransactionTurn,
-    *,
-    may_have_lost: bool,
+    asked: VerifyPartitions, transaction: Transaction | None, token: Token, turn: TransactionTurn
 ) -> None:
-    """Say which of them are enlisted. Where additions may have been lost with the coordinator
-    before, those that are missing are enlisted now."""
-    error = identity_error(asked.transactional_id, before, asked.identity)
-    if error is not ErrorCode.NONE or before is None:
+    """Say which of them are enlisted."""
+    error = identity_error(asked.transactional_id, transaction, asked.identity)
+    if error is not ErrorCode.NONE or transaction is None:
         turn.reply(token, VerifyReply(error))
-        return
-    if before.state.is_prepared:
+    elif transaction.state.is_prepared:
         turn.reply(token, VerifyReply(ErrorCode.CONCURRENT_TRANSACTIONS))
-        return
-    # Nothing is enlisted in any state but Ongoing.
-    missing = asked.partitions - before.partitions
-    after = before
-    if missing and may_have_lost:
-        restored = before.enlisting(missing, WITHOUT_OWN_EPOCHS, turn.now.time_ms)
-        if len(restored.partitions) <= settings.partitions_max:
-            after, missing = restored, frozenset()
-            turn.store(asked.transactional_id, after)
-    reply = VerifyReply(ErrorCode.NONE, after.ordinal, missing)
-    _release(Release.DURABLE if missing else asked.release, token, reply, turn)
+    else:
+        # Nothing is enlisted in any state but Ongoing.
+        missing = asked.partitions - transaction.partitions
+        reply = VerifyReply(ErrorCode.NONE, transaction.ordinal, missing)
+        _release(Release.DURABLE if missing else asked.release, token, reply, turn)
 
 
 def _release(release: Release, token: Token, reply: Reply, turn: TransactionTurn) -> None:

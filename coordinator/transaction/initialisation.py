@@ -12,6 +12,7 @@ from tidelog.coordinator.transaction.decision import TransactionTurn
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import (
+    EPOCH_MAX,
     NO_EPOCH,
     NO_ID,
     Transaction,
@@ -38,7 +39,7 @@ def init_producer(
         _create(asked, token, turn)
     elif before.state is TransactionState.ONGOING:
         _fence(asked, before, coordinator_epoch, token, turn)
-    elif before.is_exhausted:
+    elif before.is_exhausted and _goes_on(asked, before):
         _rotate(asked, before, token, turn)
     else:
         _bump(asked, before, token, turn)
@@ -91,12 +92,21 @@ def _fence(
     turn.reply(token, IdentityReply(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
+def _goes_on(asked: InitProducer, before: Transaction) -> bool:
+    """Whether the producer asks for what comes after a used-up epoch: a successor, or the producer
+    that has it. Any other one was fenced, or repeats the request that brought that epoch."""
+    expected = asked.identity.epoch
+    if expected in (NO_EPOCH, before.producer_epoch):
+        return True
+    # Its own fence took the epoch that nobody is given.
+    return before.producer_epoch == EPOCH_MAX and expected == before.last_epoch
+
+
 def _rotate(asked: InitProducer, before: Transaction, token: Token, turn: TransactionTurn) -> None:
     if asked.fresh_id is None:
         turn.reply_when_appended(token, FreshIdNeeded())
         return
-    is_successor = asked.identity.epoch == NO_EPOCH
-    last_epoch = NO_EPOCH if is_successor else before.producer_epoch
+    last_epoch = asked.identity.epoch
     after = before.rotated(asked.fresh_id, last_epoch, asked.timeout_ms, turn.now.time_ms)
     _take_over(asked, after, token, turn)
 

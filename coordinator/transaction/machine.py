@@ -68,9 +68,6 @@ class TransactionMachine:
         self._ongoing: dict[str, None] = {}
         self._awaited: dict[str, set[EnlistedPartition]] = {}
         """Of decided transactions: the partitions that have no marker yet, as far as is known."""
-        self._inherited: set[str] = set()
-        """The ids whose producer may have been told of additions that were lost with the
-        coordinator before: those that it left, until their next outcome or producer."""
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
@@ -91,11 +88,8 @@ class TransactionMachine:
                     self._ongoing[transactional_id] = None
                 elif transaction.state.is_prepared:
                     self._awaited[transactional_id] = set(transaction.partitions)
-                if transaction.state.is_prepared or transaction.state is TransactionState.EMPTY:
-                    self._inherited.discard(transactional_id)
             case TransactionRemoved():
                 self._transactions.pop(transactional_id, None)
-                self._inherited.discard(transactional_id)
 
     def capture(self) -> Iterator[TransactionRecord]:
         """The records that make the same of a new machine, as of now."""
@@ -108,7 +102,6 @@ class TransactionMachine:
         """Everything stored was applied. The markers of decided transactions are asked for again:
         who has which is not stored, and a marker more does no harm."""
         turn = TransactionTurn(now)
-        self._inherited.update(self._transactions)
         for transactional_id in self._awaited:
             transaction = self._transactions[transactional_id]
             if transaction.partitions:
@@ -136,9 +129,7 @@ class TransactionMachine:
             case AddPartitions(transactional_id=key):
                 add_partitions(command, self._transactions.get(key), settings, token, turn)
             case VerifyPartitions(transactional_id=key):
-                lost = key in self._inherited
-                before = self._transactions.get(key)
-                verify_partitions(command, before, settings, token, turn, may_have_lost=lost)
+                verify_partitions(command, self._transactions.get(key), token, turn)
             case EndTransaction(transactional_id=key):
                 end_transaction(command, self._transactions.get(key), epoch, token, turn)
             case MarkersSettled():

@@ -21,7 +21,7 @@ from tests.compat.records import Record
 from tidelog.localstack.kafka import java_command
 
 PROGRAMS = Path(__file__).parent / "programs"
-SECONDS_MAX = 90.0
+SECONDS_MAX = 120.0
 
 
 class Client(Protocol):

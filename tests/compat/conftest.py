@@ -21,7 +21,7 @@ from tests.compat.clients import (
 )
 from tests.compat.records import PARTITIONS
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.kafka import kafka_jars
+from tidelog.localstack.kafka import client_jars, kafka_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
 NPM_PACKAGES = (
@@ -32,6 +32,8 @@ NPM_PACKAGES = (
     "fzstd@0.1.1",
 )
 RequireTool = Callable[[str], str]
+FIRST_VERSION_JAVA = "3.9.1"
+"""The last Java client that knows the first version of transactions only."""
 TOOL_OF_CLIENT = {"java": "java", "kafkajs": "npm", "kcat": "kcat"}
 
 
@@ -50,6 +52,14 @@ def kafka_lib(require_tool: RequireTool) -> Path:
     require_tool("java")
     require_tool("mvn")
     return kafka_jars(CACHE)
+
+
+@pytest.fixture(scope="session")
+def first_version_lib(require_tool: RequireTool) -> Path:
+    """The Java client that speaks the first version of transactions, whatever the broker offers."""
+    require_tool("java")
+    require_tool("mvn")
+    return client_jars(CACHE, FIRST_VERSION_JAVA)
 
 
 @pytest.fixture(scope="session")

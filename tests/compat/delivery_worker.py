@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 
 
 def main(

@@ -16,7 +16,7 @@ from kafka import KafkaConsumer
 from tests.compat.clients import PROGRAMS
 from tidelog.localstack.kafka import java_command
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 CLASSIC, CONSUMER = "classic", "consumer"
 
 

@@ -13,16 +13,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.compat import group_members
 from tests.compat.group_members import CONSUMER, GroupMember, Seen
 from tests.compat.test_groups import (
-    CONSOLE,
-    FORMATTERS,
     GROUPS_TOOL,
     Librdkafka,
     create_topics,
     produce,
     until,
 )
+from tests.compat.tools import Tools
+from tidelog.coordinator.hashing import partition_for
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.kafka import java_command
 
 CLIENTS = ("confluent-kafka", "java")
 SETTINGS = {
@@ -246,21 +245,11 @@ def test_a_group_without_members_goes_from_one_protocol_to_the_other_and_back(
 # Kafka's own tools, which also read the records of the internal topic.
 
 
-@pytest.fixture
-def tool(kafka_lib: Path, consumer_broker: BrokerProcess) -> Callable[..., str]:
-    def run(main: str, *arguments: str) -> str:
-        command = java_command(
-            kafka_lib, main, ["--bootstrap-server", consumer_broker.kafka, *arguments]
-        )
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-        return done.stdout + done.stderr
-
-    return run
-
-
 def test_kafkas_group_tool_lists_describes_resets_and_deletes(
-    consumer_broker: BrokerProcess, tool: Callable[..., str]
+    consumer_broker: BrokerProcess, kafka_lib: Path
 ) -> None:
+    tools = Tools(kafka_lib, consumer_broker.kafka)
+    tool = tools.run
     bootstrap, group = consumer_broker.kafka, ("--group", "tooled")
     create_topics(bootstrap, tooled=2)
     produce(bootstrap, "tooled", 2, 50)
@@ -284,13 +273,16 @@ def test_kafkas_group_tool_lists_describes_resets_and_deletes(
 
 
 def test_kafkas_deserializers_read_the_internal_topic(
-    consumer_broker: BrokerProcess, tool: Callable[..., str]
+    consumer_broker: BrokerProcess, kafka_lib: Path
 ) -> None:
     """Its formatters print groups and offsets only, and pass over what else they know."""
     create_topics(consumer_broker.kafka, read=1)
     produce(consumer_broker.kafka, "read", 1, 20)
     group_members.confluent(consumer_broker.kafka, "read", "read", 20, CONSUMER)
-    place = ("--topic", "__consumer_offsets", "--from-beginning", "--timeout-ms", "8000")
-    printed = tool(CONSOLE, *place, "--formatter", f"{FORMATTERS}.OffsetsMessageFormatter")
-    lines = [line for line in printed.splitlines() if '"group":"read"' in line]
-    assert any('"offset":20' in line for line in lines), printed[-3000:]
+    tools = Tools(kafka_lib, consumer_broker.kafka)
+    place = "__consumer_offsets", partition_for("read", 50)
+    offsets = tools.formatted(*place, "OffsetsMessageFormatter")
+    assert any(
+        each["key"]["data"]["group"] == "read" and each["value"]["data"]["offset"] == 20
+        for each in offsets
+    ), offsets

@@ -24,7 +24,7 @@ from tidelog.localstack.ports import free_ports
 
 pytestmark = pytest.mark.compat
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 RECORDS = 6
 DIES_AT = 3
 

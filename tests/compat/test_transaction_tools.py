@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.tools import Tools
 from tests.unit.broker.hanging_transactions import make_hanging
+from tidelog.coordinator.hashing import partition_for
 from tidelog.localstack.broker_process import BrokerProcess
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPIC = "lost"
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 NOW = ("--max-transaction-timeout", "0")
 
 pytestmark = pytest.mark.compat
@@ -106,3 +108,28 @@ def test_transactions_are_listed_described_and_ended_where_they_hang(
     assert read_committed(broker.kafka, 1) == [b"kept"]
     (listed,) = rows(tools.run(TRANSACTIONS, "list"))
     assert listed["TransactionState"] == "CompleteCommit"
+
+
+def test_kafkas_formatter_reads_the_transaction_log(kafka_lib: Path, broker: BrokerProcess) -> None:
+    """Keys and values are Kafka's own; each step of the protocol has left its record."""
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin.create_topics([NewTopic("steps", num_partitions=1)])["steps"].result(SECONDS_MAX)
+    producer = Producer({"bootstrap.servers": broker.kafka, "transactional.id": "steps"})
+    producer.init_transactions(SECONDS_MAX)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce("steps", b"x", partition=0)
+        producer.flush(SECONDS_MAX)
+        end(SECONDS_MAX)
+    topic, partition = "__transaction_state", partition_for("steps", 50)
+    tools = Tools(kafka_lib, broker.kafka)
+    records = tools.formatted(topic, partition, "TransactionLogMessageFormatter")
+    values = [each["value"]["data"] for each in records if "steps" in each["key"]["data"].values()]
+    committed, aborted = (1, 2, 4), (1, 3, 5)
+    assert [each["transactionStatus"] for each in values] == [0, *committed, *aborted]
+    enlisted = [{"topic": "steps", "partitionIds": [0]}]
+    assert [each["transactionPartitions"] for each in values if each["transactionStatus"] == 2] == [
+        enlisted
+    ]
+    assert not values[-1]["transactionPartitions"]
+    assert len({each["producerId"] for each in values}) == 1

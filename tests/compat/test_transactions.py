@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,19 +23,23 @@ from tests.compat.clients import PROGRAMS
 from tidelog.client.groups import Place
 from tidelog.client.operations import Isolation
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
+from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.kafka import java_command
+from tidelog.records.batch import BatchHeader
 
-pytestmark = pytest.mark.compat
+# Processes that are started and killed take their time on a busy machine.
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(900)]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 PARTITIONS = 2
 KEYS = 10
 """A key's records are in one partition, as KEYS is a multiple of PARTITIONS."""
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 WAVE_RECORDS = 60
 KILLS = ("broker", "worker", "both", "broker")
 RESTARTS_MAX = 20
+SLOT_DEATHS = 6
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -113,10 +117,13 @@ class Stage:
             future.result(30)
         self.inputs = 0
 
-    def _start(self, listen: str) -> BrokerProcess:
-        url = f"file://{self._folder / 'bucket'}"
+    def _start(self, listen: str, crash: str | None = None) -> BrokerProcess:
         return BrokerProcess.start(
-            url, self._folder / "broker.log", settings=SETTINGS, listen=listen
+            f"file://{self._folder / 'bucket'}",
+            self._folder / "broker.log",
+            settings=SETTINGS,
+            listen=listen,
+            environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
         )
 
     @property
@@ -126,8 +133,12 @@ class Stage:
     def kill(self) -> None:
         self.broker.kill()
 
-    def start_again(self) -> None:
-        self.broker = self._start(self.broker.kafka)
+    def start_again(self, crash: str | None = None) -> None:
+        """`crash`: the point at which it is to die by itself."""
+        self.broker = self._start(self.broker.kafka, crash)
+
+    def is_dead(self) -> bool:
+        return self.broker.process.poll() is not None
 
     def feed(self, count: int) -> None:
         """So many more records, numbered on, in turn into the partitions."""
@@ -176,6 +187,10 @@ def stage_in(folder: Path) -> Iterator[Stage]:
         stage.kill()
 
 
+LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka", "java", "java-first-version")
+JARS = {"java": "kafka_lib", "java-first-version": "first_version_lib"}
+
+
 def worker_command(library: str, bootstrap: str, lib: Path | None) -> list[str]:
     arguments = [bootstrap, f"worker-{library}", SOURCE, LEFT, RIGHT]
     if lib is not None:
@@ -207,6 +222,12 @@ def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:
     return values
 
 
+def has_own_epochs(batches: Iterable[BatchHeader]) -> bool:
+    """Whether no two transactions have the same epoch: the second version of the protocol."""
+    ends = [(each.producer_id, each.producer_epoch) for each in batches if each.is_control]
+    return len(set(ends)) == len(ends)
+
+
 def work_through_kills(
     stage: Stage, worker: Worker, chance: random.Random, words: Sequence[str], group: str
 ) -> None:
@@ -228,11 +249,11 @@ def work_through_kills(
     worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
 
 
-@pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka", "java"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_each_input_has_its_outputs_once_whoever_is_killed(
     tmp_path: Path, library: str, request: pytest.FixtureRequest
 ) -> None:
-    lib = request.getfixturevalue("kafka_lib") if library == "java" else None
+    lib = request.getfixturevalue(JARS[library]) if library in JARS else None
     chance = random.Random(f"kills of {library}")
     group = f"worker-{library}"
     with stage_in(tmp_path) as stage:
@@ -243,6 +264,8 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
         finally:
             worker.kill()
         stage.check_that_offsets_agree(group)
+        assert worker.words["committed"]
+        assert worker.words["aborted"]
         expected = list(range(stage.inputs))
         bootstrap = stage.bootstrap
         for topic in (LEFT, RIGHT):
@@ -257,6 +280,7 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
             for p in range(PARTITIONS):
                 view = partition_view(bootstrap, topic, p, Isolation.READ_UNCOMMITTED)
                 assert check_sequences(view.batches) == len(view.records)
+                assert has_own_epochs(view.batches) == (library == "java")
 
 
 def test_a_streams_job_counts_each_input_once_whoever_is_killed(
@@ -280,3 +304,31 @@ def test_a_streams_job_counts_each_input_once_whoever_is_killed(
         assert sorted(counts) == sorted(
             b"%d:%d:%d" % (n, n % KEYS, n // KEYS + 1) for n in range(stage.inputs)
         )
+
+
+@pytest.mark.parametrize("library", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_each_input_has_its_outputs_once_where_additions_die_with_the_broker(
+    tmp_path: Path, library: str
+) -> None:
+    """Clients of the first version are told of an addition before it is durable (H2). The broker
+    dies as it is about to store whatever slot; a producer that does not survive the refusal of what
+    follows is made anew."""
+    chance = random.Random(f"slots of {library}")
+    group = f"worker-{library}"
+    with stage_in(tmp_path) as stage:
+        stage.feed(SLOT_DEATHS * WAVE_RECORDS)
+        worker = Worker(worker_command(library, stage.bootstrap, None), tmp_path)
+        try:
+            for _ in range(SLOT_DEATHS):
+                stage.kill()
+                stage.start_again(f"slot upload:{chance.randrange(4, 24)}")
+                worker.wait_for(stage.is_dead)
+            stage.kill()
+            stage.start_again()
+            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+        finally:
+            worker.kill()
+        print(f"{library}: {worker.gave_up} producers made anew, {dict(worker.words)}")
+        stage.check_that_offsets_agree(group)
+        for topic in (LEFT, RIGHT):
+            assert stage.outputs(topic) == list(range(stage.inputs))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
+from tests.compat.broker_view import partition_view
+from tidelog.client.operations import Isolation
 from tidelog.localstack.kafka import java_command
+
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+FORMATTERS = "org.apache.kafka.tools.consumer"
+SECONDS_MAX = 120
 
 
 class Tools:
@@ -16,10 +24,36 @@ class Tools:
         self._bootstrap = bootstrap
 
     def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
-        command = java_command(self._lib, main, ["--bootstrap-server", self._bootstrap, *arguments])
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=90, check=False
-        )
+        """What a tool prints; it must fail, or must not."""
+        done = self._done(main, *arguments, text=text)
         output = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, output
         return output
+
+    def formatted(self, topic: str, partition: int, formatter: str) -> list[dict[str, Any]]:
+        """What one of Kafka's formatters makes of all records of an internal topic's partition."""
+        isolation = Isolation.READ_UNCOMMITTED
+        count = len(partition_view(self._bootstrap, topic, partition, isolation).records)
+        place = ("--topic", topic, "--partition", str(partition), "--offset", "earliest")
+        limits = ("--max-messages", str(count), "--timeout-ms", str(SECONDS_MAX * 1000))
+        done = self._done(CONSOLE, *place, *limits, "--formatter", f"{FORMATTERS}.{formatter}")
+        assert done.returncode == 0, done.stderr
+        return _objects(done.stdout)
+
+    def _done(self, main: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        command = java_command(self._lib, main, ["--bootstrap-server", self._bootstrap, *arguments])
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        )
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """JSON objects that lie one behind the other."""
+    decoder = json.JSONDecoder()
+    found = []
+    position = text.find("{")
+    while position >= 0:
+        value, end = decoder.raw_decode(text, position)
+        found.append(value)
+        position = text.find("{", end)
+    return found

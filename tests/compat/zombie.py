@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from kafka.structs import OffsetAndMetadata
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 GROUP = "zombies"
 
 

@@ -16,6 +16,8 @@ def test_transactions_hold() -> None:
 SMALL = [
     Limits(transactions=1, crashes=1, timeouts=1),
     Limits(transactions=2, crashes=1, timeouts=1),
+    Limits(transactions=1, crashes=1, timeouts=1, delays=1),
+    Limits(transactions=2, crashes=0, timeouts=1, delays=1),
 ]
 
 
@@ -26,8 +28,9 @@ def test_transactions_hold_in_small_worlds_as_a_whole(limits: Limits) -> None:
     assert outcome.whole
 
 
-def test_transactions_hold_in_long_runs() -> None:
-    outcome = model(WIDE).walk(walks=500, length=120, seed=2)
+@pytest.mark.parametrize("limits", [WIDE, WIDE._replace(delays=2)], ids=str)
+def test_transactions_hold_in_long_runs(limits: Limits) -> None:
+    outcome = model(limits).walk(walks=300, length=120, seed=2)
     assert outcome.violation is None, str(outcome)
 
 

@@ -4,11 +4,14 @@ Broker A has the coordinator and partition p in one WAL; broker B has partition 
 durable in the order in which they were appended. A broker may die at any moment; it loses what is
 not durable and comes back. Requests between brokers are lost, delayed and repeated for ever. The
 coordinator answers an addition when it is appended, before it is durable. The producer speaks TV1:
-its epoch does not change from one transaction to the next, so only the ordinal tells them apart.
+its epoch does not change from one transaction to the next, so only the ordinal tells them apart. A
+batch may be delayed and arrive at B when its transaction has ended and another goes on. (If the
+other has q too, TV1 itself leaves the batch to its sequence number; that is not modelled.)
 
 In every state: a partition's open transaction is known to what is durable at the coordinator, so it
 will end; markers agree everywhere, and with the durable decision; no record follows its own
-transaction's marker; a commit that was acknowledged has its records in both partitions.
+transaction's marker; a commit that was acknowledged has its records in all of its partitions; no
+partition has a record in a transaction to which the producer did not add it.
 
     python -m tests.models.transaction              the protocol
     python -m tests.models.transaction --walks      long random runs with wider limits
@@ -37,6 +40,7 @@ EARLY_ACKNOWLEDGEMENT = "a marker acknowledged before it is durable"
 IMPATIENT_COMPLETE = "Complete without waiting for the markers"
 EARLY_ANSWER = "EndTxn answered before Prepare is durable"
 MARKER_FIRST = "the local marker before Prepare"
+RESTORED_ADDITIONS = "a recovered coordinator adds what is verified: it may have been lost"
 VARIANTS = (
     EARLY_VERIFICATION,
     EARLY_MARKERS,
@@ -46,6 +50,7 @@ VARIANTS = (
     IMPATIENT_COMPLETE,
     EARLY_ANSWER,
     MARKER_FIRST,
+    RESTORED_ADDITIONS,
 )
 
 
@@ -55,9 +60,12 @@ class Limits(NamedTuple):
     transactions: int = 2
     crashes: int = 2
     timeouts: int = 1
+    delays: int = 0
+    """Batches to q that are delayed. Where there are any, transactions may be without q."""
 
 
 WIDE = Limits(transactions=4, crashes=4, timeouts=2)
+DELAYED = Limits(transactions=2, crashes=1, timeouts=1, delays=1)
 
 
 class Transaction(NamedTuple):
@@ -67,6 +75,8 @@ class Transaction(NamedTuple):
     state: str = EMPTY
     partitions: frozenset[str] = frozenset()
     outcome: str = ""
+    added: frozenset[str] = frozenset()
+    """By the producer; not what the coordinator knows, but what is true."""
 
 
 class Entry(NamedTuple):
@@ -118,12 +128,19 @@ class World(NamedTuple):
     client: str = IDLE
     current: int = 0
     """The client's transaction."""
+    wanted: frozenset[str] = BOTH
+    """The partitions that it sends a batch to."""
     produced: frozenset[str] = frozenset()
-    """The partitions that have acknowledged its batch."""
+    """Those of them that have acknowledged it."""
     committed: frozenset[int] = frozenset()
     """The transactions whose commit was acknowledged."""
     crashes: int = 0
     timeouts: int = 0
+    delays: int = 0
+    delayed: bool = False
+    """Whether a batch to q is on its way."""
+    inherited: bool = False
+    """Of RESTORED_ADDITIONS: whether additions may have been lost with the coordinator before."""
 
     @property
     def a_log(self) -> tuple[LogEntry, ...]:
@@ -188,6 +205,11 @@ def check(world: World) -> None:
         for entry in world.a_durable
         if isinstance(entry, Transaction) and entry.outcome
     }
+    added = {
+        entry.ordinal: entry.added
+        for entry in world.a_durable
+        if isinstance(entry, Transaction) and entry.state == ONGOING
+    }
     for name, partition in found.items():
         will_end = (
             known.ordinal == partition.open
@@ -199,8 +221,11 @@ def check(world: World) -> None:
         for ordinal, outcome in partition.outcomes.items():
             if decided.get(ordinal) != outcome:
                 raise Violation(f"{name}: {outcome} of {ordinal}, decided {decided.get(ordinal)}")
+        for ordinal in partition.data:
+            if name not in added.get(ordinal, BOTH):
+                raise Violation(f"{name}: a record in {ordinal}, to which {name} was not added")
     for ordinal in world.committed:
-        is_whole = all(ordinal in partition.data for partition in found.values())
+        is_whole = all(ordinal in found[name].data for name in added[ordinal])
         if decided.get(ordinal) != COMMIT or not is_whole:
             raise Violation(f"{ordinal} was acknowledged as committed and is not")
 
@@ -221,21 +246,24 @@ def durability_steps(world: World) -> Steps:
         )
 
 
-def crash_steps(world: World, limits: Limits) -> Steps:
-    """What is not durable is gone; the client sees what it waits for fail."""
+def crash_steps(world: World, limits: Limits, variant: str) -> Steps:
+    """What is not durable is gone; the client sees what it waits for fail, or asks again."""
     if world.crashes == limits.crashes:
         return
     after = world._replace(crashes=world.crashes + 1)
-    yield (
-        "A crashes",
-        after._replace(
-            a_tail=(),
-            a_epoch=world.a_epoch + 1,
-            acknowledged=frozenset(),
-            client=IDLE if world.client == IDLE else FAILED,
-        ),
+    without_a = after._replace(
+        a_tail=(),
+        a_epoch=world.a_epoch + 1,
+        acknowledged=frozenset(),
+        inherited=variant == RESTORED_ADDITIONS,
     )
-    waits_for_b = world.client == PRODUCING and Q not in world.produced
+    failed = without_a._replace(client=IDLE if world.client == IDLE else FAILED)
+    yield "A crashes", failed
+    knows = world.client in (PRODUCING, ENDING) and newest(world.a_durable).state == ONGOING
+    if limits.delays and knows:
+        yield "A crashes and the client goes on", without_a
+    is_unacknowledged = Q in world.wanted - world.produced
+    waits_for_b = world.client == PRODUCING and is_unacknowledged
     yield (
         "B crashes",
         after._replace(b_tail=(), guard=None, client=FAILED if waits_for_b else world.client),
@@ -247,17 +275,16 @@ def client_steps(world: World, limits: Limits, variant: str) -> Steps:
     memory, durable = newest(world.a_log), newest(world.a_durable)
     is_free = memory.state in (EMPTY, COMPLETE)
     if world.client == IDLE and world.current < limits.transactions and is_free:
-        begun = Transaction(memory.ordinal + 1, ONGOING, BOTH)
-        yield (
-            "begins",
-            append(world, begun)._replace(
-                client=PRODUCING, produced=frozenset(), current=world.current + 1
-            ),
-        )
+        for wanted in (BOTH, frozenset({P})) if limits.delays else (BOTH,):
+            begun = Transaction(memory.ordinal + 1, ONGOING, wanted, added=wanted)
+            beginning = append(world, begun)._replace(
+                client=PRODUCING, wanted=wanted, produced=frozenset(), current=world.current + 1
+            )
+            yield f"begins with {', '.join(sorted(wanted))}", beginning
     if world.client == PRODUCING:
-        yield from produce_steps(world, memory)
+        yield from produce_steps(world, memory, limits)
     if world.client == ENDING and memory.state == ONGOING:
-        waiting = world._replace(client=WAITING)
+        waiting = world._replace(client=WAITING, inherited=False)
         prepared = memory._replace(state=PREPARED, outcome=COMMIT)
         marker = Entry(P, COMMIT, memory.ordinal)
         order = (marker, prepared) if variant == MARKER_FIRST else (prepared, marker)
@@ -284,10 +311,11 @@ def append(world: World, *entries: LogEntry) -> World:
 
 def abort(world: World, memory: Transaction) -> World:
     prepared = memory._replace(state=PREPARED, outcome=ABORT)
-    return append(world, prepared, Entry(P, ABORT, memory.ordinal))
+    decided = world._replace(inherited=False)
+    return append(decided, prepared, Entry(P, ABORT, memory.ordinal))
 
 
-def produce_steps(world: World, memory: Transaction) -> Steps:
+def produce_steps(world: World, memory: Transaction, limits: Limits) -> Steps:
     """A batch to each partition; q's leader asks the coordinator first."""
     at_p, at_q = Entry(P, DATA, memory.ordinal), Entry(Q, DATA, memory.ordinal)
     if P not in world.produced and memory.state == ONGOING:
@@ -295,18 +323,31 @@ def produce_steps(world: World, memory: Transaction) -> Steps:
             yield "p appends", append(world, at_p)
         elif at_p in world.a_durable:
             yield "p acknowledges", world._replace(produced=world.produced | {P})
-    if Q not in world.produced:
+    if Q in world.wanted - world.produced:
         if world.guard is None and at_q not in world.b_log:
-            asking = world._replace(guard=Guard(world.guards), guards=world.guards + 1)
-            yield "B asks for verification", asking
+            yield "B asks for verification", ask(world)
+        if world.delays < limits.delays:
+            sent = world._replace(delayed=True, delays=world.delays + 1)
+            yield "a batch to q is delayed", sent
         if at_q in world.b_durable:
             yield "q acknowledges", world._replace(produced=world.produced | {Q})
-    if world.produced == BOTH:
+    if world.produced == world.wanted:
         yield "the client ends", world._replace(client=ENDING)
+
+
+def ask(world: World) -> World:
+    return world._replace(guard=Guard(world.guards), guards=world.guards + 1)
 
 
 def verification_steps(world: World, variant: str) -> Steps:
     """Answered from what is durable; good until the transaction's marker."""
+    if world.delayed and world.guard is None:
+        yield "the delayed batch arrives", ask(world)._replace(delayed=False)
+    memory = newest(world.a_log)
+    is_missing = Q not in memory.partitions and memory.state == ONGOING
+    if world.guard is not None and world.inherited and is_missing:
+        restored = memory._replace(partitions=memory.partitions | {Q})
+        yield "the coordinator adds what it may have lost", append(world, restored)
     known = newest(world.a_log if variant == EARLY_VERIFICATION else world.a_durable)
     if world.guard is not None:
         # Perhaps the outcome is decided already, but not durable: the answer was due before.
@@ -381,7 +422,7 @@ def model(limits: Limits, variant: str = "") -> Model[World]:
 
     def steps(world: World) -> Steps:
         yield from durability_steps(world)
-        yield from crash_steps(world, limits)
+        yield from crash_steps(world, limits, variant)
         yield from client_steps(world, limits, variant)
         yield from verification_steps(world, variant)
         yield from marker_steps(world, variant)
@@ -391,7 +432,8 @@ def model(limits: Limits, variant: str = "") -> Model[World]:
 
 def catch(variant: str, states_max: int) -> Outcome:
     """Explore a broken variant."""
-    return model(Limits(), variant).explore(states_max)
+    limits = DELAYED if variant == RESTORED_ADDITIONS else Limits()
+    return model(limits, variant).explore(states_max)
 
 
 def main(arguments: list[str]) -> int:
@@ -403,11 +445,16 @@ def main(arguments: list[str]) -> int:
             print(f"{variant}: {outcome}", flush=True)
         return missed
     if "--walks" in arguments:
-        outcome = model(WIDE).walk(walks=20_000, length=120, seed=1)
+        every = (WIDE, WIDE._replace(delays=2))
+        outcomes = (model(limits).walk(walks=20_000, length=120, seed=1) for limits in every)
     else:
-        outcome = model(Limits()).explore(4_000_000)
-    print(outcome)
-    return int(outcome.violation is not None)
+        every = (DELAYED, Limits())
+        outcomes = (model(limits).explore(4_000_000) for limits in every)
+    violations = 0
+    for limits, outcome in zip(every, outcomes, strict=True):
+        violations += outcome.violation is not None
+        print(f"{limits}: {outcome}", flush=True)
+    return violations
 
 
 if __name__ == "__main__":

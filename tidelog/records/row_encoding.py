@@ -85,7 +85,7 @@ def encode_rows(
     if next_offset <= first_offset:
         raise ValueError(f"no offsets lie between {first_offset} and {next_offset}")
     if not rows.num_rows:
-        return _empty_batches(first_offset, next_offset, leader_epoch)
+        return empty_batches(first_offset, next_offset, leader_epoch)
     columns = _Columns(rows)
     offsets = columns.offsets
     if offsets[0] < first_offset or offsets[-1] >= next_offset:
@@ -101,7 +101,7 @@ def encode_rows(
     encoded: list[EncodedBatch] = []
     leading = int(offsets[0])
     if leading > first_offset:
-        encoded += _empty_batches(first_offset, leading, leader_epoch)
+        encoded += empty_batches(first_offset, leading, leader_epoch)
     # What a batch covers ends where the next one begins.
     following = [*offsets[starts[1:]].tolist(), next_offset]
     for index, head in enumerate(_heads(columns, starts, bounds)):
@@ -111,7 +111,7 @@ def encode_rows(
         last = min(following[index] - 1, head.base_offset + OFFSET_DELTA_MAX)
         encoded.append(_batch(head, last, section, leader_epoch, compression))
         if last + 1 < following[index]:
-            encoded += _empty_batches(last + 1, following[index], leader_epoch)
+            encoded += empty_batches(last + 1, following[index], leader_epoch)
     return encoded
 
 
@@ -262,7 +262,7 @@ def _batch(
     return EncodedBatch(head.base_offset, last_offset, head.record_count, header, section)
 
 
-def _empty_batches(first_offset: int, next_offset: int, leader_epoch: int) -> list[EncodedBatch]:
+def empty_batches(first_offset: int, next_offset: int, leader_epoch: int) -> list[EncodedBatch]:
     """Batches without records that cover [first_offset, next_offset)."""
     batches: list[EncodedBatch] = []
     while first_offset < next_offset:

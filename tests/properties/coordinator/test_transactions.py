@@ -8,7 +8,7 @@ the rest; markers are settled late and more than once.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -93,6 +93,9 @@ class Transactions(RuleBasedStateMachine):
         self.outcomes: dict[tuple[ProducerId, int], bool] = {}
         self.settled: set[tuple[ProducerId, int, EnlistedPartition]] = set()
         self.heard = 0
+        self.ids_come_late = False
+        self.waiting: list[Asked] = []
+        """Those for whom a producer id is being allocated."""
 
     # What clients do.
 
@@ -171,9 +174,21 @@ class Transactions(RuleBasedStateMachine):
         self.world.flush()
         self.hear()
 
+    @rule(late=st.booleans())
+    def ids_are_allocated_at_once_or_late(self, late: bool) -> None:
+        self.ids_come_late = late
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def an_id_is_allocated(self, data: st.DataObject) -> None:
+        """Meanwhile others may have been served."""
+        index = data.draw(st.integers(0, len(self.waiting) - 1))
+        self.submit_with_id(self.waiting.pop(index))
+
     @rule()
     def crash(self) -> None:
         self.asked.clear()
+        self.waiting.clear()
         self.world.crash()
         self.hear()
 
@@ -230,24 +245,17 @@ class Transactions(RuleBasedStateMachine):
         token = self.world.submit(command)
         if isinstance(self.world.replies.get(token), FreshIdNeeded):
             assert isinstance(command, InitProducer | EndTransaction)
-            fresh_id = self.world.fresh_id()
-            if isinstance(command, InitProducer):
-                command = InitProducer(
-                    transactional_id=command.transactional_id,
-                    timeout_ms=command.timeout_ms,
-                    identity=command.identity,
-                    fresh_id=fresh_id,
-                )
+            asked = Asked(client, replace(command, fresh_id=self.world.fresh_id()), identity)
+            if self.ids_come_late:
+                self.waiting.append(asked)
             else:
-                command = EndTransaction(
-                    transactional_id=command.transactional_id,
-                    identity=command.identity,
-                    commit=command.commit,
-                    client_version=command.client_version,
-                    fresh_id=fresh_id,
-                )
-            token = self.world.submit(command)
+                self.submit_with_id(asked)
+            return
         self.asked[token] = Asked(client, command, identity)
+        self.hear()
+
+    def submit_with_id(self, asked: Asked) -> None:
+        self.asked[self.world.submit(asked.command)] = asked
         self.hear()
 
     def hear(self) -> None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from struct import Struct
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
+from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.partitions import Partition
+from tidelog.broker.segment_indexes import SegmentIndexes
+from tidelog.broker.tables import Tables
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.rules import Limits
@@ -31,6 +40,7 @@ from tidelog.wal.extents import Extent, Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
 
 TOPIC_ID = UUID(int=1)
@@ -108,9 +118,11 @@ class StoredLog:
     ) -> None:
         self.memory = MemoryStore(SystemClock())
         self.store = WatchedStore(self.memory)
-        self.cache = ReadCache(read_cache_bytes)
+        self.cache = ReadCache(ReadMemory(read_cache_bytes))
         self.reader = LogReader(self.store, TailCache(0), self.cache)
-        self.fetcher = Fetcher(self.reader, SystemClock(), lambda: True)
+        self.fetcher = Fetcher(
+            self.reader, cold_reader_without_tables(), SystemClock(), lambda: True
+        )
         self.extents = [Extents() for _ in sizes]
         self.object_bytes = 0
         self._slots = slots
@@ -180,6 +192,15 @@ class StoredLog:
         whole = bytearray((await self.memory.get(extent.key)).data)
         whole[extent.position + HEADER_SIZE] ^= 1
         await self.memory.put(extent.key, whole)
+
+
+def cold_reader_without_tables() -> ColdReader:
+    """For logs of which nothing is in a table."""
+    store, offload = MemoryStore(SystemClock()), InlineOffload()
+    state = cast(ClusterState, SimpleNamespace(topics={}))
+    tables = Tables(lambda: state, store, SystemClock(), SeededEntropy(1), offload, 600.0)
+    indexes = SegmentIndexes(store, offload, 0)
+    return ColdReader(tables, ChunkReads(store, offload, ReadMemory(0), indexes))
 
 
 def offsets_in(read: PartitionRead) -> list[int]:

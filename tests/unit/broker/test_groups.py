@@ -21,10 +21,10 @@ from tidelog.broker.handlers.groups import (
 )
 from tidelog.broker.handlers.offsets import delete_records
 from tidelog.broker.handlers.topics import create_partitions, delete_topics
-from tidelog.broker.internal_topics import GROUP_TOPIC
 from tidelog.clock import SystemClock
 from tidelog.coordinator.group.log_records import GroupStored, OffsetStored, decode_record
 from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
@@ -146,9 +146,11 @@ async def commit(
     *,
     topic: str = TOPIC,
     version: int = 6,
+    retention_time_ms: int = -1,
 ) -> ErrorCode:
     request = OffsetCommitRequest(
         group_id=GROUP,
+        retention_time_ms=retention_time_ms,
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
@@ -402,6 +404,31 @@ def test_the_internal_topic_is_read_like_any_other_and_written_by_its_coordinato
             records = await broker.read_all(number, GROUP_TOPIC)
             found = [decode_record(each.key, each.value) for each in records]
             assert [type(each) for each in found] == [GroupStored, OffsetStored]
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_a_commit_that_brings_its_own_retention_expires_by_it(version: int) -> None:
+    """Gone from version 5 on; -1 is the broker's setting."""
+
+    async def story() -> None:
+        async with world().broker() as broker:
+            await broker.create_topic()
+            await find(broker)
+            assert await commit(broker, 5, version=version) is ErrorCode.NONE
+            if version < 5:
+                error = await commit(broker, 6, version=version, retention_time_ms=9_000)
+                assert error is ErrorCode.NONE
+            records = await broker.read_all(partition_for(GROUP, 5), GROUP_TOPIC)
+            stored = [decode_record(each.key, each.value) for each in records]
+            lives = []
+            for each in stored:
+                assert isinstance(each, OffsetStored)
+                found = each.committed
+                expires = found.expire_timestamp_ms
+                lives.append(expires if expires == -1 else expires - found.commit_timestamp_ms)
+            assert lives == ([-1, 9_000] if version < 5 else [-1])
 
     run(story)
 

@@ -160,8 +160,8 @@ def test_what_nobody_asks_for_fills_half_of_the_read_cache_at_most() -> None:
         for offset in range(40):
             await log.fetch(dict.fromkeys(range(10), offset), partition_bytes=400 * KIB)
             await settle()
-            seen.append(log.cache.ahead_bytes)
-            assert log.cache.size_bytes <= 4 * MIB
+            seen.append(log.cache.memory.ahead_bytes)
+            assert log.cache.memory.size_bytes <= 4 * MIB
         assert 0 < max(seen) <= 2 * MIB
 
     run(story())
@@ -171,7 +171,7 @@ def test_without_a_read_cache_all_is_served_and_nothing_kept() -> None:
     async def story() -> None:
         log = await written(10, [20 * KIB] * 3, read_cache_bytes=0)
         await log.read([0, 1, 2])
-        assert log.cache.size_bytes == 0
+        assert log.cache.memory.size_bytes == 0
         assert log.reader.reads.ahead_bytes_total == 0
 
     run(story())

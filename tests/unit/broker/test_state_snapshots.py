@@ -24,9 +24,9 @@ from tests.unit.broker.transactional_client import (
 )
 from tidelog.broker import coordinators
 from tidelog.broker.handlers.group_offsets import offset_commit
-from tidelog.broker.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.broker.partitions import Partition
 from tidelog.clock import SystemClock
+from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.group_offsets import (

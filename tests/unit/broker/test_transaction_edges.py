@@ -30,11 +30,11 @@ from tidelog.broker.handlers.transactions import (
     end_txn,
     init_producer_id,
 )
-from tidelog.broker.internal_topics import GROUP_TOPIC
 from tidelog.broker.log_writer import EndedTransaction
 from tidelog.broker.partitions import Partition
 from tidelog.clock import SystemClock
 from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.group_offsets import (

@@ -232,9 +232,9 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
     run(story)
 
 
-def test_a_producer_goes_on_whose_additions_were_lost_with_the_broker() -> None:
-    """They are answered before they are durable (H2), and a refusal of what was told to be added
-    ends producers of the first version, whose protocol has no error for it."""
+def test_what_follows_of_additions_that_were_lost_with_the_broker_is_refused() -> None:
+    """They are answered before they are durable (H2). Nothing of the transaction exists, and its
+    producer is made anew."""
 
     async def story() -> None:
         here = world()
@@ -248,13 +248,15 @@ def test_a_producer_goes_on_whose_additions_were_lost_with_the_broker() -> None:
         # What was answered and is lost looks to the successor as if it had never been.
         async with serving(here) as broker:
             producer.broker = broker
-            assert await producer.send(b"b", adds=False) is OK
-            assert await producer.commit_offset(3, adds=False) is OK
+            abortable = ErrorCode.TRANSACTION_ABORTABLE
+            assert await producer.send(b"b", adds=False) is abortable
+            assert await producer.commit_offset(3, adds=False) is abortable
+            assert await producer.abort() is ErrorCode.INVALID_TXN_STATE
+            assert await producer.init() is OK
+            assert await producer.send(b"b") is OK
             assert await producer.commit() is OK
             assert await read(broker) == [b"a", b"b"]
-            assert await committed_offset(broker) == 3
-            abortable = ErrorCode.TRANSACTION_ABORTABLE
-            assert await producer.send(b"c", adds=False) is abortable
+            assert await committed_offset(broker) == -1
 
     run(story)
 

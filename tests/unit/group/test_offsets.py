@@ -67,6 +67,14 @@ def test_anybody_commits_to_an_empty_group() -> None:
     assert world.committed() == 5
 
 
+def test_a_member_of_before_does_not_commit_to_an_empty_group() -> None:
+    world = GroupWorld()
+    (member,) = world.stable()
+    world.leave(member)
+    assert world.commit(5, member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.committed() is None
+
+
 @pytest.mark.parametrize(
     ("begin", "error"),
     [

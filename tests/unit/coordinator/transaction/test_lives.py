@@ -155,6 +155,55 @@ def test_a_producer_that_did_not_hear_of_its_new_id_is_told_again() -> None:
     assert world.init(identity(PID, LAST_EPOCH - 1)).error is FENCED
 
 
+def test_used_up_epochs_bring_no_fenced_producer_back() -> None:
+    """Who names an epoch that another producer has followed gets no new producer id, whose
+    repetition would then be told to the one that had followed."""
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH - 2))
+    old = world.begin()
+    new = world.begin()
+    assert (old.epoch, new.epoch) == (LAST_EPOCH - 1, LAST_EPOCH)
+    before = world.transaction
+    assert world.init(old).error is FENCED
+    assert world.transaction == before
+    assert world.init(new).producer_id == 1001
+
+
+def test_a_producer_that_did_not_hear_of_its_last_epoch_is_told_again() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH - 1))
+    producer = identity(PID, LAST_EPOCH - 1)
+    told = world.init(producer)
+    assert (told.producer_id, told.epoch) == (PID, LAST_EPOCH)
+    world.crash()
+    assert world.init(producer) == told
+
+
+def test_a_producer_whose_own_fence_took_the_highest_epoch_goes_on_under_a_new_id() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    producer = identity(PID, LAST_EPOCH)
+    world.add(producer, P)
+    assert world.init(producer).error is CONCURRENT
+    assert world.markers[0].producer_epoch == EPOCH_MAX
+    assert world.settle(world.markers[0])
+    told = world.init(producer)
+    assert (told.error, told.producer_id, told.epoch) == (NONE, 1001, 0)
+    assert world.init(producer) == told
+
+
+def test_a_producer_that_was_fenced_with_the_highest_epoch_stays_so() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    old = identity(PID, LAST_EPOCH)
+    world.add(old, P)
+    assert world.init().error is CONCURRENT
+    assert world.settle(world.markers[0])
+    assert world.init(old).error is FENCED
+    assert world.begin() == (1001, 0)
+    assert world.init(old).error is FENCED
+
+
 def test_a_fence_may_take_the_highest_epoch_and_no_producer_is_given_it() -> None:
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH))
@@ -275,9 +324,9 @@ def test_an_addition_is_answered_at_once_to_a_producer_and_when_durable_to_a_lea
     assert world.replies[waiting[1]] == AddReply(NONE, 1)
 
 
-def test_additions_that_were_lost_with_a_coordinator_are_made_again_when_verified() -> None:
-    """Producers of the first version are told of them before they are durable, and take the
-    refusal of what follows for an error that no producer survives."""
+def test_additions_that_were_lost_with_a_coordinator_are_refused() -> None:
+    """They are answered before they are durable (H2). What follows of them is refused, since a
+    late batch of an earlier transaction looks the same."""
     world = TransactionWorld()
     producer = world.begin()
     world.add(producer, P)
@@ -287,23 +336,43 @@ def test_additions_that_were_lost_with_a_coordinator_are_made_again_when_verifie
     assert world.add(producer, P, Q).error is NONE
     world.crash()
     world.flushes = True
-    assert world.transaction.state is TransactionState.COMPLETE_COMMIT
-    assert world.verify(producer, P) == VerifyReply(NONE, 2)
-    assert world.verify(producer, Q) == VerifyReply(NONE, 2)
-    assert world.transaction.partitions == {P, Q}
-    assert world.end(producer, commit=True).error is NONE
-    # From here on the coordinator knows of every addition.
-    world.settle(world.markers[-1])
-    assert world.verify(producer, P) == VerifyReply(NONE, 2, frozenset({P}))
+    decided = world.transaction
+    assert decided.state is TransactionState.COMPLETE_COMMIT
+    assert world.verify(producer, P, Q) == VerifyReply(NONE, 1, frozenset({P, Q}))
+    # Nor can its abort be told from one that comes too late for the transaction before.
+    assert world.end(producer, commit=False).error is ErrorCode.INVALID_TXN_STATE
+    assert world.transaction == decided
+    # Made anew, the producer goes on, and nothing late has its epoch.
+    successor = world.begin()
+    assert world.verify(producer, P).error is FENCED
+    assert world.add(successor, P) == AddReply(NONE, 2)
 
 
-def test_lost_additions_are_not_made_again_for_whom_another_producer_has_fenced() -> None:
+def test_an_addition_that_was_lost_alone_leaves_a_transaction_that_can_be_aborted() -> None:
     world = TransactionWorld()
-    old = world.begin()
+    producer = world.begin()
+    world.add(producer, P)
+    world.flushes = False
+    assert world.add(producer, P, Q).error is NONE
     world.crash()
-    new = world.begin()
-    assert world.verify(old, P).error is FENCED
-    assert world.verify(new, P) == VerifyReply(NONE, 0, frozenset({P}))
+    world.flushes = True
+    assert world.verify(producer, P, Q) == VerifyReply(NONE, 1, frozenset({Q}))
+    assert world.end(producer, commit=False).error is NONE
+    assert world.markers[0].partitions == {P}
+    world.settle(world.markers[0])
+    assert world.add(producer, Q) == AddReply(NONE, 2)
+
+
+def test_a_late_batch_of_an_aborted_transaction_is_in_no_later_one_after_a_crash_either() -> None:
+    world = TransactionWorld()
+    producer = world.begin()
+    world.add(producer, P, Q)
+    world.end(producer, commit=False)
+    world.settle(world.markers[0])
+    world.add(producer, P)
+    world.crash()
+    assert world.verify(producer, Q) == VerifyReply(NONE, 2, frozenset({Q}))
+    assert world.transaction.partitions == {P}
 
 
 def test_a_refusal_waits_until_what_it_rests_on_is_durable() -> None:

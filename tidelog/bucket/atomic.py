@@ -1,0 +1,183 @@
+"""An atomic snapshot over topics (rule G4): no transaction is seen in part.
+
+It is not cut at the last stable offset: what is decided above an open transaction is in. And it is
+atomic, not a cut in time: of two transactions that different coordinators decided while it was
+taken, the later one may be in without the earlier one. `decisions` has the reasons.
+
+Read in this order, each step begun when the one before is done:
+
+1. the tables' versions;
+2. which snapshots of the coordinators' states are the newest, and how far each WAL is durable;
+3. the coordinators' logs to their durable ends (t0), and those snapshots;
+4. the tails; then, from the WAL objects' indexes, which transactions are in them.
+
+Whatever has to be read again begins over with step 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.bucket.decisions import (
+    Decisions,
+    TailTransaction,
+    TransactionName,
+    excluded_transactions,
+)
+from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.reading import BucketAccess, BucketView, Reading
+from tidelog.bucket.states import STATES_AT_ONCE_MAX, TRANSACTIONS, restore
+from tidelog.bucket.tail_rows import IndexedBatches, TailBatches
+from tidelog.bucket.tails import TailReader
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.identifiers import Incarnation, Slot, TopicPartition
+from tidelog.records.batch import TRANSACTIONAL_FLAG
+from tidelog.records.varints import Booleans, Integers
+from tidelog.wal.object_format import wal_position
+from tidelog.wal.reading import read_all
+from tidelog.wal.wal_listing import durable_end
+
+INDEXES_AT_ONCE_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicView:
+    """Some topics, such that each transaction is in with all of its rows or with none.
+
+    A partition's rows are those of its segments, and those of its tail that `keep` keeps.
+    """
+
+    view: BucketView
+    excluded: frozenset[TransactionName]
+    """The transactions in the tails that are not in, besides those that a marker there aborts."""
+
+    def keep(self, batches: TailBatches, ordinals: Integers) -> Booleans:
+        """Which of some batches of a tail are in; for `TailReader.rows`."""
+        kept = np.ones(len(ordinals), np.bool_)
+        if not self.excluded:
+            return kept
+        headers = batches.headers
+        transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL_FLAG) != 0)
+        if not len(transactional):
+            return kept
+        names = np.stack(
+            [headers["producer_id"][transactional].astype(np.int64), ordinals[transactional]], 1
+        )
+        distinct, numbers = np.unique(names, axis=0, return_inverse=True)
+        is_out = [TransactionName(*name) in self.excluded for name in distinct.tolist()]
+        kept[transactional] = ~np.array(is_out, np.bool_)[numbers.ravel()]
+        return kept
+
+
+async def read_atomically(
+    access: BucketAccess, tails: TailReader, partitions: Iterable[TopicPartition]
+) -> AtomicView | None:
+    """An atomic view of some partitions; None if the bucket changed too much while it was read.
+
+    Raises CorruptObject and MissingObject for coordinators' states, StoreError, UnsupportedFormat.
+    """
+    wanted = set(partitions)
+    reading = Reading(access)
+    ends = await reading.read_ends(wanted)
+    coordinators = Reading(access)
+    internal = _coordinators_in(await access.cluster.refresh())
+    newest = await coordinators.read_ends(internal)
+    early = await _durable_ends(access)
+    if await coordinators.read_tails(internal, newest):
+        return None
+    decisions = await _read_decisions(access, tails, coordinators.view, internal)
+    if await reading.read_tails(wanted, ends):
+        return None
+    found = await _transactions_in(tails, reading.view, early)
+    return AtomicView(reading.view, excluded_transactions(decisions, found))
+
+
+def _coordinators_in(state: ClusterState) -> list[TopicPartition]:
+    topic = state.topic_named(TRANSACTIONS.topic)
+    if topic is None:
+        return []
+    return [TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)]
+
+
+async def _durable_ends(access: BucketAccess) -> Mapping[Incarnation, Slot]:
+    """How far each WAL is durable by now."""
+    state = access.cluster.state
+
+    async def end_of(incarnation: Incarnation) -> Slot:
+        return await durable_end(access.store, incarnation)
+
+    growing = [info.incarnation for info in state.brokers.values()]
+    found = await read_all(end_of, growing, asyncio.Semaphore(INDEXES_AT_ONCE_MAX))
+    ends = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
+    return ends | dict(zip(growing, found, strict=True))
+
+
+async def _read_decisions(
+    access: BucketAccess,
+    tails: TailReader,
+    view: BucketView,
+    coordinators: Iterable[TopicPartition],
+) -> list[Decisions]:
+    async def decisions_of(partition: TopicPartition) -> Decisions:
+        found = Decisions()
+        await restore(access, tails, view.partition(partition), TRANSACTIONS, found.apply)
+        return found
+
+    return await read_all(decisions_of, coordinators, asyncio.Semaphore(STATES_AT_ONCE_MAX))
+
+
+async def _transactions_in(
+    tails: TailReader, view: BucketView, early: Mapping[Incarnation, Slot]
+) -> list[TailTransaction]:
+    """The transactions that have data in the tails, as each partition shows them."""
+
+    async def look_into(partition: PartitionView) -> list[TailTransaction]:
+        seen = _Seen(partition, early)
+        for key in dict.fromkeys(partition.tail.keys):
+            seen.add(key, await tails.indexed(key, partition.partition))
+        return seen.transactions()
+
+    views = [each for each in view.partitions.values() if len(each.tail)]
+    found = await read_all(look_into, views, asyncio.Semaphore(INDEXES_AT_ONCE_MAX))
+    return [each for transactions in found for each in transactions]
+
+
+class _Seen:
+    """What one partition's tail shows of transactions. Pure."""
+
+    def __init__(self, view: PartitionView, early: Mapping[Incarnation, Slot]) -> None:
+        self._early = early
+        self._start = max(view.log_start, view.table_next)
+        self._end = view.high_watermark
+        self._open = {
+            TransactionName(producer.producer_id, producer.ordinal)
+            for producer in view.image.producers
+            if producer.has_open_transaction
+        }
+        self._data: set[TransactionName] = set()
+        self._early_markers: set[TransactionName] = set()
+
+    def add(self, key: str, indexed: IndexedBatches) -> None:
+        """Take up one object's index."""
+        bases = indexed.base_offsets
+        inside = (bases >= self._start) & (bases < self._end) & indexed.is_transactional
+        self._data |= _names(indexed, inside & ~indexed.is_marker)
+        position = wal_position(key)
+        if position is not None and position.slot < self._early.get(position.incarnation, 0):
+            self._early_markers |= _names(indexed, inside & indexed.is_marker)
+
+    def transactions(self) -> list[TailTransaction]:
+        """All that have data here."""
+        return [
+            TailTransaction(name, name in self._open, name in self._early_markers)
+            for name in self._data
+        ]
+
+
+def _names(indexed: IndexedBatches, chosen: Booleans) -> set[TransactionName]:
+    pairs = np.stack([indexed.producer_ids[chosen], indexed.ordinals[chosen]], 1)
+    return {TransactionName(*pair) for pair in np.unique(pairs, axis=0).tolist()}

@@ -1,0 +1,163 @@
+"""A bucket read without a broker (rules G1 to G4). Nothing is ever written.
+
+A view of some partitions is read in this order: the tables' versions; the metadata log; the
+partitions' bases and their WALs to their durable ends; the metadata log once more. Then:
+
+- A base that knows of a later end of the table than we read is too new for that table version: what
+  lies between would be missing. The partition is read again (G1).
+- A partition whose tenures have changed meanwhile is read again: a WAL that we took for live may
+  have been retired, and slots of it deleted.
+- An object that is missing was deleted because something newer took its place, or is lost. The
+  partition is read again; the same object is missing again: it is lost (F4).
+
+An atomic view begins over from the tables for each of these. A reader that dies has changed
+nothing. One that takes longer than `log.delete.grace.ms` may miss objects that it was told of
+(MissingObject), and takes a new view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tidelog.bucket.atomic import AtomicView, read_atomically
+from tidelog.bucket.cluster_reader import ClusterReader
+from tidelog.bucket.reading import BucketAccess, BucketView, NoSuchTopic, Reading
+from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, read_states
+from tidelog.bucket.tails import TailReader
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
+from tidelog.entropy import Entropy
+from tidelog.identifiers import TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectStore, StoreNotApplied
+from tidelog.storage.table_state import TableState
+from tidelog.wal.wal_reader import MissingObject
+
+T = TypeVar("T")
+
+VIEW_ATTEMPTS_MAX = 10
+_PAUSE_SECONDS = 0.1
+
+
+class Bucket:
+    """A cluster's bucket. Use `open`. The store may be read-only."""
+
+    def __init__(self, access: BucketAccess) -> None:
+        self._access = access
+        self.tails = TailReader(access.store, access.offload)
+        """Reads what views list of tails."""
+
+    @classmethod
+    async def open(
+        cls,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        settings: ClusterSettings | None = None,
+    ) -> Bucket:
+        """The bucket, its metadata log read. InvalidConfiguration where there is no cluster;
+        UnsupportedFormat, CorruptObject, StoreError."""
+        settings = settings or ClusterSettings()
+        cluster = ClusterReader(store, clock, offload, settings)
+        bucket = cls(BucketAccess(store, clock, entropy, offload, settings, cluster))
+        await bucket.refresh()
+        return bucket
+
+    @property
+    def access(self) -> BucketAccess:
+        """The store, and what else a reader of it needs."""
+        return self._access
+
+    @property
+    def state(self) -> ClusterState:
+        """Topics, tenures, incarnations, producer ids and settings, as of the last look."""
+        return self._access.cluster.state
+
+    async def refresh(self) -> ClusterState:
+        """Look at the metadata log again."""
+        return await self._access.cluster.refresh()
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name. Raises NoSuchTopic."""
+        topic = self.state.topic_named(name)
+        if topic is None:
+            raise NoSuchTopic(f"{self._access.store.url} has no topic {name}")
+        return topic
+
+    async def table(self, topic: Topic) -> TableState:
+        """A topic's table as it is now, without its tails. Raises CorruptObject, StoreError."""
+        return await self._access.table(topic)
+
+    async def view(self, *topics: str) -> BucketView:
+        """All partitions of some topics. Raises NoSuchTopic, StoreError, UnsupportedFormat."""
+        return await self.view_partitions(await self._partitions(topics))
+
+    async def view_partitions(self, partitions: Iterable[TopicPartition]) -> BucketView:
+        """Some partitions; those that are deleted meanwhile are left out. Raises StoreError, also
+        where the bucket changes faster than it can be read, and UnsupportedFormat."""
+        reading = Reading(self._access)
+        waiting = set(partitions)
+
+        async def read() -> BucketView | None:
+            nonlocal waiting
+            waiting = await reading.read_tails(waiting, await reading.read_ends(waiting))
+            return None if waiting else reading.view
+
+        return await self._steadily(read)
+
+    async def atomic_view(self, *topics: str) -> AtomicView:
+        """All partitions of some topics, such that no transaction is seen in part (rule G4).
+        Raises CorruptObject, also for a coordinator's state that cannot be read, and what `view`
+        raises."""
+        wanted = await self._partitions(topics)
+        return await self._steadily(lambda: read_atomically(self._access, self.tails, wanted))
+
+    async def transactions(self) -> pa.Table:
+        """The states of all transactional ids, as in `docs/formats/state.md`. Raises CorruptObject
+        and what `view` raises."""
+        return await self._states(TRANSACTIONS)
+
+    async def groups(self) -> pa.Table:
+        """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
+        CorruptObject and what `view` raises."""
+        return await self._states(GROUPS)
+
+    async def _states(self, kind: StateKind) -> pa.Table:
+        async def read() -> pa.Table:
+            known = (await self.refresh()).topic_named(kind.topic) is not None
+            view = await self.view(*([kind.topic] if known else []))
+            return await read_states(self._access, self.tails, view, kind)
+
+        return await self._steadily(read)
+
+    async def _steadily(self, read: Callable[[], Awaitable[T | None]]) -> T:
+        """What `read` finds. None: the bucket has changed, so it is asked again; the same object
+        missing twice is lost (F4)."""
+        missing = None
+        for attempt in range(VIEW_ATTEMPTS_MAX):
+            try:
+                found = await read()
+                if found is not None:
+                    return found
+            except MissingObject as error:
+                if error.key == missing:
+                    raise
+                missing = error.key
+            await self._access.clock.sleep(_PAUSE_SECONDS * attempt)
+        raise StoreNotApplied(
+            self._access.store.url, "it changes faster than it can be read; try again"
+        )
+
+    async def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        await self.refresh()
+        return [
+            TopicPartition(topic.topic_id, number)
+            for topic in map(self.topic, topics)
+            for number in range(topic.partition_count)
+        ]

@@ -1,0 +1,57 @@
+"""What the metadata log says, for who only reads it: nothing is ever written."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log_view import LogAbandoned, LogView
+from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.snapshots import Snapshots
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.errors import InvalidConfiguration
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectStore
+
+
+class ClusterReader:
+    """The cluster's state as of the last look. One look at a time."""
+
+    def __init__(
+        self, store: ObjectStore, clock: Clock, offload: Offload, settings: ClusterSettings
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._settings = settings
+        self._lock = asyncio.Lock()
+        self._view: LogView | None = None
+
+    @property
+    def state(self) -> ClusterState:
+        """As of the last `refresh`."""
+        return ClusterState() if self._view is None else self._view.state
+
+    async def refresh(self) -> ClusterState:
+        """Read what was appended since. InvalidConfiguration where there is no cluster;
+        CorruptObject, UnsupportedFormat, StoreError."""
+        async with self._lock:
+            if self._view is not None:
+                # A view that was left alone for too long is worthless, but a new one costs little.
+                with suppress(LogAbandoned):
+                    await self._view.catch_up()
+                    return self._view.state
+            self._view = await self._load()
+            return self._view.state
+
+    async def _load(self) -> LogView:
+        snapshots = Snapshots(self._store, self._clock, self._offload)
+        view = LogView(self._store, self._clock, self._settings, snapshots)
+        await view.load(writing=False)
+        if view.state.cluster is None:
+            raise InvalidConfiguration(
+                f"{self._store.url} holds no cluster. Check the address; a broker creates a cluster"
+                " in an empty prefix"
+            )
+        return view

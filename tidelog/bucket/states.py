@@ -1,0 +1,131 @@
+"""The coordinators' states from the bucket: the newest snapshot, then the log behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+
+from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.reading import BucketAccess, BucketView
+from tidelog.bucket.tail_rows import batches_of
+from tidelog.bucket.tails import TailReader
+from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.state_table import GroupTable
+from tidelog.coordinator.internal_topics import (
+    GROUP_CODEC,
+    GROUP_TOPIC,
+    TRANSACTION_CODEC,
+    TRANSACTION_TOPIC,
+)
+from tidelog.coordinator.log_codec import Codec, decode_log
+from tidelog.coordinator.snapshot_format import ROWS_A_STEP, StateTable
+from tidelog.coordinator.snapshots import apply_snapshot
+from tidelog.coordinator.transaction.machine import TransactionMachine
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.state_table import TransactionTable
+from tidelog.errors import CorruptObject, TidelogError
+from tidelog.storage.object_store import Buffer, ObjectNotFound
+from tidelog.wal.extents import Extent
+from tidelog.wal.reading import read_all
+from tidelog.wal.wal_reader import MissingObject
+
+STATES_AT_ONCE_MAX = 8
+
+RecordT = TypeVar("RecordT")
+
+
+class _Machine(Protocol):
+    """The part of a coordinator that is its state."""
+
+    def apply(self, record: Any) -> None: ...
+    def capture(self) -> Iterator[Any]: ...
+
+
+class StateKind(NamedTuple):
+    """One kind of coordinator: where its state lies, and how it is restored."""
+
+    topic: str
+    table: StateTable[Any]
+    codec: Codec[Any]
+    machine: Callable[[], _Machine]
+
+
+TRANSACTIONS: Final = StateKind(
+    TRANSACTION_TOPIC,
+    TransactionTable(),
+    TRANSACTION_CODEC,
+    lambda: TransactionMachine(TransactionSettings(), 0),
+)
+GROUPS: Final = StateKind(
+    GROUP_TOPIC, GroupTable(), GROUP_CODEC, lambda: GroupMachine(GroupSettings())
+)
+
+
+async def restore(
+    access: BucketAccess,
+    tails: TailReader,
+    view: PartitionView,
+    kind: StateKind,
+    apply: Callable[[Any], None],
+) -> None:
+    """Have the records applied that make the state as of the view's high watermark: those of its
+    snapshot, then those of the log. Raises MissingObject where the bucket has changed since or an
+    object is lost, other CorruptObjects, UnsupportedFormat, StoreError."""
+    topic = access.cluster.state.topics[view.partition.topic_id]
+    begin = view.table_next
+    if begin > 0:
+        origin = access.origin(topic, view.partition.partition)
+        key = origin.key(begin)
+        try:
+            data = (await access.store.get(key)).data
+        except ObjectNotFound:
+            raise MissingObject(key, "it is missing") from None
+        await apply_snapshot(access.offload, kind.table, origin, key, data, apply)
+    if (view.tail.base_offset or 0) > begin:
+        why = f"the log of {view} begins at {view.tail.base_offset}, and no snapshot reaches there"
+        raise CorruptObject(view.tail.keys[0], why)
+    async for extent, data in tails.batches(view.tail.from_offset(begin)):
+        records = await access.offload.run(_records_in, extent, data, begin, kind.codec)
+        for record in records:
+            apply(record)
+
+
+async def read_states(
+    access: BucketAccess, tails: TailReader, view: BucketView, kind: StateKind
+) -> pa.Table:
+    """The states of all coordinators of a kind, as one table. Raises what `restore` raises."""
+    topic = view.state.topic_named(kind.topic)
+    if topic is None:
+        return pa.Table.from_batches([], kind.table.schema)
+
+    async def rows_of(partition: PartitionView) -> list[pa.RecordBatch]:
+        machine = kind.machine()
+        await restore(access, tails, partition, kind, machine.apply)
+        return await access.offload.run(_rows, machine, kind.table)
+
+    at_once = asyncio.Semaphore(STATES_AT_ONCE_MAX)
+    found = await read_all(rows_of, view.of_topic(topic.topic_id), at_once)
+    return pa.Table.from_batches([rows for each in found for rows in each], kind.table.schema)
+
+
+def _records_in(
+    extent: Extent, data: Buffer, offset: int, codec: Codec[RecordT]
+) -> Sequence[RecordT]:
+    batches_of(extent, data, check_crc=True)
+    try:
+        return decode_log(data, offset, codec)
+    except TidelogError as error:
+        raise CorruptObject(extent.key, str(error)) from error
+
+
+def _rows(machine: _Machine, table: StateTable[Any]) -> list[pa.RecordBatch]:
+    records = machine.capture()
+    batches = []
+    while step := list(islice(records, ROWS_A_STEP)):
+        batches.append(table.rows(step))
+    return batches
