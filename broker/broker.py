@@ -45,7 +45,11 @@ from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.roll_metrics import RollCollector, RollMetrics
+from tidelog.broker.roll_source import RollSource
+from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
@@ -101,9 +105,12 @@ class Broker:
         metrics: BrokerMetrics,
         process: ProcessIdentity,
         is_running: Callable[[ProcessIdentity], bool | None],
+        background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`crash_points`: for tests that let the process die at a given moment."""
+        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
+        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
+        die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
@@ -111,6 +118,7 @@ class Broker:
         self._advertise = advertise
         self._store = store
         self._offload = offload
+        self._background = background or offload
         self._process = process
         self._is_running = is_running
         self._crash_points = crash_points
@@ -142,6 +150,7 @@ class Broker:
         self._lease: LeaseKeeper
         self.partitions: PartitionRegistry
         self.tables: Tables
+        self.roller: Roller
         self.fetcher: Fetcher
         self.offset_lookup: OffsetLookup
         self.wal: WalWriter
@@ -196,6 +205,7 @@ class Broker:
             found.append("the lease could not be renewed in time; reads are not answered")
         found += [str(p.fault) for p in self.partitions.faulty]
         found += map(str, self.coordinators.faults())
+        found += map(str, self.roller.faults())
         return found
 
     # Life.
@@ -293,6 +303,7 @@ class Broker:
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self.tables.run()),
+                tasks.create_task(self.roller.run()),
                 tasks.create_task(self._expire_producers()),
             ]
             await server.start()
@@ -343,6 +354,7 @@ class Broker:
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
         )
+        self.roller = self._new_roller()
         cold = ColdReader(self.tables, self._chunks)
         self.fetcher = Fetcher(self._reader, cold, self.clock, self.may_serve_reads)
         cold_times = ColdTimes(self.tables, self._segment_indexes)
@@ -364,6 +376,7 @@ class Broker:
                 "a partition cannot be opened",
                 extra={"partition": str(partition), "key": fault.key, "why": fault.why},
             )
+        await self.roller.open()
         wal_settings = wal_settings_of(self._settings)
         self.wal = WalWriter(
             self._store,
@@ -410,6 +423,30 @@ class Broker:
             wal_settings.checkpoint_interval_bytes,
         )
 
+    def _new_roller(self) -> Roller:
+        metrics = RollMetrics()
+        self.metrics.registry.register(RollCollector(metrics))
+        builder = SegmentBuilder(
+            RollSource(self._store, self._tail, self._background),
+            self._store,
+            self._background,
+            self.entropy,
+            self._crash_points,
+            metrics,
+            self._settings.integer("decompressed.bytes.max"),
+            SegmentBounds(),
+        )
+        return Roller(
+            self.partitions,
+            self.tables,
+            builder,
+            self._store,
+            self.clock,
+            lambda: self._settings,
+            self.topic_config,
+            metrics,
+        )
+
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
         self._tail.put(slot.key, slot.data)
@@ -419,6 +456,7 @@ class Broker:
                 continue
             hosted.log.advance(advance)
             hosted.readers.wake_all()
+            self.roller.note(hosted)
             if not hosted.told_opened:
                 hosted.told_opened = True
                 self._openings.add(advance.partition, advance.leader_epoch)
@@ -464,6 +502,7 @@ class Broker:
             self._renew_settings()
         self.partitions.follow(records)
         self.tables.follow(records)
+        self.roller.partitions_changed()
         self.metrics.partitions = len(self.partitions)
 
     def _renew_settings(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from tidelog.broker.error_responses import count_errors, error_response
 from tidelog.broker.handlers.versions import answer_api_versions, refuse_api_versions
 from tidelog.errors import TidelogError
-from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, request_type
+from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage, UnknownApi
@@ -35,8 +35,8 @@ SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
 """Lowest version served where it is above the lowest advertised: record batches of the second
 format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
 
-LONG_POLLS: Final = frozenset({ApiKey.FETCH})
-"""Requests that may wait for long and have large answers: one of a connection is served at a time,
+LONG_POLLS: Final[frozenset[int]] = frozenset({ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS})
+"""Requests that may wait for long, or have large answers: one of a connection is served at a time,
 and nothing after it, which is how Kafka treats all requests. Ended when the connection is lost."""
 
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})

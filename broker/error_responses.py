@@ -15,6 +15,7 @@ from tidelog.protocol.schemas import (
     configs,
     coordinators,
     fetch,
+    flush,
     metadata,
     offsets,
     produce,
@@ -322,6 +323,23 @@ def _describe_log_dirs(
     )
 
 
+def _flush_topics(request: flush.FlushTopicsRequest, _v: int, code: int, m: str) -> Response:
+    return flush.FlushTopicsResponse(
+        topics=[
+            flush.FlushTopicResult(
+                name=topic.name,
+                partitions=[
+                    flush.FlushPartitionResult(
+                        partition_index=number, error_code=code, error_message=m
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 _SHAPES: Mapping[type[Message], Shape] = {
     produce.ProduceRequest: _produce,
     fetch.FetchRequest: _fetch,
@@ -339,6 +357,7 @@ _SHAPES: Mapping[type[Message], Shape] = {
     coordinators.FindCoordinatorRequest: _find_coordinator,
     replicas.ElectLeadersRequest: _elect_leaders,
     replicas.DescribeLogDirsRequest: _describe_log_dirs,
+    flush.FlushTopicsRequest: _flush_topics,
     api_versions.ApiVersionsRequest: lambda _r, _v, code, _m: api_versions.ApiVersionsResponse(
         error_code=code
     ),

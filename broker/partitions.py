@@ -165,6 +165,12 @@ class PartitionRegistry:
                 case _:
                     pass
 
+    def condemn(self, partition: Partition, fault: CorruptObject) -> None:
+        """It has turned out that the partition cannot be proved right."""
+        partition.fault = fault
+        self._faulty[partition.log.partition] = partition
+        partition.readers.wake_all()
+
     def find(self, partition: TopicPartition) -> Partition:
         """The partition, ready to use. Raises PartitionError."""
         hosted = self.get(partition)

@@ -23,6 +23,7 @@ from tidelog.broker.handlers.consumer_groups import (
 )
 from tidelog.broker.handlers.coordinator import find_coordinator
 from tidelog.broker.handlers.fetch import fetch
+from tidelog.broker.handlers.flush import flush_topics
 from tidelog.broker.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
 from tidelog.broker.handlers.groups import (
     delete_groups,
@@ -50,7 +51,7 @@ from tidelog.broker.handlers.transactions import (
     end_txn,
     init_producer_id,
 )
-from tidelog.protocol.api import ApiKey
+from tidelog.protocol.api import ApiKey, OwnApiKey
 
 HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.METADATA: metadata,
@@ -92,4 +93,5 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.ELECT_LEADERS: elect_leaders,
+    OwnApiKey.FLUSH_TOPICS: flush_topics,
 }

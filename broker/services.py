@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.fetcher import Fetcher
     from tidelog.broker.offset_lookup import OffsetLookup
     from tidelog.broker.partitions import PartitionRegistry
+    from tidelog.broker.roller import Roller
     from tidelog.broker.tables import Tables
     from tidelog.coordinator.cluster.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.producer_ids import ProducerIds
@@ -95,6 +96,11 @@ class DataServices(Services, Protocol):
     @property
     def tables(self) -> Tables:
         """The tables of topics."""
+        ...
+
+    @property
+    def roller(self) -> Roller:
+        """Takes records from the WAL into the tables."""
         ...
 
     @property

@@ -113,24 +113,28 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
         doc="cleanup.policy of topics that do not set it.",
     ),
-    without_effect(
-        "log.segment.bytes",
-        Kind.INT,
-        1024 * MIB,
-        "segment.bytes of topics that do not set it.",
-        SEGMENT_BYTES_MIN,
+    Setting(
+        name="log.segment.bytes",
+        kind=Kind.INT,
+        default=1024 * MIB,
+        valid=AtLeast(SEGMENT_BYTES_MIN),
         dynamic=True,
+        doc="segment.bytes of topics that do not set it.",
     ),
-    without_effect(
-        "log.roll.ms",
-        Kind.LONG,
-        None,
-        "segment.ms of topics that do not set it.",
-        1,
+    Setting(
+        name="log.roll.ms",
+        kind=Kind.LONG,
+        default=None,
+        valid=AtLeast(1),
         dynamic=True,
+        doc="segment.ms of topics that do not set it.",
     ),
-    without_effect(
-        "log.roll.hours", Kind.INT, 168, "The same in hours, if log.roll.ms is unset.", 1
+    Setting(
+        name="log.roll.hours",
+        kind=Kind.INT,
+        default=168,
+        valid=AtLeast(1),
+        doc="The same in hours, if log.roll.ms is unset.",
     ),
     without_effect(
         "log.roll.jitter.ms",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
+from tidelog.broker.setting_topics import HOUR_MS
 
 
 def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
@@ -39,6 +40,38 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         256 * MIB,
         1,
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
+    ),
+    _own(
+        "roll.bytes",
+        Kind.LONG,
+        128 * MIB,
+        1,
+        "WAL bytes of a partition, as stored, at which they go into the table; a topic's"
+        " segment.bytes counts if it is less.",
+    ),
+    _own(
+        "roll.age.ms",
+        Kind.LONG,
+        HOUR_MS,
+        1,
+        "How long the WAL keeps a partition's decided records that are not enough for a roll by"
+        " size; a topic's segment.ms counts if it is less.",
+    ),
+    _own(
+        "roll.min.bytes",
+        Kind.LONG,
+        8 * MIB,
+        0,
+        "What is less, as stored, is not worth a file: it is carried over until there is more, or"
+        " it is older than roll.age.ms.",
+    ),
+    _own(
+        "roll.wal.max.bytes",
+        Kind.LONG,
+        4096 * MIB,
+        0,
+        "WAL bytes of all partitions that a broker leads, as stored; above it the largest go into"
+        " the table, as far as they are worth a file.",
     ),
     _own(
         "coordinator.snapshot.interval.records",

@@ -312,9 +312,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=1024 * 1024 * 1024,
         valid=AtLeast(SEGMENT_BYTES_MIN),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.segment.bytes"),),
-        doc="The size of one of Kafka's segment files.",
+        doc="The largest segment: keys, values and headers before compression. Segments also end "
+        "where the file is large enough (see roll.bytes), so a larger value has no effect.",
     ),
     Setting(
         name="segment.index.bytes",
@@ -345,12 +345,12 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=7 * DAY_MS,
         valid=AtLeast(1),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(
             Synonym("log.roll.ms"),
             Synonym("log.roll.hours", HOUR_MS),
         ),
-        doc="The age at which Kafka closes a segment file.",
+        doc="The age at which records go from the WAL into a segment; roll.age.ms counts if it is "
+        "less.",
     ),
     Setting(
         name="unclean.leader.election.enable",

@@ -77,6 +77,11 @@ def log_prefix(topic_id: TopicId) -> str:
     return table_prefix(topic_id) + LOG_FOLDER
 
 
+def commit_key(topic_id: TopicId, version: int) -> str:
+    """The object key of a commit."""
+    return f"{log_prefix(topic_id)}{version:0{NUMBER_DIGITS}d}.json"
+
+
 class TableLog:
     """One topic's table, as one process reads and changes it.
 

@@ -185,6 +185,11 @@ class Extents:
         else:
             self.append(extent)
 
+    def bytes_below(self, offset: int) -> int:
+        """Of the extents that begin below an offset."""
+        count = bisect_left(self._base_offsets, offset)
+        return self._total_bytes if count == len(self._keys) else sum(self._lengths[:count])
+
     def find(self, offset: int) -> Extent | None:
         """The extent that holds an offset."""
         index = bisect_right(self._base_offsets, offset) - 1

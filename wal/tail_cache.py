@@ -42,6 +42,17 @@ class TailCache:
         self.hits += 1
         return held[position : position + length]
 
+    def peek(self, key: str, position: int, length: int) -> memoryview | None:
+        """The same for who reads each once: it counts as no use of the object."""
+        held = self._objects.get(key)
+        if held is None or position + length > len(held):
+            return None
+        return held[position : position + length]
+
+    def whole(self, key: str) -> memoryview | None:
+        """A whole object, or None if it is not here; it counts as no use of it."""
+        return self._objects.get(key)
+
     def __contains__(self, key: str) -> bool:
         return key in self._objects
 

@@ -63,11 +63,23 @@ class Bucket:
     ) -> Bucket:
         """The bucket, its metadata log read. InvalidConfiguration where there is no cluster;
         UnsupportedFormat, CorruptObject, StoreError."""
-        settings = settings or ClusterSettings()
-        cluster = ClusterReader(store, clock, offload, settings)
-        bucket = cls(BucketAccess(store, clock, entropy, offload, settings, cluster))
+        bucket = cls.unread(store, clock, entropy, offload, settings)
         await bucket.refresh()
         return bucket
+
+    @classmethod
+    def unread(
+        cls,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        settings: ClusterSettings | None = None,
+    ) -> Bucket:
+        """The bucket, of which nothing is known before `refresh`."""
+        settings = settings or ClusterSettings()
+        cluster = ClusterReader(store, clock, offload, settings)
+        return cls(BucketAccess(store, clock, entropy, offload, settings, cluster))
 
     @property
     def access(self) -> BucketAccess:

@@ -6,14 +6,14 @@ offset and aborted transactions are what the broker that recovers it would say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.rows import AbortedRange
-from tidelog.storage.table_state import NO_VERSION, PartitionTable, StoredSegment
+from tidelog.storage.table_state import PartitionTable, StoredSegment
 from tidelog.wal.extents import Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import PartitionLog
@@ -30,11 +30,8 @@ class TableEnd(NamedTuple):
     table: PartitionTable
     key: str
     """Of what says so, for errors."""
-
-    @classmethod
-    def of_snapshot(cls, key: str, next_offset: int) -> TableEnd:
-        """What a snapshot of a coordinator's state covers."""
-        return cls(NO_VERSION, PartitionTable(next_offset), key)
+    following: Callable[[int], str]
+    """The key of what would make the table reach to an offset, for errors."""
 
 
 @dataclass(frozen=True, slots=True)

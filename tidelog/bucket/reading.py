@@ -21,8 +21,8 @@ from tidelog.errors import CorruptObject, Refused
 from tidelog.identifiers import Incarnation, Slot, TopicId, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
-from tidelog.storage.table_log import TableLog
-from tidelog.storage.table_state import TableState
+from tidelog.storage.table_log import TableLog, commit_key
+from tidelog.storage.table_state import NO_VERSION, PartitionTable, TableState
 from tidelog.wal.reading import read_all
 from tidelog.wal.recovery import Recovered, recover
 from tidelog.wal.wal_reader import MissingObject
@@ -110,8 +110,10 @@ class TableEnds:
         """One partition's; None where the topic was created only after the tables were read."""
         table = self.tables.get(partition.topic_id)
         if isinstance(table, TableState):
-            key = f"version {table.version} of the table of {partition.topic_id}"
-            return TableEnd(table.version, table.partition(partition.partition), key)
+            key = commit_key(table.topic_id, table.version)
+            following = commit_key(table.topic_id, table.version + 1)
+            part = table.partition(partition.partition)
+            return TableEnd(table.version, part, key, lambda _: following)
         return self.snapshots.get(partition) if table is None else table
 
 
@@ -148,7 +150,7 @@ class Reading:
             origin = access.origin(topics[partition.topic_id], partition.partition)
             newest = await newest_snapshot(access.store, origin)
             key = origin.prefix if newest is None else origin.key(newest)
-            return TableEnd.of_snapshot(key, newest or 0)
+            return TableEnd(NO_VERSION, PartitionTable(newest or 0), key, origin.key)
 
         tabled = [topic for topic in topics.values() if not topic.internal]
         internal = [each for each in wanted if topics[each.topic_id].internal]
@@ -214,8 +216,8 @@ class Reading:
         try:
             if following < rolled:
                 # It was read after the base that says so, and a table does not go back.
-                why = f"offsets {following} to {rolled - 1} of {topic.name} are in it no more"
-                raise CorruptObject(end.key, why)
+                why = f"it is missing: offsets {following} to {rolled - 1} of {topic.name} are lost"
+                raise MissingObject(end.following(rolled), why)
             view = view_of(topic.name, image, end, is_internal=topic.internal)
         except CorruptObject as error:
             self._found.failures[partition] = error

@@ -11,7 +11,9 @@ import tidelog
 from tidelog.cli.bucket import bucket
 from tidelog.cli.consume import consume
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.cli.fsck import fsck
 from tidelog.cli.groups import groups
+from tidelog.cli.inspect import inspect
 from tidelog.cli.produce import produce
 from tidelog.cli.server import server
 from tidelog.cli.topics import topics
@@ -40,7 +42,7 @@ def version(as_json: bool) -> None:
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
 
 
-for command in (server, topics, groups, transactions, produce, consume, bucket):
+for command in (server, topics, groups, transactions, produce, consume, bucket, fsck, inspect):
     cli.add_command(command)
 
 

@@ -84,7 +84,7 @@ async def _serve(
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))
     store = open_store(store_url, clock, entropy, statistics=statistics)
-    offload = ThreadOffload()
+    offload, background = ThreadOffload(), ThreadOffload(name="tidelog-background")
     broker = Broker(
         settings,
         broker_id=broker_id,
@@ -98,6 +98,7 @@ async def _serve(
         metrics=metrics,
         process=processes.current(),
         is_running=processes.is_running,
+        background=background,
         crash_points=_crash_points(),
     )
     health = None if http is None else _health_server(http, broker, metrics)
@@ -114,6 +115,7 @@ async def _serve(
         if health is not None:
             health.close()
         offload.close()
+        background.close()
         await store.close()
 
 

@@ -1,4 +1,4 @@
-"""`tidelog topics`: create, list, describe and delete topics."""
+"""`tidelog topics`: create, list, describe, flush and delete topics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tidelog.client.administration import (
     topic_configs,
 )
 from tidelog.client.errors import RequestRefused
+from tidelog.client.flush import FlushedPartition, flush_topic
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.operations import EARLIEST, LATEST, list_offsets
 from tidelog.client.pool import Client
@@ -26,7 +27,7 @@ from tidelog.client.pool import Client
 
 @click.group()
 def topics() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, flush and delete topics."""
 
 
 @topics.command()
@@ -130,6 +131,53 @@ def delete(names: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) ->
         print(json.dumps({"deleted": names}))
     else:
         print("\n".join(f"deleted topic {name}" for name in names))
+
+
+@topics.command()
+@click.argument("name")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.IntRange(1, 86_400),
+    default=300,
+    show_default=True,
+    help="Seconds.",
+)
+@bootstrap_option
+@json_option
+def flush(name: str, timeout_seconds: int, bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Bring the records of the topic NAME into its table.
+
+    Returns when all that is committed, and all that was written outside transactions, is there.
+    Names the offset where an open transaction holds back what lies behind it.
+    """
+    found = with_client(bootstrap, lambda client: flush_topic(client, name, timeout_seconds * 1000))
+    if as_json:
+        print(json.dumps({"topic": name, "partitions": [_flush_facts(each) for each in found]}))
+    else:
+        print("\n".join(map(_flush_text, found)))
+    _raise_refusals({str(each.partition): each.refusal for each in found})
+
+
+def _flush_facts(flushed: FlushedPartition) -> dict[str, Any]:
+    return {
+        "partition": flushed.partition,
+        "table_next": flushed.table_next,
+        "high_watermark": flushed.high_watermark,
+        "held_at": flushed.held_at,
+        "held_by": flushed.held_by,
+        "error": None if flushed.refusal is None else str(flushed.refusal),
+    }
+
+
+def _flush_text(flushed: FlushedPartition) -> str:
+    text = f"partition {flushed.partition}  in the table up to offset {flushed.table_next}"
+    if flushed.refusal is not None:
+        text += "  not all of it"
+    if flushed.held_at is not None:
+        text += f"  held back at offset {flushed.held_at} by an open transaction"
+        text += "" if flushed.held_by is None else f" of producer {flushed.held_by}"
+    return text
 
 
 TOPIC_SOURCE = 1

@@ -16,6 +16,7 @@ from tidelog.protocol.schemas import (
     consumer_groups,
     coordinators,
     fetch,
+    flush,
     group_offsets,
     groups,
     metadata,
@@ -81,6 +82,12 @@ class ApiKey(enum.IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class OwnApiKey(enum.IntEnum):
+    """Tidelog's own requests; `docs/formats/requests.md` describes them."""
+
+    FLUSH_TOPICS = 20_000
 
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
@@ -225,5 +232,6 @@ for _request, _response in (
     (consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse),
     (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
     (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
+    (flush.FlushTopicsRequest, flush.FlushTopicsResponse),
 ):
     register(_request, _response)

@@ -18,6 +18,7 @@ from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records import TopicCreated, TopicDeleted
+from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
@@ -55,6 +56,7 @@ class World:
         self.store = store
         self.settings = BrokerSettings.of(**settings)
         self.offload: Offload = InlineOffload()
+        self.crash_points = NO_CRASH_POINTS
         self.starts = 0
 
     @asynccontextmanager
@@ -74,6 +76,7 @@ class World:
             metrics=BrokerMetrics(),
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
             is_running=lambda _: False,
+            crash_points=self.crash_points,
         )
         run = asyncio.create_task(broker.run())
         await broker.ready.wait()

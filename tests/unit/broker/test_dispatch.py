@@ -7,7 +7,7 @@ import pytest
 from tidelog.broker.error_responses import count_errors, error_response
 from tidelog.broker.metrics import RequestMetrics
 from tidelog.broker.routes import HANDLERS
-from tidelog.protocol.api import ADVERTISED, ApiKey, request_type, response_type
+from tidelog.protocol.api import ADVERTISED, ApiKey, OwnApiKey, request_type, response_type
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
@@ -149,7 +149,7 @@ def test_a_produce_that_is_not_to_be_answered_has_no_error_either() -> None:
 
 
 def test_everything_that_is_advertised_is_served() -> None:
-    assert set(HANDLERS) | {ApiKey.API_VERSIONS} == set(ADVERTISED)
+    assert set(HANDLERS) | {ApiKey.API_VERSIONS} == {*ADVERTISED, *OwnApiKey}
 
 
 def test_errors_are_counted_wherever_they_are() -> None:

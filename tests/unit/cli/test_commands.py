@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import polars as pl
 import pytest
 
 import tidelog
@@ -46,8 +47,13 @@ def command(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("cli")
+def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def broker(broker_folder: Path) -> Iterator[BrokerProcess]:
+    folder = broker_folder
     with BrokerProcess.start(
         f"file://{folder / 'bucket'}", folder / "log", http="127.0.0.1:0"
     ) as process:
@@ -79,6 +85,27 @@ def test_a_topics_life(command: Command) -> None:
     gone = command("topics", "describe", "life")
     assert gone.code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.err
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_a_topic_is_flushed_into_its_table(command: Command, broker_folder: Path) -> None:
+    command("topics", "create", "flushed", "--partitions", "2")
+    command("produce", "flushed", "--partition", "1", text="a\nb\nc\n")
+    done = command("topics", "flush", "flushed", "--json")
+    assert done.code == 0
+    facts = json.loads(done.out)
+    assert [each["table_next"] for each in facts["partitions"]] == [0, 3]
+    assert [each["held_at"] for each in facts["partitions"]] == [None, None]
+    described = json.loads(command("topics", "describe", "flushed", "--json").out)
+    table = pl.read_delta(str(broker_folder / "bucket" / "topics" / described["id"]))
+    assert table.sort("offset")["value"].to_list() == [b"a", b"b", b"c"]
+    text = command("topics", "flush", "flushed")
+    assert text.out == (
+        "partition 0  in the table up to offset 0\npartition 1  in the table up to offset 3\n"
+    )
+    missing = command("topics", "flush", "nowhere")
+    assert missing.code == 1
+    assert "nowhere" in missing.err
 
 
 @pytest.mark.usefixtures("to_broker")

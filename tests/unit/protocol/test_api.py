@@ -9,6 +9,7 @@ from tidelog.protocol.api import (
     ADVERTISED,
     OWN_KEYS_FROM,
     ApiKey,
+    OwnApiKey,
     register,
     registered,
     request_type,
@@ -23,7 +24,8 @@ from tidelog.protocol.schemas.fetch import FetchRequest, FetchResponse
 
 def test_every_key_has_its_messages() -> None:
     assert [key for key in registered() if key < OWN_KEYS_FROM] == sorted(ApiKey)
-    for key in ApiKey:
+    assert all(key >= OWN_KEYS_FROM for key in OwnApiKey)
+    for key in (*ApiKey, *OwnApiKey):
         words = key.name.replace("_", "").lower()
         assert request_type(key).__name__.lower() == f"{words}request"
         assert response_type(key).__name__.lower() == f"{words}response"
@@ -64,17 +66,17 @@ def test_advertised_versions_reach_every_client() -> None:
 
 def test_own_requests_can_be_registered_once() -> None:
     class FlushRequest(
-        Request["FlushResponse"], api_key=OWN_KEYS_FROM, versions=(0, 0), flexible=0
+        Request["FlushResponse"], api_key=OWN_KEYS_FROM + 98, versions=(0, 0), flexible=0
     ):
         partition: int = int32()
 
-    class FlushResponse(Response, api_key=OWN_KEYS_FROM, versions=(0, 0), flexible=0):
+    class FlushResponse(Response, api_key=OWN_KEYS_FROM + 98, versions=(0, 0), flexible=0):
         error_code: int = int32()
 
     with pytest.raises(ValueError, match="do not belong together"):
         register(FlushRequest, FetchResponse)
-    with pytest.raises(UnknownApi, match="20000"):
-        request_type(OWN_KEYS_FROM)
+    with pytest.raises(UnknownApi, match="20098"):
+        request_type(OWN_KEYS_FROM + 98)
     with pytest.raises(ValueError, match="key 1 of FetchRequest"):
         register(FetchRequest, FetchResponse)
 

@@ -23,6 +23,7 @@ class GatedStore:
         self._store = store
         self._gates: dict[str, asyncio.Event] = {}
         self.is_open = False
+        self._held: str | None = None
 
     @property
     def url(self) -> str:
@@ -36,9 +37,14 @@ class GatedStore:
         """Let one put go."""
         self._gates[key].set()
 
+    def hold(self, part: str) -> None:
+        """Hold back puts of keys with this part, from now on."""
+        self._held = part
+
     def open(self) -> None:
         """Let all go, from now on."""
         self.is_open = True
+        self._held = None
         for gate in self._gates.values():
             gate.set()
 
@@ -51,7 +57,7 @@ class GatedStore:
     async def put(
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
-        if not self.is_open:
+        if not self.is_open or (self._held is not None and self._held in key):
             gate = self._gates.setdefault(key, asyncio.Event())
             await gate.wait()
         return await self._store.put(key, data, condition)

@@ -1,0 +1,379 @@
+"""Takes what is decided from the WAL into the table, partition by partition. `run` is its task.
+
+A roll is: build a segment and store it (`segment_builder`), commit it to the topic's table (E1),
+and only then forget the extents below (`PartitionLog.advance_table`). If the process dies
+
+- before the commit: the table is as it was; a segment that is stored is garbage;
+- behind it: whoever opens the partition next asks the table where it ends (`open`), whatever the
+  partition's image says, and forgets the extents below (E4);
+- with the commit's outcome unknown: the same. While the process lives the partition is rolled again
+  later, from what the table says by then: the commit finds it gone on, or as it was.
+
+A fenced broker that commits late is refused, since the new owner's table has gone on, or right,
+since both have rolled the same history; the new owner is refused once and goes on from there (E2).
+
+What is corrupt stops the roll of its partition alone. Store errors are tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.roll_metrics import RollMetrics
+from tidelog.broker.roll_queue import RollQueue
+from tidelog.broker.roll_source import MissingWalObject
+from tidelog.broker.segment_builder import SegmentBuilder
+from tidelog.broker.settings import BrokerSettings, TopicConfig
+from tidelog.broker.tables import NoTable, Tables
+from tidelog.clock import Clock
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
+from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.table_change import PartitionChange
+from tidelog.storage.table_log import Committed, log_prefix
+from tidelog.storage.table_state import Refusal, TableState
+from tidelog.wal.reading import read_all
+from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+"""How often it is looked for what is to be rolled, while records come."""
+LOOKED_AT_ONCE = 1000
+"""Partitions that are looked at before others may go on."""
+COMMIT_PARTITIONS_MAX = 64
+"""Partitions of a topic that go on in one commit."""
+OPENINGS_AT_ONCE_MAX = 16
+
+
+@dataclass(slots=True)
+class _Built:
+    """A change that is ready to be committed."""
+
+    partition: Partition
+    change: PartitionChange
+    base_offset: int
+    next_offset: int
+
+
+class Roller:
+    """Rolls the partitions that this broker leads, one at a time."""
+
+    def __init__(
+        self,
+        partitions: PartitionRegistry,
+        tables: Tables,
+        builder: SegmentBuilder,
+        store: ObjectStore,
+        clock: Clock,
+        settings: Callable[[], BrokerSettings],
+        topic_config: Callable[[TopicId], TopicConfig],
+        metrics: RollMetrics,
+    ) -> None:
+        self._partitions = partitions
+        self._tables = tables
+        self._builder = builder
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._topic_config = topic_config
+        self._queue = RollQueue(partitions, clock)
+        self._undated: dict[str, list[TopicPartition]] = {}
+        """Partitions that were recovered, by the object of their oldest batch."""
+        self.metrics = metrics
+
+    def note(self, partition: Partition) -> None:
+        """Something of the partition has become durable."""
+        if not partition.is_internal:
+            self._queue.note(partition.log.partition)
+
+    def flush(self, partition: Partition) -> asyncio.Future[None]:
+        """Have all that is decided now rolled; done when the table has it.
+
+        CorruptObject, UnsupportedFormat: it cannot be rolled. PartitionError: it is not here any
+        more. Errors of the store do not end the wait: `hindrance` names them.
+        """
+        return self._queue.wait(partition)
+
+    def hindrance(self, partition: Partition) -> TidelogError | None:
+        """Why the partition was not rolled when that was tried last."""
+        return self._queue.hindrance(partition.log.partition)
+
+    def faults(self) -> list[TidelogError]:
+        """What is corrupt and stops rolls. May be called from any thread."""
+        return self._queue.faults()
+
+    def partitions_changed(self) -> None:
+        """Topics or partitions have come or gone."""
+        if self._queue.has_waiting:
+            self._queue.news.set()
+
+    # At the start.
+
+    async def open(self) -> None:
+        """Learn from the tables where they end for the partitions that were recovered: what lies
+        below is not read from the WAL any more, where it may be gone (E4). Before anything is
+        served. Raises StoreError."""
+        topics: dict[TopicId, list[Partition]] = {}
+        for partition in self._partitions:
+            if not partition.is_internal and partition.fault is None and len(partition.log.extents):
+                topics.setdefault(partition.log.partition.topic_id, []).append(partition)
+        at_once = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
+        await read_all(self._open_topic, topics.values(), at_once)
+
+    async def _open_topic(self, partitions: Sequence[Partition]) -> None:
+        try:
+            state = await self._tables.open(partitions[0].log.partition.topic_id)
+        except NoTable:
+            return
+        except (CorruptObject, UnsupportedFormat) as error:
+            # What the WAL has can be served; the table's part tells by itself that it cannot.
+            self._queue.stop(partitions, error)
+            return
+        for partition in partitions:
+            log = partition.log
+            fault = self._learn(partition, state)
+            if fault is not None and _end_of(partition, state) > log.high_watermark:
+                # Its log has lost what was acknowledged: new records would take their offsets.
+                self._partitions.condemn(partition, fault)
+                continue
+            if fault is not None:
+                self._queue.stop([partition], fault)
+            if log.high_watermark > log.table_next:
+                self._queue.note(log.partition)
+            if len(log.extents):
+                self._undated.setdefault(log.extents[0].key, []).append(log.partition)
+
+    async def _date_recovered(self) -> None:
+        """Since when those partitions wait that were recovered: since their oldest object came."""
+
+        async def date(key: str) -> None:
+            try:
+                age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
+            except StoreError as error:
+                # It is as if it had come now; when it is rolled, what is wrong is met again.
+                logger.warning("an object's age is unknown", extra={"why": str(error)})
+                return
+            since = self._clock.monotonic() - max(0, age_ms) / 1000
+            for place in self._undated[key]:
+                self._queue.date(place, since)
+
+        await read_all(date, list(self._undated), asyncio.Semaphore(OPENINGS_AT_ONCE_MAX))
+        self._undated.clear()
+
+    # What is due.
+
+    async def run(self) -> NoReturn:
+        """Roll what is due until cancelled."""
+        await self._date_recovered()
+        queue = self._queue
+        while True:
+            await _wait(queue.news, queue.seconds_to_next_look)
+            queue.news.clear()
+            if not queue.asked.is_set():
+                await _wait(queue.asked, SWEEP_SECONDS)
+            queue.asked.clear()
+            await self._roll_due()
+
+    async def _roll_due(self) -> None:
+        settings = self._settings()
+        limits = RollLimits(
+            settings.integer("roll.wal.max.bytes"), settings.integer("roll.min.bytes")
+        )
+        topics: dict[TopicId, list[Roll]] = {}
+        for roll in plan_rolls(await self._look(), limits):
+            topics.setdefault(roll.partition.topic_id, []).append(roll)
+        for topic_id, rolls in topics.items():
+            started_at = self._clock.monotonic()
+            await self._roll_topic(topic_id, rolls)
+            self.metrics.seconds += self._clock.monotonic() - started_at
+            if self._queue.asked.is_set():
+                # Who waits comes first; what is left is found again.
+                self._queue.news.set()
+                return
+
+    async def _look(self) -> list[Backlog]:
+        """What there is to roll."""
+        settings = self._settings()
+        bytes_max, age_ms_max = settings.integer("roll.bytes"), settings.integer("roll.age.ms")
+        found: list[Backlog] = []
+        for number, place in enumerate(self._queue.begin_look(), 1):
+            if self._partitions.get(place) is None:
+                self._queue.forget(place)
+                continue
+            config = self._topic_config(place.topic_id)
+            backlog = self._queue.backlog(place, config, bytes_max, age_ms_max)
+            if backlog is not None:
+                found.append(backlog)
+            if number % LOOKED_AT_ONCE == 0:
+                await self._clock.sleep(0)
+        self.metrics.backlog_partitions = len(found)
+        self.metrics.backlog_bytes = sum(backlog.wal_bytes for backlog in found)
+        self.metrics.stopped = len(self.faults())
+        return found
+
+    # Rolling.
+
+    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
+        built: list[_Built] = []
+        try:
+            for roll in rolls:
+                # Asked for each time: it is another object when much was committed by others.
+                state = await self._tables.open(topic_id)
+                partition = self._partitions.get(roll.partition)
+                if partition is not None and self._is_sound(partition, state):
+                    self.metrics.rolls[roll.reason] += 1
+                    await self._roll(partition, roll.reason, built)
+            await self._commit(topic_id, built)
+        except NoTable:
+            for roll in rolls:
+                self._queue.forget(roll.partition)
+        except (CorruptObject, UnsupportedFormat) as error:
+            self._queue.stop(self._present(rolls), error)
+        except StoreError as error:
+            self.metrics.failures += self._queue.pause(self._present(rolls), error)
+
+    def _present(self, rolls: Sequence[Roll]) -> list[Partition]:
+        found = [self._partitions.get(roll.partition) for roll in rolls]
+        return [partition for partition in found if partition is not None]
+
+    async def _roll(self, partition: Partition, reason: RollReason, built: list[_Built]) -> None:
+        """Roll one partition, segment by segment. The last segment is left in `built`, to be
+        committed with those of others."""
+        log, place = partition.log, partition.log.partition
+        started_at, upper = self._clock.monotonic(), log.last_stable_offset
+        is_last = False
+        while not is_last and self._may_roll(partition) and log.table_next < upper:
+            change = await self._build(partition, upper)
+            if change is None or change.advance is None:
+                return
+            built.append(_Built(partition, change, *change.advance))
+            is_last = change.advance.next_offset >= upper
+            if not is_last or len(built) >= COMMIT_PARTITIONS_MAX:
+                await self._commit(place.topic_id, built)
+            is_last = is_last or self._is_carried_over(partition, reason, upper)
+        # What has come meanwhile is younger than this roll.
+        self._queue.date(place, started_at)
+
+    def _is_carried_over(self, partition: Partition, reason: RollReason, upper: int) -> bool:
+        """Whether what is left of a large partition waits until there is more of it."""
+        if reason in (RollReason.REQUEST, RollReason.AGE):
+            return False
+        left = partition.log.extents.bytes_below(upper)
+        return left < self._settings().integer("roll.min.bytes")
+
+    async def _build(self, partition: Partition, upper: int) -> PartitionChange | None:
+        """A stored segment of the partition, or None where that is not to be had now."""
+        log, topic_id = partition.log, partition.log.partition.topic_id
+        try:
+            raw_bytes_max = self._topic_config(topic_id).integer("segment.bytes")
+            return await self._builder.build(log, upper, raw_bytes_max)
+        except MissingWalObject as error:
+            # F4: it may be needless, since the table has gone on, or have been moved.
+            before, state = log.table_next, await self._tables.refresh(topic_id)
+            fault = self._learn(partition, state)
+            has_changed = log.table_next > before or all(
+                extent.key != error.key for extent in log.extents
+            )
+            if fault is None and has_changed:
+                self._queue.news.set()
+            else:
+                self._queue.stop([partition], fault or error)
+        except CorruptObject as error:
+            self._queue.stop([partition], error)
+        except StoreError as error:
+            self.metrics.failures += self._queue.pause([partition], error)
+        return None
+
+    async def _commit(self, topic_id: TopicId, built: list[_Built]) -> None:
+        """Commit what is built, all of it in one version; those that are refused are left for the
+        next look. `built` is empty then. NoTable, StoreError, CorruptObject."""
+        pending = [each for each in built if self._is_here(each.partition)]
+        built.clear()
+        while pending:
+            result = await self._tables.commit(topic_id, tuple(each.change for each in pending))
+            if isinstance(result, Committed):
+                self.metrics.commits += 1
+                for each in pending:
+                    self._rolled(each, result.version)
+                return
+            self.metrics.refusals += 1
+            state = await self._tables.open(topic_id)
+            pending = [each for each in pending if self._stands(each, state, result)]
+
+    def _stands(self, built: _Built, state: TableState, refusal: Refusal) -> bool:
+        """Whether a change that was refused together with others is right for itself. What the
+        table has is dropped, and the partition goes on from there (E2)."""
+        if _end_of(built.partition, state) != built.base_offset:
+            self._is_sound(built.partition, state)
+            self._queue.news.set()
+            return False
+        if refusal.partition != built.change.partition:
+            return True
+        # The table is where it should be, and the change is refused all the same.
+        why = f"partition {refusal.partition} cannot go on: {refusal.reason}"
+        self._queue.stop([built.partition], CorruptObject(log_prefix(state.topic_id), why))
+        return False
+
+    def _rolled(self, built: _Built, version: int) -> None:
+        """A commit is durable: draw its consequences."""
+        built.partition.log.advance_table(built.next_offset)
+        self._queue.rolled(built.partition)
+        logger.info(
+            "a partition was rolled",
+            extra={
+                "partition": str(built.partition),
+                "next_offset": built.next_offset,
+                "version": version,
+                "segments": [segment.path for segment in built.change.appended],
+            },
+        )
+
+    def _is_here(self, partition: Partition) -> bool:
+        """Whether it is still led by this broker and in order."""
+        return partition.fault is None and (
+            self._partitions.get(partition.log.partition) is partition
+        )
+
+    def _may_roll(self, partition: Partition) -> bool:
+        return self._is_here(partition) and not self._queue.is_paused(partition.log.partition)
+
+    def _is_sound(self, partition: Partition, state: TableState) -> bool:
+        """Whether table and log fit together; the log learns where the table ends."""
+        fault = self._learn(partition, state)
+        if fault is not None:
+            self._queue.stop([partition], fault)
+        return fault is None
+
+    def _learn(self, partition: Partition, state: TableState) -> CorruptObject | None:
+        """Have the log know what the table says. What is wrong if they do not fit together: the
+        table is ahead of all that was acknowledged, or has lost what it had."""
+        log, ends_at = partition.log, _end_of(partition, state)
+        if not log.table_next <= ends_at <= log.high_watermark:
+            return CorruptObject(
+                log_prefix(log.partition.topic_id),
+                f"for {partition} the table ends at offset {ends_at}, which is not in"
+                f" [{log.table_next}, {log.high_watermark}]",
+            )
+        if ends_at > log.table_next:
+            log.advance_table(ends_at)
+            self._queue.rolled(partition)
+        return None
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+    """Until the event, but not longer than that."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _end_of(partition: Partition, state: TableState) -> int:
+    """The partition's next offset that is not in the table."""
+    return state.partition(partition.log.partition.partition).next_offset

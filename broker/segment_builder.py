@@ -1,0 +1,140 @@
+"""Makes segments of what the WAL holds of a partition, and stores them, for the roller to commit.
+
+If the process dies before a segment's put, nothing has happened; behind it, the object is garbage
+that no table lists, and the collector finds it. A put whose answer is lost is repeated: the key is
+this put's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.broker.roll_metrics import RollMetrics
+from tidelog.broker.roll_source import MissingWalObject, RollSource
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject
+from tidelog.offload import Offload
+from tidelog.records.rows import AbortedRange
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.segment import Segment
+from tidelog.storage.table_change import Advance, PartitionChange
+from tidelog.wal.extents import Extent
+from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.segment_roll import Scanned, SegmentRoll, scan
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBounds:
+    """Where segments end, and what is held in memory for one."""
+
+    raw_bytes_max: int = 256 * MIB
+    """Keys, values and headers."""
+    file_bytes_max: int = 32 * MIB
+    """Of the file: it is put whole, from memory."""
+    piece_bytes_max: int = 4 * MIB
+    """Of record batches that are taken up at a time; one extent may be larger."""
+
+
+class SegmentBuilder:
+    """Builds one segment at a time."""
+
+    def __init__(
+        self,
+        source: RollSource,
+        store: ObjectStore,
+        offload: Offload,
+        entropy: Entropy,
+        crash_points: CrashPoints,
+        metrics: RollMetrics,
+        decompressed_bytes_max: int,
+        bounds: SegmentBounds,
+    ) -> None:
+        """`offload`: its worker is kept busy for tens of milliseconds at a time."""
+        self._source = source
+        self._store = store
+        self._offload = offload
+        self._entropy = entropy
+        self._crash_points = crash_points
+        self._metrics = metrics
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._bounds = bounds
+
+    async def build(self, log: PartitionLog, upper: int, raw_bytes_max: int) -> PartitionChange:
+        """What the table's next commit is to say of the partition: it goes on from where it ends by
+        a segment's worth, at most up to `upper`, which must not be above the last stable offset.
+        The segment is stored; where no row is committed there is none.
+
+        CorruptObject names what cannot be rolled; MissingWalObject: it may be that the table has it
+        already. StoreError.
+        """
+        base = log.table_next
+        offset = min(max(base, log.log_start), upper)
+        roll = SegmentRoll(log.partition, offset, log.log_start, self._decompressed_bytes_max)
+        raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
+        while (
+            offset < upper
+            and roll.raw_bytes < raw_bytes_max
+            and roll.file_bytes < self._bounds.file_bytes_max
+        ):
+            offset = await self._take_up(log, roll, offset, upper)
+        segment = await self._store_segment(log, roll, offset)
+        return PartitionChange(
+            partition=log.partition.partition,
+            advance=Advance(base, offset),
+            appended=() if segment is None else (segment,),
+        )
+
+    async def _take_up(self, log: PartitionLog, roll: SegmentRoll, offset: int, upper: int) -> int:
+        """One piece of the log; where the next one begins."""
+        scanned = await self._scan(self._next_extents(log, offset, upper))
+        ordinals = await self._source.ordinals(scanned.transactional)
+        end = min(upper, scanned.next_offset)
+        aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
+        taken = roll.wal_bytes
+        following = await self._offload.run(roll.add, scanned, upper, aborted, ordinals)
+        self._metrics.wal_bytes += roll.wal_bytes - taken
+        return following
+
+    def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
+        """Where the next piece lies. Looked up for each piece: extents may have been moved."""
+        chosen: list[Extent] = []
+        size = 0
+        for extent in log.extents.from_offset(offset):
+            if extent.base_offset >= upper:
+                break
+            if chosen and size + extent.length > self._bounds.piece_bytes_max:
+                break
+            chosen.append(extent)
+            size += extent.length
+        assert chosen, f"{log.partition}: no extent holds offset {offset}"
+        assert chosen[0].base_offset <= offset
+        return chosen
+
+    async def _scan(self, extents: Sequence[Extent]) -> Scanned:
+        """Read and prove; what is wrong is read once more, from the store."""
+        try:
+            return await self._offload.run(scan, await self._source.read(extents))
+        except MissingWalObject:
+            raise
+        except CorruptObject:
+            return await self._offload.run(scan, await self._source.read(extents, again=True))
+
+    async def _store_segment(
+        self, log: PartitionLog, roll: SegmentRoll, next_offset: int
+    ) -> Segment | None:
+        written = await self._offload.run(roll.finish, next_offset, self._entropy.uuid())
+        if written is None:
+            return None
+        self._crash_points.hit(CrashPoint.SEGMENT_READY)
+        segment = written.segment
+        await self._store.put(segment.key(log.partition.topic_id), written.pieces)
+        self._crash_points.hit(CrashPoint.SEGMENT_STORED)
+        self._metrics.segments += 1
+        self._metrics.segment_bytes += segment.size_bytes
+        self._metrics.rows += segment.row_count
+        self._metrics.raw_bytes += segment.raw_bytes
+        return segment

@@ -1,0 +1,181 @@
+"""Any mix of batches and transactions, in WAL objects of any size, becomes exactly the committed
+records at their offsets, however the range is cut into pieces and segments."""
+
+from __future__ import annotations
+
+import io
+from uuid import UUID
+
+import numpy as np
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.identifiers import TopicPartition
+from tidelog.records.compression import Compression
+from tidelog.records.control import MarkerType, control_batch
+from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.rows import AbortedRange
+from tidelog.wal.extents import Extent
+from tidelog.wal.segment_roll import Ordinals, SegmentRoll, StoredBatches, scan
+
+PLACE = TopicPartition(UUID(int=1), 0)
+PADDING = 50
+
+
+class Written:
+    """A partition's log: what was written, and what of it a reader of the table must find."""
+
+    def __init__(self) -> None:
+        self.pieces: list[StoredBatches] = []
+        self.ordinals: dict[str, Ordinals] = {}
+        self.aborted: list[AbortedRange] = []
+        self.next_offset = 0
+        self.kept: list[tuple[int, bytes, int | None]] = []
+        self._open: dict[int, tuple[int, int, list[tuple[int, bytes, int | None]]]] = {}
+        self._object: list[tuple[bytes, int]] = []
+        self._first = 0
+
+    def add(self, producer: int, count: int, codec: Compression) -> None:
+        """Producer 0 is none; the others write in transactions."""
+        base = self.next_offset
+        values = [b"%d" % (base + number) for number in range(count)]
+        records = [NewRecord(value, None) for value in values]
+        if producer:
+            _, ordinal, rows = self._open.setdefault(producer, (base, base % 7, []))
+            rows += [(base + n, value, ordinal) for n, value in enumerate(values)]
+            data = encode_batch(
+                records,
+                base_offset=base,
+                producer_id=producer,
+                producer_epoch=1,
+                base_sequence=0,
+                is_transactional=True,
+                compression=codec,
+            )
+        else:
+            ordinal = -1
+            self.kept += [(base + n, value, None) for n, value in enumerate(values)]
+            data = encode_batch(records, base_offset=base, compression=codec)
+        self._object.append((bytes(data), ordinal))
+        self.next_offset += count
+
+    def end(self, producer: int, commit: bool) -> None:
+        """A marker, if a transaction is open."""
+        opened = self._open.pop(producer, None)
+        if opened is None:
+            return
+        first, ordinal, rows = opened
+        if commit:
+            self.kept += rows
+        else:
+            self.aborted.append(AbortedRange(producer, first, self.next_offset))
+        data = bytearray(
+            control_batch(
+                MarkerType.COMMIT if commit else MarkerType.ABORT,
+                producer_id=producer,
+                producer_epoch=1,
+                coordinator_epoch=0,
+                timestamp=0,
+            )
+        )
+        data[:8] = self.next_offset.to_bytes(8, "big")
+        self._object.append((bytes(data), ordinal))
+        self.next_offset += 1
+
+    def cut(self) -> None:
+        """What was written since becomes a WAL object."""
+        if not self._object:
+            return
+        key = f"wal/{len(self.pieces)}"
+        data = b"".join(body for body, _ in self._object)
+        sizes = np.array([len(body) for body, _ in self._object], np.int64)
+        positions = PADDING + np.cumsum(sizes) - sizes
+        numbers = np.array([ordinal for _, ordinal in self._object], np.int64)
+        last = self.next_offset - 1
+        extent = Extent(self._first, last, 0, key, PADDING, len(data))
+        self.pieces.append(StoredBatches(extent, data))
+        self.ordinals[key] = Ordinals(positions, numbers)
+        self._first, self._object = self.next_offset, []
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Written:
+    written = Written()
+    for _ in range(draw(st.integers(1, 30))):
+        producer = draw(st.integers(0, 3))
+        match draw(st.sampled_from(["add", "add", "end", "cut"])):
+            case "add":
+                codec = draw(st.sampled_from(list(Compression)))
+                written.add(producer, draw(st.integers(1, 4)), codec)
+            case "end":
+                written.end(producer, draw(st.booleans()))
+            case "cut":
+                written.cut()
+    for producer in (1, 2, 3):
+        written.end(producer, draw(st.booleans()))
+    written.cut()
+    return written
+
+
+@given(logs(), st.lists(st.integers(1, 4)), st.integers(1, 4), st.integers(0, 40))
+def test_the_table_gets_exactly_what_was_committed(
+    written: Written, piece_sizes: list[int], pieces_a_segment: int, log_start: int
+) -> None:
+    found: list[tuple[int, bytes, int | None]] = []
+    offset, at, sizes = 0, 0, iter(piece_sizes)
+    upper = written.next_offset
+    while offset < upper:
+        base, roll = offset, SegmentRoll(PLACE, offset, log_start, 1 << 20)
+        for _ in range(pieces_a_segment):
+            if offset >= upper:
+                break
+            count = next(sizes, 1)
+            scanned = scan(written.pieces[at : at + count])
+            at += count
+            ordinals = {key: written.ordinals[key] for key in scanned.transactional}
+            touched = [
+                each
+                for each in written.aborted
+                if each.last_offset >= offset and each.first_offset < scanned.next_offset
+            ]
+            offset = roll.add(scanned, upper, touched, ordinals)
+        segment = roll.finish(offset, UUID(int=at))
+        if segment is not None:
+            name = segment.segment.name
+            assert (name.base_offset, name.last_offset) == (base, offset - 1)
+            file = io.BytesIO(b"".join(segment.pieces))
+            found += [
+                (row["offset"], row["value"], row["transaction"])
+                for row in pq.read_table(file).to_pylist()
+            ]
+    assert found == [row for row in sorted(written.kept) if row[0] >= log_start]
+
+
+@given(logs(), st.data())
+def test_a_range_that_ends_within_an_object_is_gone_on_from(
+    written: Written, data: st.DataObject
+) -> None:
+    """As where a transaction was open when the first roll was made."""
+    bounds = {0, written.next_offset}
+    for piece in written.pieces:
+        bounds |= set(scan([piece]).headers["base_offset"].tolist())
+    middle = data.draw(st.sampled_from(sorted(bounds)))
+    found = []
+    for base, upper in ((0, middle), (middle, written.next_offset)):
+        pieces = [
+            piece
+            for piece in written.pieces
+            if piece.extent.last_offset >= base and piece.extent.base_offset < upper
+        ]
+        if not pieces:
+            continue
+        roll = SegmentRoll(PLACE, base, 0, 1 << 20)
+        scanned = scan(pieces)
+        ordinals = {key: written.ordinals[key] for key in scanned.transactional}
+        assert roll.add(scanned, upper, written.aborted, ordinals) == upper
+        segment = roll.finish(upper, UUID(int=1))
+        if segment is not None:
+            file = io.BytesIO(b"".join(segment.pieces))
+            found += [(row["offset"], row["value"]) for row in pq.read_table(file).to_pylist()]
+    assert found == [(offset, value) for offset, value, _ in sorted(written.kept)]

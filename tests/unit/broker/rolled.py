@@ -1,0 +1,61 @@
+"""What tables hold, as anybody reads them who knows nothing of brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker
+from tidelog.broker.partitions import Partition
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
+from tidelog.offload import InlineOffload
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.table_log import TableLog
+from tidelog.storage.table_state import TableState
+
+
+async def open_table(store: ObjectStore, topic_id: UUID) -> TableLog:
+    """The topic's table, read anew."""
+    return await TableLog.open(
+        store, SystemClock(), SeededEntropy(99), InlineOffload(), topic_id, TOPIC
+    )
+
+
+async def table_state(store: ObjectStore, topic_id: UUID) -> TableState:
+    return (await open_table(store, topic_id)).state
+
+
+async def rows(store: ObjectStore, topic_id: UUID, partition: int = 0) -> list[dict[str, Any]]:
+    """The partition's rows in the table, in the order of its segments."""
+    found: list[dict[str, Any]] = []
+    for stored in (await table_state(store, topic_id)).partition(partition).segments:
+        data = (await store.get(stored.segment.key(topic_id))).data
+        found += pq.read_table(pa.BufferReader(data)).to_pylist()
+    return found
+
+
+async def offsets(store: ObjectStore, topic_id: UUID, partition: int = 0) -> list[int]:
+    """The offsets of the rows."""
+    return [row["offset"] for row in await rows(store, topic_id, partition)]
+
+
+async def segments(store: ObjectStore, topic_id: UUID) -> list[str]:
+    """Every segment object, whether the table lists it or not."""
+    prefix = f"topics/{topic_id}/partition="
+    return [meta.key async for meta in store.list(prefix)]
+
+
+def hosted(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> Partition:
+    """The partition as the broker has it."""
+    return one.broker.partitions.named(topic, partition)
+
+
+async def flush(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> None:
+    """Have what is decided rolled."""
+    async with asyncio.timeout(20):
+        await one.broker.roller.flush(hosted(one, partition, topic))

@@ -1,0 +1,639 @@
+"""Rolls on a whole broker: what gets into the table, when, and what is left when something fails
+at whichever step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import pytest
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.rolled import (
+    flush,
+    hosted,
+    offsets,
+    open_table,
+    rows,
+    segments,
+    table_state,
+)
+from tests.unit.broker.transactional_client import (
+    GROUP,
+    SECOND,
+    TransactionalClient,
+    find,
+    loaded,
+)
+from tests.unit.storage.segments import advance
+from tests.unit.wal.gated_store import GatedStore
+from tidelog.broker import segment_builder
+from tidelog.broker.partitions import PartitionError
+from tidelog.clock import SystemClock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
+from tidelog.errors import CorruptObject
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, encode_batch
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
+
+OK = ErrorCode.NONE
+SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+ROLL_STEPS = (
+    CrashPoint.SEGMENT_READY,
+    CrashPoint.SEGMENT_STORED,
+    CrashPoint.TABLE_COMMIT,
+    CrashPoint.TABLE_COMMITTED,
+)
+
+
+def world(store: ObjectStore | None = None, **settings: object) -> World:
+    return World(store or MemoryStore(SystemClock()), **{**SETTINGS, **settings})
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.roller.SWEEP_SECONDS", 0.01)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that comes about by itself."""
+    for _ in range(1_000_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")
+
+
+async def settled(one: OneBroker, offset: int, partition: int = 0) -> None:
+    """Wait until the table has all below an offset."""
+    await until(lambda: hosted(one, partition).log.table_next >= offset)
+
+
+async def decided(one: OneBroker, offset: int) -> None:
+    """Wait until the last stable offset has come so far."""
+    await until(lambda: hosted(one).log.last_stable_offset >= offset)
+
+
+# What gets into the table.
+
+
+def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"a", None, b""))
+            headers = [("h", b"1"), ("n", None)]
+            await one.produce(encode_batch([NewRecord(b"d", None, headers, -1)]))
+            await flush(one)
+            found = await rows(here.store, topic_id)
+            assert [(row["offset"], row["key"], row["value"]) for row in found] == [
+                (0, b"k0", b"a"),
+                (1, b"k1", None),
+                (2, b"k2", b""),
+                (3, None, b"d"),
+            ]
+            stamps = [row["timestamp"] and row["timestamp"].timestamp() for row in found]
+            assert stamps == [1.0, 1.001, 1.002, None]
+            assert found[3]["headers"] == [
+                {"key": "h", "value": b"1"},
+                {"key": "n", "value": None},
+            ]
+            log = hosted(one).log
+            assert (log.table_next, len(log.extents)) == (4, 0)
+            assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
+            # Nothing new: nothing is committed.
+            await flush(one)
+            assert (await table_state(here.store, topic_id)).version == 0
+            await one.produce(batch(b"e"))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 1, 2, 3, 4]
+
+    run(story)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_every_codec_is_unpacked(codec: Compression) -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for first in range(0, 30, 10):
+                records = [NewRecord(b"v%d" % n * 20, None) for n in range(first, first + 10)]
+                await one.produce(encode_batch(records, compression=codec))
+            await flush(one)
+            found = await rows(here.store, topic_id)
+            assert [row["value"] for row in found] == [b"v%d" % n * 20 for n in range(30)]
+
+    run(story)
+
+
+@pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
+def test_aborted_records_and_markers_are_left_out_and_offsets_kept(tail_cache_bytes: int) -> None:
+    here = world(tail_cache_bytes=tail_cache_bytes)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            first = TransactionalClient(one, "first", SECOND)
+            second = TransactionalClient(one, "second", SECOND)
+            assert await first.init() is OK
+            assert await second.init() is OK
+            assert await first.send(b"yes") is OK
+            assert await second.send(b"no") is OK
+            await one.produce(batch(b"plain"))
+            assert await first.send(b"yes too") is OK
+            assert await second.abort() is OK
+            assert await first.commit() is OK
+            assert await first.send(b"again") is OK
+            assert await first.commit() is OK
+            await decided(one, 8)
+            await flush(one)
+            found = await rows(here.store, topic_id)
+            assert [(row["offset"], row["value"]) for row in found] == [
+                (0, b"yes"),
+                (2, b"plain"),
+                (3, b"yes too"),
+                (6, b"again"),
+            ]
+            ordinals = [row["transaction"] for row in found]
+            assert ordinals[0] == ordinals[2] is not None
+            assert ordinals[1] is None
+            assert ordinals[3] == ordinals[0] + 1
+            assert found[0]["producer_id"] == first.producer_id
+            assert (await table_state(here.store, topic_id)).partition(0).next_offset == 8
+
+    run(story)
+
+
+def test_an_open_transaction_holds_back_what_lies_behind_its_begin() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            client = TransactionalClient(one)
+            assert await client.init() is OK
+            await one.produce(batch(b"before"))
+            assert await client.send(b"in it") is OK
+            await one.produce(batch(b"behind"))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0]
+            await flush(one)
+            assert (await table_state(here.store, topic_id)).version == 0
+            assert await client.commit() is OK
+            await decided(one, 4)
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 1, 2]
+
+    run(story)
+
+
+def test_a_range_without_a_committed_row_advances_the_table_without_a_file() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            client = TransactionalClient(one)
+            assert await client.init() is OK
+            assert await client.send(b"no") is OK
+            assert await client.abort() is OK
+            await decided(one, 2)
+            await flush(one)
+            state = await table_state(here.store, topic_id)
+            assert (state.partition(0).next_offset, state.segment_count) == (2, 0)
+            assert await segments(here.store, topic_id) == []
+
+    run(story)
+
+
+def test_deleted_records_are_left_out() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(3):
+                await one.produce(batch(b"a", b"b", b"c", b"d"))
+            await one.broker.appender.delete_records(hosted(one), 6)
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(6, 12))
+            (stored,) = (await table_state(here.store, topic_id)).partition(0).segments
+            assert stored.segment.name.base_offset == 6
+            await one.produce(batch(b"e"))
+            await one.broker.appender.delete_records(hosted(one), 13)
+            await flush(one)
+            state = await table_state(here.store, topic_id)
+            assert (state.partition(0).next_offset, state.segment_count) == (13, 1)
+
+    run(story)
+
+
+def test_a_large_partition_becomes_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = segment_builder.SegmentBounds(raw_bytes_max=1000, piece_bytes_max=400)
+    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(20):
+                await one.produce(batch(bytes(300)))
+            await flush(one)
+            state = await table_state(here.store, topic_id)
+            names = [stored.segment.name for stored in state.partition(0).segments]
+            assert len(names) == 5
+            assert [name.base_offset for name in names] == [0, 4, 8, 12, 16]
+            assert await offsets(here.store, topic_id) == list(range(20))
+
+    run(story)
+
+
+def test_partitions_of_a_topic_go_on_in_one_commit() -> None:
+    here = world(roll_age_ms=50)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic(partitions=10)
+            await asyncio.gather(*(one.produce(batch(b"%d" % n), n) for n in range(10)))
+            for number in range(10):
+                await settled(one, 1, number)
+            assert (await table_state(here.store, topic_id)).version < 3
+            for number in range(10):
+                assert await offsets(here.store, topic_id, number) == [0]
+
+    run(story)
+
+
+def test_internal_topics_are_not_rolled() -> None:
+    here = world(roll_bytes=1)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            await one.create_topic()
+            client = TransactionalClient(one)
+            assert await client.init() is OK
+            assert await client.send(b"a") is OK
+            await find(one, GROUP, 0)
+            assert await client.commit_offset(7) is OK
+            assert await client.commit() is OK
+            await settled(one, 2)
+        keys = [meta.key async for meta in here.store.list("topics/")]
+        assert {key.split("/")[1] for key in keys} == {
+            str(topic.topic_id)
+            for topic in one.broker.metadata.state.topics.values()
+            if not topic.internal
+        }
+
+    run(story)
+
+
+# When.
+
+
+@pytest.mark.parametrize(
+    "settings", [{"roll_bytes": 1}, {"roll_age_ms": 1}, {"roll_wal_max_bytes": 0}]
+)
+def test_size_age_and_pressure_bring_it_about(settings: dict[str, int]) -> None:
+    here = world(**{"roll_min_bytes": 1, **settings})
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"a"))
+            await settled(one, 1)
+            await one.produce(batch(b"b"))
+            await settled(one, 2)
+            assert await offsets(here.store, topic_id) == [0, 1]
+
+    run(story)
+
+
+def test_a_topics_own_settings_count_if_they_are_less() -> None:
+    here = world(roll_age_ms=3_600_000)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(segment_ms="1")
+            await one.create_topic("slow")
+            await one.produce(batch(b"a"), topic="slow")
+            await one.produce(batch(b"a"))
+            await settled(one, 1)
+            assert hosted(one, topic="slow").log.table_next == 0
+
+    run(story)
+
+
+# What is left by whom.
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+class KillAt:
+    """Kills at one step."""
+
+    def __init__(self, point: CrashPoint) -> None:
+        self._point = point
+
+    def hit(self, point: CrashPoint) -> None:
+        if point is self._point:
+            raise Killed
+
+
+@pytest.mark.parametrize("point", ROLL_STEPS)
+@pytest.mark.parametrize("politely_before", [True, False])
+def test_a_death_at_any_step_loses_and_doubles_nothing(
+    point: CrashPoint, politely_before: bool
+) -> None:
+    here = world()
+
+    async def story() -> None:
+        here.crash_points = NO_CRASH_POINTS
+        async with here.broker(politely=politely_before) as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0", b"1"))
+        here.crash_points = KillAt(point)
+        async with here.broker(politely=False) as one:
+            await one.produce(batch(b"2"))
+            one.broker.roller.flush(hosted(one))
+            with pytest.raises(Killed):
+                await one.run
+        here.crash_points = NO_CRASH_POINTS
+        async with here.broker() as one:
+            log = hosted(one).log
+            known = (await table_state(here.store, topic_id)).partition(0).next_offset
+            assert known == (3 if point is CrashPoint.TABLE_COMMITTED else 0)
+            assert log.table_next == known, "it has asked the table"
+            await one.produce(batch(b"3"))
+            await flush(one)
+            found = await rows(here.store, topic_id)
+            assert [row["value"] for row in found] == [b"0", b"1", b"2", b"3"]
+            garbage = point in (CrashPoint.SEGMENT_STORED, CrashPoint.TABLE_COMMIT)
+            listed = (await table_state(here.store, topic_id)).segment_count
+            assert len(await segments(here.store, topic_id)) == listed + garbage
+
+    run(story)
+
+
+def test_wal_objects_that_only_an_old_image_refers_to_are_not_missed() -> None:
+    """The successor's image is older than the table, and what it refers to is collected (F1)."""
+    here = world()
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+        # The next incarnation opens with an image that refers to the first one's object.
+        async with here.broker(politely=False) as one:
+            await one.produce(batch(b"1"))
+            keys = {extent.key for extent in hosted(one).log.extents}
+            await flush(one)
+            # It dies before any checkpoint says so; the image is that of the opening.
+        first = min(keys)
+        await here.store.delete(first)
+        async with here.broker() as one:
+            log = hosted(one).log
+            assert (log.table_next, log.high_watermark) == (2, 2)
+            assert hosted(one).fault is None
+            await one.produce(batch(b"2"))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 1, 2]
+
+    run(story)
+
+
+def test_a_table_that_another_has_brought_further_is_gone_on_from() -> None:
+    """E1, E2: our commit is refused, and nothing is in the table twice."""
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+            await flush(one)
+            await one.produce(batch(b"1", b"2"))
+            other = await open_table(here.store, topic_id)
+            await other.commit((advance(0, 1, 3),))
+            await one.produce(batch(b"3"))
+            await flush(one)
+            assert hosted(one).log.table_next == 4
+            assert await offsets(here.store, topic_id) == [0, 3]
+            assert one.broker.roller.metrics.refusals == 1
+
+    run(story)
+
+
+def test_an_object_that_is_missing_because_the_table_has_it_is_no_fault() -> None:
+    """F4."""
+    here = world(tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+            await flush(one)
+            await one.produce(batch(b"1"))
+            (extent,) = hosted(one).log.extents
+            other = await open_table(here.store, topic_id)
+            await other.commit((advance(0, 1, 2),))
+            await here.store.delete(extent.key)
+            await one.produce(batch(b"2"))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 2]
+            assert one.broker.roller.faults() == []
+
+    run(story)
+
+
+class ShakyStore(MemoryStore):
+    """Refuses puts of some keys so many times."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.refusals: dict[str, int] = {}
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        for part, left in self.refusals.items():
+            if part in key and left:
+                self.refusals[part] = left - 1
+                raise StoreNotApplied(key, "not now")
+        return await super().put(key, data, condition)
+
+
+def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.roll_queue.PAUSE_SECONDS_FIRST", 0.01)
+    store = ShakyStore()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+            store.refusals = {"/partition=": 2}
+            await flush(one)
+            assert await offsets(store, topic_id) == [0]
+            assert one.broker.roller.metrics.failures == 2
+            assert one.broker.roller.hindrance(hosted(one)) is None
+
+    run(story)
+
+
+def test_a_topic_that_is_deleted_meanwhile_gets_no_table() -> None:
+    gated = GatedStore(MemoryStore(SystemClock()))
+    gated.open()
+    here = world(gated)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+            gated.hold("/partition=")
+            waiting = one.broker.roller.flush(hosted(one))
+            await until(lambda: gated.waiting)
+            await one.delete_topic(topic_id)
+            gated.open()
+            with pytest.raises(PartitionError):
+                await waiting
+            keys = [meta.key async for meta in gated.list(f"topics/{topic_id}/_delta_log/")]
+            assert keys == []
+            other = await one.create_topic("other")
+            await one.produce(batch(b"0"), topic="other")
+            await flush(one, topic="other")
+            assert await offsets(gated, other) == [0]
+
+    run(story)
+
+
+# What is corrupt.
+
+
+async def spoil(store: ObjectStore, key: str, at: int) -> bytes:
+    """Change a byte; what was there before."""
+    right = bytes((await store.get(key)).data)
+    wrong = bytearray(right)
+    wrong[at] ^= 1
+    await store.put(key, wrong)
+    return right
+
+
+async def two_partitions(here: World, one: OneBroker) -> UUID:
+    topic_id = await one.create_topic(partitions=2)
+    for number in range(2):
+        await one.produce(batch(b"0"), number)
+    return topic_id
+
+
+def test_a_corrupt_wal_object_stops_its_partition_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = world(tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await two_partitions(here, one)
+            (extent,) = hosted(one).log.extents
+            right = await spoil(here.store, extent.key, extent.position + extent.length - 1)
+            with pytest.raises(CorruptObject, match=extent.key):
+                await flush(one)
+            errors = [each for each in caplog.records if each.levelname == "ERROR"]
+            assert [vars(each)["key"] for each in errors] == [extent.key]
+            await flush(one, 1)
+            assert await offsets(here.store, topic_id, 1) == [0]
+            assert one.broker.roller.metrics.stopped == 1
+            assert any(extent.key in fault for fault in one.broker.faults())
+            # Somebody repairs it and asks again.
+            await here.store.put(extent.key, right)
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0]
+            assert one.broker.faults() == []
+
+    run(story)
+
+
+def test_a_missing_wal_object_is_named() -> None:
+    here = world(tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await two_partitions(here, one)
+            (extent,) = hosted(one).log.extents
+            await here.store.delete(extent.key)
+            with pytest.raises(CorruptObject, match="missing"):
+                await flush(one)
+            await flush(one, 1)
+
+    run(story)
+
+
+def test_a_corrupt_table_harms_no_other_topic_and_not_what_the_wal_has() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            other = await one.create_topic("other")
+            await one.produce(batch(b"0"))
+            await flush(one)
+            await one.produce(batch(b"1"))
+            await one.produce(batch(b"0"), topic="other")
+        await spoil(here.store, f"topics/{topic_id}/_delta_log/{0:020d}.json", 20)
+        async with here.broker() as one:
+            assert (await one.fetch(1)).records
+            with pytest.raises(CorruptObject, match="_delta_log"):
+                await flush(one)
+            await flush(one, topic="other")
+            assert await offsets(here.store, other) == [0]
+
+    run(story)
+
+
+def test_a_table_ahead_of_the_log_condemns_the_partition() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await two_partitions(here, one)
+        other = await open_table(here.store, topic_id)
+        await other.commit((advance(0, 0, 100),))
+        async with here.broker() as one:
+            assert (await one.fetch(0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await one.produce(batch(b"1"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await one.produce(batch(b"1"), 1)).error_code == OK
+            await flush(one, 1)
+            assert await offsets(here.store, topic_id, 1) == [0, 1]
+
+    run(story)
+
+
+def test_a_table_that_has_lost_versions_stops_the_roll() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"0"))
+            await flush(one)
+            await one.produce(batch(b"1"))
+        keys = [meta.key async for meta in here.store.list(f"topics/{topic_id}/_delta_log/")]
+        for key in keys:
+            await here.store.delete(key)
+        async with here.broker() as one:
+            with pytest.raises(CorruptObject, match="ends at offset 0"):
+                await flush(one)
+            assert (await one.produce(batch(b"2"))).error_code == OK
+
+    run(story)

@@ -1,0 +1,181 @@
+"""Commands that read a bucket without a broker, as a user types them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.unit.broker.one_broker import World, batch
+from tests.unit.broker.one_broker import run as play
+from tests.unit.broker.transactional_client import TransactionalClient
+from tests.unit.bucket.bucket_world import SETTINGS, roll_and_checkpoint
+from tidelog.cli.root import run
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.location import open_store
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `tidelog ...` in this process."""
+
+    def invoke(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tidelog", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        try:
+            run()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bucket at rest, in which there is something of every kind."""
+    folder = tmp_path / "bucket"
+    store = open_store(f"file://{folder}", SystemClock(), SystemEntropy())
+    here = World(store, **{**SETTINGS, "coordinator_snapshot_interval_records": 3})
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            await broker.create_topic()
+            client = TransactionalClient(broker)
+            assert await client.init() is ErrorCode.NONE
+            assert await client.send(b"a") is ErrorCode.NONE
+            assert await client.commit() is ErrorCode.NONE
+            await roll_and_checkpoint(store, broker)
+            await broker.produce(batch(b"b"))
+        async with here.broker() as successor:
+            await successor.produce(batch(b"c"))
+        await store.close()
+
+    play(story)
+    return folder
+
+
+def key_of(folder: Path, pattern: str) -> str:
+    """The last key that matches."""
+    return str(sorted(folder.glob(pattern))[-1].relative_to(folder))
+
+
+def test_fsck_says_what_it_checked(folder: Path, command: Command) -> None:
+    url = f"file://{folder}"
+    result = command("fsck", "--store", url)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith("consistent\n")
+    assert "1  tables" in result.out
+    facts = json.loads(command("fsck", "--store", url, "--shallow", "--json").out)
+    assert facts["consistent"]
+    assert facts["faults"] == []
+    assert facts["checked"]["segments"] == 1
+
+
+def test_fsck_names_each_fault_and_exits_with_4(folder: Path, command: Command) -> None:
+    key = key_of(folder, "topics/*/partition=0/*.parquet")
+    path = folder / key
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    path.write_bytes(data)
+    url = f"file://{folder}"
+    result = command("fsck", "--store", url)
+    assert result.code == 4
+    assert f"{key}: damaged: " in result.out
+    assert "1 faults" in result.out
+    # The end of the object says nothing of it.
+    assert command("fsck", "--store", url, "--shallow").code == 0
+    path.unlink()
+    facts = json.loads(command("fsck", "--store", url, "--shallow", "--json").out)
+    assert [(each["key"], each["kind"]) for each in facts["faults"]] == [(key, "missing")]
+
+
+def test_fsck_of_something_else_is_a_usage_error(tmp_path: Path, command: Command) -> None:
+    result = command("fsck", "--store", f"file://{tmp_path}")
+    assert result.code == 2
+    assert "holds no cluster" in result.err
+    assert command("fsck").code == 2
+
+
+INSPECTED = {
+    "wal/0-1/*0.wal": ("wal", ["kind: data", "entries: ", "base_offset"]),
+    "checkpoint/*/*": ("checkpoint", ["images: ", "table_next: ", "extents: "]),
+    "topics/*/partition=0/*.parquet": ("segment", ["row_count: 1", "row_groups: 1", "crc32c: "]),
+    "topics/*/_delta_log/*.json": ("table", ["version: 0", "advance", "append"]),
+    "state/__transaction_state/*/*": ("state", ["tidelog.format: tidelog.transactions", "ordinal"]),
+    "cluster/log/*": ("metadata", ["magic: tidelog.metadata.entry", "records: 1"]),
+}
+
+
+@pytest.mark.parametrize("pattern", INSPECTED)
+def test_any_object_is_printed_and_a_damaged_one_is_named(
+    folder: Path, command: Command, pattern: str
+) -> None:
+    kind, expected = INSPECTED[pattern]
+    key, url = key_of(folder, pattern), f"file://{folder}"
+    result = command("inspect", kind, key, "--store", url)
+    assert (result.code, result.err) == (0, "")
+    for text in expected:
+        assert text in result.out
+    facts = json.loads(command("inspect", kind, key, "--store", url, "--json").out)
+    assert isinstance(facts, dict)
+    path = folder / key
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = command("inspect", kind, key, "--store", url)
+    assert (result.code, result.out) == (4, "")
+    assert key in result.err
+    path.unlink()
+    result = command("inspect", kind, key, "--store", url)
+    assert result.code == 1
+    assert key in result.err
+
+
+def test_entries_of_transactions_say_so(folder: Path, command: Command) -> None:
+    printed = ""
+    for path in sorted(folder.glob("wal/0-1/*.wal")):
+        key = str(path.relative_to(folder))
+        printed += command("inspect", "wal", key, "--store", f"file://{folder}").out
+    assert "none, transactional" in printed
+    assert "none, COMMIT" in printed
+
+
+def test_seals_hand_over_images_and_hints_are_told_apart(folder: Path, command: Command) -> None:
+    url = f"file://{folder}"
+    seals = [each for each in sorted(folder.glob("wal/0-*/*.wal")) if each.stat().st_size == 64]
+    result = command("inspect", "wal", str(seals[0].relative_to(folder)), "--store", url)
+    assert "kind: seal" in result.out
+    wrong = command("inspect", "table", "topics/x/_delta_log/1.json", "--store", url)
+    assert wrong.code == 1
+    key = key_of(folder, "cluster/log/*")
+    assert command("inspect", "table", key, "--store", url).code == 2
+    lease = command("inspect", "metadata", key_of(folder, "cluster/lease/*"), "--store", url)
+    assert "counter: " in lease.out
+
+
+def test_long_lists_are_cut_and_json_has_all_of_them(folder: Path, command: Command) -> None:
+    url, key = f"file://{folder}", key_of(folder, "checkpoint/0-1/*")
+    short = command("inspect", "checkpoint", key, "--store", url, "--rows", "1").out
+    assert "more (--rows, --json)" in short
+    facts = json.loads(command("inspect", "checkpoint", key, "--store", url, "--json").out)
+    assert len(facts["images"]) > 1

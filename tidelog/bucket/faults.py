@@ -1,0 +1,66 @@
+"""What is wrong with a bucket, and what was looked at. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.errors import CorruptObject
+from tidelog.wal.wal_reader import MissingObject
+
+
+class FaultKind(Enum):
+    """What a fault means; `label` is its name in reports."""
+
+    MISSING = "something that is needed is not there: what rests on it is lost"
+    DAMAGED = "it does not decode or a checksum is wrong: what rests on it cannot be served"
+    CONTRADICTION = "it says something else than other objects do: one of them is wrong"
+    FOREIGN = "it is nothing that Tidelog writes: give the cluster a prefix of its own"
+    ORPHAN = "nobody needs it, and the brokers have had time to delete it: it only costs"
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: FaultKind
+    key: str
+    """Of the object to blame."""
+    why: str
+
+    @classmethod
+    def of(cls, error: CorruptObject) -> Fault:
+        """What a reader's error says."""
+        is_missing = isinstance(error, MissingObject) or error.why.startswith("it is missing")
+        kind = FaultKind.MISSING if is_missing else FaultKind.DAMAGED
+        return cls(kind, error.key, error.why)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.kind.label}: {self.why}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check looked at, and what it found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[Fault] = field(default_factory=list)
+
+    def add(self, kind: FaultKind, key: str, why: str) -> None:
+        """Note a fault."""
+        self.faults.append(Fault(kind, key, why))
+
+    def blame(self, error: CorruptObject) -> None:
+        """Note what a reader's error says."""
+        self.faults.append(Fault.of(error))
+
+    def merge(self, other: Findings) -> None:
+        """Take up what another check found."""
+        self.counts.update(other.counts)
+        known = set(self.faults)
+        self.faults += [fault for fault in other.faults if fault not in known]

@@ -1,0 +1,91 @@
+"""Proves a bucket consistent, also while brokers run. Nothing is ever written.
+
+What is checked: the metadata log and its snapshots; each WAL from its newest checkpoint to its end,
+without a hole, the seal of those that have ended, every object that is there; checkpoints and
+hand-over images; every partition, as a broker that opens it would rebuild it, so offsets continue
+and images are whole; the objects to which the tails refer; each table's commits, checkpoints and
+segments; the coordinators' states and the logs behind them. By default every byte is read, all
+checksums are computed and rows counted; `deep=False` reads the ends of objects only.
+
+`fsck_context` says how it looks again before it judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.faults import Fault, Findings
+from tidelog.bucket.fsck_context import CheckContext, Progress
+from tidelog.bucket.fsck_metadata import check_leases, check_metadata
+from tidelog.bucket.fsck_states import check_states
+from tidelog.bucket.fsck_tables import check_table
+from tidelog.bucket.fsck_wals import (
+    check_checkpoints,
+    check_handovers,
+    check_strays,
+    check_tails,
+    check_wal,
+    incarnations_of,
+)
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
+
+PARTITIONS_AT_ONCE = 10_000
+"""Of which images are in memory at a time."""
+
+
+async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Findings:
+    """What was looked at and what is wrong. `progress` is told the key of each object that is done.
+
+    Raises StoreError, and UnsupportedFormat for what a newer Tidelog wrote.
+    """
+    context = CheckContext(bucket, deep, progress)
+    findings = await context.settled(lambda: check_metadata(context))
+    findings.merge(await context.settled(lambda: check_leases(context)))
+    try:
+        state = await bucket.refresh()
+    except CorruptObject as error:
+        # All the rest rests on it.
+        findings.merge(Findings(faults=[Fault.of(error)]))
+        return findings
+    for incarnation in incarnations_of(state):
+        findings.merge(await check_checkpoints(context, incarnation))
+        findings.merge(await check_wal(context, incarnation))
+    findings.merge(await context.settled(lambda: check_strays(context)))
+    findings.merge(await check_handovers(context))
+    for topic in state.topics.values():
+        if not topic.internal:
+            findings.merge(await check_table(context, topic))
+    for partitions in _chunks(
+        TopicPartition(topic.topic_id, number)
+        for topic in state.topics.values()
+        for number in range(topic.partition_count)
+    ):
+        findings.merge(await _check_partitions(context, partitions))
+    findings.merge(await check_states(context))
+    return findings
+
+
+async def _check_partitions(context: CheckContext, partitions: list[TopicPartition]) -> Findings:
+    async def check() -> Findings:
+        findings = Findings()
+        view = await context.bucket.view_partitions(partitions)
+        for error in view.failures.values():
+            findings.blame(error)
+        findings.merge(await check_tails(context, list(view.partitions.values())))
+        findings.counts["partitions"] += len(view.partitions)
+        return findings
+
+    return await context.settled(check)
+
+
+def _chunks(partitions: Iterable[TopicPartition]) -> Iterable[list[TopicPartition]]:
+    chunk: list[TopicPartition] = []
+    for partition in partitions:
+        chunk.append(partition)
+        if len(chunk) == PARTITIONS_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

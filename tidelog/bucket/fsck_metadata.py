@@ -1,0 +1,124 @@
+"""Checks of the metadata log, its snapshots, and leases."""
+
+from __future__ import annotations
+
+from tidelog.bucket.faults import FaultKind, Findings
+from tidelog.bucket.fsck_context import CheckContext
+from tidelog.coordinator.cluster.leases import decode_lease
+from tidelog.coordinator.cluster.prefix import (
+    LEASE_PREFIX,
+    LOG_PREFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_PREFIX,
+)
+from tidelog.coordinator.cluster.records import decode_entry
+from tidelog.coordinator.cluster.snapshots import SNAPSHOT_SUFFIX
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.state_snapshot import decode_snapshot
+from tidelog.coordinator.cluster.transitions import InvalidRecord
+from tidelog.errors import CorruptObject
+from tidelog.storage.object_store import Buffer, ObjectNotFound
+from tidelog.storage.sequence import NUMBER_DIGITS
+
+
+async def check_metadata(context: CheckContext) -> Findings:
+    """Each entry, each snapshot, and that the entries lead from one snapshot to the next."""
+    findings = Findings()
+    snapshots = await _numbers(context, SNAPSHOT_PREFIX, SNAPSHOT_SUFFIX)
+    entries = await _numbers(context, LOG_PREFIX, LOG_SUFFIX)
+    state: ClusterState | None = ClusterState()
+    previous = -1
+    for number in sorted({*snapshots, *entries}):
+        if number in entries:
+            # What lies below a snapshot may be deleted, from the oldest on.
+            if number > max(previous + 1, max(snapshots, default=-1) + 1):
+                why = f"it is missing, although entry {number} exists"
+                findings.add(FaultKind.MISSING, _entry_key(previous + 1), why)
+            state = await _follow(context, entries[number], number, state, findings)
+        if number in snapshots:
+            found = await _snapshot(context, snapshots[number], findings)
+            if found is not None and state is not None and state != found:
+                why = "it holds another state than the entries lead to"
+                findings.add(FaultKind.CONTRADICTION, snapshots[number], why)
+            state = found if found is not None else state
+        previous = number
+    return findings
+
+
+async def check_leases(context: CheckContext) -> Findings:
+    """That leases decode."""
+    findings = Findings()
+    async for meta in context.list(LEASE_PREFIX):
+        data = await _get(context, meta.key)
+        if data is None:
+            continue
+        try:
+            decode_lease(meta.key, data)
+            findings.counts["leases"] += 1
+        except CorruptObject as error:
+            findings.blame(error)
+    return findings
+
+
+async def _follow(
+    context: CheckContext,
+    key: str,
+    number: int,
+    state: ClusterState | None,
+    findings: Findings,
+) -> ClusterState | None:
+    """The state after an entry; None where what came before is not there or not right."""
+    data = await _get(context, key)
+    if data is None:
+        return None
+    try:
+        entry = decode_entry(key, data)
+        findings.counts["metadata entries"] += 1
+        context.progress(key)
+        if entry.sequence != number:
+            raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
+        if state is None or state.sequence + 1 != number:
+            return None
+        return state.apply(entry)
+    except CorruptObject as error:
+        findings.blame(error)
+    except InvalidRecord as error:
+        why = f"it cannot follow the entries before it: {error}"
+        findings.add(FaultKind.CONTRADICTION, key, why)
+    return None
+
+
+async def _snapshot(context: CheckContext, key: str, findings: Findings) -> ClusterState | None:
+    data = await _get(context, key)
+    if data is None:
+        return None
+    try:
+        found = await context.access.offload.run(decode_snapshot, key, data)
+    except CorruptObject as error:
+        findings.blame(error)
+        return None
+    findings.counts["metadata snapshots"] += 1
+    context.progress(key)
+    return found
+
+
+async def _get(context: CheckContext, key: str) -> Buffer | None:
+    """None for what was deleted since it was listed."""
+    try:
+        return (await context.access.store.get(key)).data
+    except ObjectNotFound:
+        return None
+
+
+async def _numbers(context: CheckContext, prefix: str, suffix: str) -> dict[int, str]:
+    """The numbered objects under a prefix."""
+    found = {}
+    async for meta in context.list(prefix):
+        digits = meta.key.removeprefix(prefix).removesuffix(suffix)
+        if len(digits) == NUMBER_DIGITS and digits.isdecimal():
+            found[int(digits)] = meta.key
+    return found
+
+
+def _entry_key(number: int) -> str:
+    return f"{LOG_PREFIX}{number:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"

@@ -1,0 +1,95 @@
+"""Checks of the coordinators' states: their snapshots, and the logs behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.bucket.faults import FaultKind, Findings
+from tidelog.bucket.fsck_context import Check, CheckContext
+from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, restore
+from tidelog.coordinator.snapshot_format import STATE_PREFIX, SnapshotOrigin
+from tidelog.coordinator.snapshots import apply_snapshot
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.object_store import ObjectNotFound
+
+
+async def check_states(context: CheckContext) -> Findings:
+    """Each snapshot that is there; and each coordinator's state, as its successor would load it."""
+    findings = Findings()
+    for kind in (TRANSACTIONS, GROUPS):
+        topic = context.bucket.state.topic_named(kind.topic)
+        if topic is None:
+            continue
+        for number in range(topic.partition_count):
+            partition = TopicPartition(topic.topic_id, number)
+            origin = context.access.origin(topic, number)
+            findings.merge(await _check_snapshots(context, origin, kind))
+            findings.merge(await context.settled(_loading(context, partition, kind)))
+    findings.merge(await context.settled(lambda: _check_strays(context)))
+    return findings
+
+
+def _ignore(_: Any) -> None:
+    """A record that is only to be decoded."""
+
+
+async def _check_snapshots(
+    context: CheckContext, origin: SnapshotOrigin, kind: StateKind
+) -> Findings:
+    async def check(key: str) -> Findings:
+        findings = Findings()
+        access = context.access
+        try:
+            data = (await access.store.get(key)).data
+            restored = await apply_snapshot(access.offload, kind.table, origin, key, data, _ignore)
+        except ObjectNotFound:
+            return findings
+        except CorruptObject as error:
+            findings.blame(error)
+            return findings
+        findings.counts["state snapshots"] += 1
+        findings.counts["rows in state snapshots"] += restored.rows
+        context.progress(key)
+        return findings
+
+    keys = [meta.key async for meta in context.list(origin.prefix)]
+    known = [key for key in keys if origin.offset_in(key) is not None]
+    return await context.each(known, check)
+
+
+def _loading(context: CheckContext, partition: TopicPartition, kind: StateKind) -> Check:
+    async def check() -> Findings:
+        findings = Findings()
+        found = await context.bucket.view_partitions([partition])
+        view = found.partitions.get(partition)
+        if view is None:
+            # Faults of the partition itself are found with the other partitions'.
+            return findings
+        machine = kind.machine()
+        try:
+            await restore(context.access, context.bucket.tails, view, kind, machine.apply)
+        except CorruptObject as error:
+            findings.blame(error)
+            return findings
+        findings.counts["coordinators' states"] += 1
+        return findings
+
+    return check
+
+
+async def _check_strays(context: CheckContext) -> Findings:
+    """Snapshots of no coordinator."""
+    findings = Findings()
+    keys = [meta.key async for meta in context.list(STATE_PREFIX)]
+    state = await context.bucket.refresh()
+    origins = [
+        context.access.origin(topic, number)
+        for kind in (TRANSACTIONS, GROUPS)
+        if (topic := state.topic_named(kind.topic)) is not None
+        for number in range(topic.partition_count)
+    ]
+    for key in keys:
+        if all(origin.offset_in(key) is None for origin in origins):
+            findings.add(FaultKind.FOREIGN, key, "it is no coordinator's snapshot")
+    return findings

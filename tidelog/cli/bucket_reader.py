@@ -1,0 +1,41 @@
+"""How commands read a bucket without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.offload import ThreadOffload
+from tidelog.storage.location import open_reader
+
+T = TypeVar("T")
+THREADS = 2
+
+store_option = click.option(
+    "--store",
+    envvar="TIDELOG_STORE",
+    required=True,
+    help="file:///dir, s3://bucket/prefix, or any URL that fsspec opens.",
+)
+
+
+def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:
+    """Run a command's coroutine on a bucket of which nothing is read yet."""
+
+    async def run() -> T:
+        clock, entropy = SystemClock(), SystemEntropy()
+        store = open_reader(url, clock, entropy)
+        offload = ThreadOffload(THREADS)
+        try:
+            return await use(Bucket.unread(store, clock, entropy, offload))
+        finally:
+            offload.close()
+            await store.close()
+
+    return asyncio.run(run())

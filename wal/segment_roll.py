@@ -1,0 +1,273 @@
+"""From the WAL's record batches to a segment of committed records. Pure; runs in a worker thread.
+
+`scan` takes the bytes of some extents apart and proves them, `SegmentRoll.add` makes rows of them.
+In between the caller can look up in the WAL objects' indexes which transactions the batches of some
+extents belong to: the batches themselves do not say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
+from tidelog.records.batch import (
+    CONTROL_FLAG,
+    LENGTH_PREFIX_SIZE,
+    TRANSACTIONAL_FLAG,
+    MalformedBatch,
+    batch_positions,
+    checksum,
+    headers_of,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
+from tidelog.records.row_decoding import BatchHeaders, decode_rows
+from tidelog.records.rows import AbortedRange
+from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.wal.entries import NO_ORDINAL, EntryKind
+from tidelog.wal.extents import Extent
+from tidelog.wal.object_format import SlotIndex
+
+Integers = NDArray[np.int64]
+
+_DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
+
+
+class StoredBatches(NamedTuple):
+    """An extent's bytes, as they were read."""
+
+    extent: Extent
+    data: Buffer
+
+
+class Ordinals(NamedTuple):
+    """Which transactions the batches of a WAL object belong to, by their positions, ascending."""
+
+    positions: Integers
+    ordinals: Integers
+
+    @classmethod
+    def of(cls, index: SlotIndex) -> Ordinals:
+        """As the object's index says it."""
+        columns = index.columns
+        rows = np.flatnonzero(columns["kind"] == EntryKind.BATCH)
+        positions = columns["position"][rows].astype(np.int64)
+        order = np.argsort(positions)
+        ordinals = columns["ordinal"][rows].astype(np.int64)
+        return cls(positions[order], ordinals[order])
+
+    def at(self, key: str, positions: Integers) -> Integers:
+        """The ordinals of the batches at these positions. CorruptObject where none begins."""
+        found = np.searchsorted(self.positions, positions)
+        if not len(self.positions) or (found == len(self.positions)).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        if (self.positions[found] != positions).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        result: Integers = self.ordinals[found]
+        return result
+
+
+class Scanned(NamedTuple):
+    """Extents side by side in one buffer, proved to be the batches that they should be."""
+
+    extents: Sequence[Extent]
+    buffer: Buffer
+    positions: Integers
+    """Of the batches in the buffer."""
+    headers: BatchHeaders
+    first_batches: Sequence[int]
+    """For each extent, the number of its first batch."""
+    transactional: frozenset[str]
+    """Objects with batches of transactions among these."""
+    next_offset: int
+    """Behind the last extent."""
+
+
+def scan(pieces: Sequence[StoredBatches]) -> Scanned:
+    """Take consecutive extents apart. CorruptObject names the object that is not what it should
+    be."""
+    positions: list[Integers] = []
+    first_batches: list[int] = []
+    transactional = set()
+    start = batches = 0
+    for extent, data in pieces:
+        found, headers = _take_apart(extent, data)
+        if (_flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG).any():
+            transactional.add(extent.key)
+        positions.append(found + start)
+        first_batches.append(batches)
+        start += len(data)
+        batches += len(found)
+    buffer = pieces[0].data if len(pieces) == 1 else b"".join(data for _, data in pieces)
+    together = np.concatenate(positions)
+    return Scanned(
+        [extent for extent, _ in pieces],
+        buffer,
+        together,
+        headers_of(buffer, together),
+        first_batches,
+        frozenset(transactional),
+        pieces[-1].extent.last_offset + 1,
+    )
+
+
+def _take_apart(extent: Extent, data: Buffer) -> tuple[Integers, BatchHeaders]:
+    if len(data) != extent.length:
+        raise CorruptObject(
+            extent.key, f"{len(data)} of {extent.length} bytes at position {extent.position}"
+        )
+    try:
+        positions = batch_positions(data)
+    except MalformedBatch as error:
+        raise CorruptObject(extent.key, f"at position {extent.position}: {error}") from None
+    headers = headers_of(data, positions)
+    following = headers["base_offset"] + headers["last_offset_delta"] + 1
+    ends = positions + headers["batch_length"] + LENGTH_PREFIX_SIZE
+    if (
+        not len(positions)
+        or ends[-1] != len(data)
+        or headers["base_offset"][0] != extent.base_offset
+        or (headers["base_offset"][1:] != following[:-1]).any()
+        or following[-1] != extent.last_offset + 1
+    ):
+        raise CorruptObject(
+            extent.key,
+            f"the record batches at position {extent.position} are not those of offsets"
+            f" {extent.base_offset} to {extent.last_offset}",
+        )
+    for position, end, crc in zip(
+        positions.tolist(), ends.tolist(), headers["crc"].tolist(), strict=True
+    ):
+        if checksum(data, position, end) != crc:
+            raise CorruptObject(
+                extent.key,
+                f"the checksum of the record batch at position {extent.position + position} is"
+                " wrong",
+            )
+    return positions, headers
+
+
+def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
+    found: NDArray[np.int16] = headers["attributes"] & sum(flags)
+    return found
+
+
+class SegmentRoll:
+    """One segment as it grows.
+
+    Memory: the file so far, a row group, and what one call of `add` is given and decompresses.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        base_offset: int,
+        log_start: int,
+        decompressed_bytes_max: int,
+    ) -> None:
+        """`log_start`: records below it are deleted and left out."""
+        self._writer = SegmentWriter(topic_partition, base_offset)
+        self._base_offset = base_offset
+        self._log_start = log_start
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self.wal_bytes = 0
+        """Of the batches taken up so far, aborted ones and markers too."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Keys, values and headers so far."""
+        return self._writer.raw_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Of the file so far, without the row group being filled."""
+        return self._writer.size_bytes
+
+    def add(
+        self,
+        scanned: Scanned,
+        upper: int,
+        aborted: Sequence[AbortedRange],
+        ordinals: Mapping[str, Ordinals],
+    ) -> int:
+        """Take up the batches below `upper`, which must be decided; the offset behind the last.
+
+        `aborted`: all that touch them. `ordinals`: of the objects that `scanned.transactional`
+        names. CorruptObject names the object whose batches are damaged; this roll is of no use
+        then.
+        """
+        bases = scanned.headers["base_offset"]
+        first = int(np.searchsorted(bases, self._base_offset, "right")) - 1
+        chosen = slice(max(0, first), int(np.searchsorted(bases, upper)))
+        try:
+            self._write(scanned, chosen, aborted, ordinals)
+        except _DAMAGE as error:
+            raise self._blame(scanned, chosen, error) from error
+        self.wal_bytes += int(
+            (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
+        )
+        return min(upper, scanned.next_offset)
+
+    def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
+        """The segment, which covers all offsets below next_offset; None if it has no row."""
+        if not self._writer.row_count:
+            return None
+        return self._writer.finish(next_offset, segment_id)
+
+    def _write(
+        self,
+        scanned: Scanned,
+        chosen: slice,
+        aborted: Sequence[AbortedRange],
+        ordinals: Mapping[str, Ordinals],
+    ) -> None:
+        positions = scanned.positions[chosen]
+        if not len(positions):
+            return
+        numbers = _ordinals_of(scanned, ordinals)[chosen] if ordinals else None
+        for rows in decode_rows(
+            scanned.buffer,
+            positions,
+            ordinals=numbers,
+            aborted=aborted,
+            check_crc=False,
+            decompressed_bytes_max=self._decompressed_bytes_max,
+        ):
+            floor = max(self._log_start, self._base_offset)
+            if rows.num_rows and rows.column("offset")[0].as_py() < floor:
+                rows = rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), floor)))
+            self._writer.write(rows)
+
+    def _blame(self, scanned: Scanned, chosen: slice, error: Exception) -> CorruptObject:
+        """The first extent that does not decode by itself."""
+        ends = [*scanned.first_batches[1:], len(scanned.positions)]
+        for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
+            own = scanned.positions[max(first, chosen.start) : min(end, chosen.stop)]
+            try:
+                for _ in decode_rows(
+                    scanned.buffer, own, decompressed_bytes_max=self._decompressed_bytes_max
+                ):
+                    pass
+            except _DAMAGE as damage:
+                return CorruptObject(extent.key, f"at position {extent.position}: {damage}")
+        return CorruptObject(scanned.extents[0].key, str(error))
+
+
+def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers:
+    """For each batch the ordinal of its transaction."""
+    numbers = np.full(len(scanned.positions), NO_ORDINAL, np.int64)
+    ends = [*scanned.first_batches[1:], len(scanned.positions)]
+    for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
+        known = ordinals.get(extent.key)
+        if known is not None:
+            in_object = scanned.positions[first:end] - scanned.positions[first] + extent.position
+            numbers[first:end] = known.at(extent.key, in_object)
+    # What is in no transaction has none, whatever else the index may say.
+    numbers[_flags(scanned.headers, TRANSACTIONAL_FLAG) == 0] = NO_ORDINAL
+    return numbers
