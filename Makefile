@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n 
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
 LONG := integration or compat or spark or slow
-CODE := tidelog storage wal coordinator broker localstack tests benchmarks scripts scripts/typing-links
+CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
 export PYTHONHASHSEED ?= 0
