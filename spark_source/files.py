@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidelog.bucket.bucket import Bucket
-from tidelog.spark_source.options import store_url_of
 from tidelog.spark_source.session import Session
+from tidelog.spark_source.store_address import store_url_of
 from tidelog.storage.segment import table_prefix
 
 SEGMENT_SCHEMA = (

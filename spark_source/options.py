@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
-from urllib.parse import urlencode
 
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 from tidelog.errors import InvalidConfiguration
@@ -29,10 +28,6 @@ PerPartition: TypeAlias = Mapping[str, Mapping[int, int]]
 """Topic, partition, offset or milliseconds."""
 
 _CHOICES = ("assign", "subscribe", "subscribePattern")
-_STORE_OPTIONS = (
-    *("endpoint", "region", "profile", "path_style", "sign_payload", "connect_timeout_ms"),
-    *("request_timeout_ms", "access_key_id", "secret_access_key", "session_token"),
-)
 _READ_OPTIONS = (
     *_CHOICES,
     *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
@@ -171,50 +166,15 @@ class ReadOptions:
         return replace(self, starting=self.starting or Edge.LATEST)
 
 
-def store_url_of(options: Mapping[str, str]) -> str:
-    """The store's address with the credentials and settings that `store.*` options add."""
-    given = _lowered(options)
-    url = given.get("store", "").strip()
-    if not url:
-        raise InvalidConfiguration(
-            "the option store is missing: the bucket's URL, as in s3://bucket/prefix or"
-            " file:///var/tidelog"
-        )
-    extra = {}
-    for name, value in given.items():
-        if name.startswith("store."):
-            setting = name.removeprefix("store.")
-            if setting not in _STORE_OPTIONS:
-                raise InvalidConfiguration(
-                    f"unknown option {name}; known are"
-                    f" {', '.join('store.' + known for known in _STORE_OPTIONS)}"
-                )
-            extra[setting] = value
-    if not extra:
-        return url
-    if not url.startswith("s3://"):
-        names = ", ".join(f"store.{name}" for name in extra)
-        raise InvalidConfiguration(f"{names}: only a store at s3:// has such options")
-    return f"{url}{'&' if '?' in url else '?'}{urlencode(extra)}"
-
-
-def parse_store_options(options: Mapping[str, str]) -> str:
-    """The address from options that may name nothing else. InvalidConfiguration."""
-    url = store_url_of(options)
-    for name in _lowered(options):
-        if name != "store" and not name.startswith("store."):
-            raise InvalidConfiguration(f"unknown option {name}; known are store and store.*")
-    return url
-
-
 def is_read(options: Mapping[str, str]) -> bool:
     """Whether the options say what to read, in whatever way."""
-    return not _lowered(options).keys().isdisjoint(name.lower() for name in _CHOICES)
+    return not lowered(options).keys().isdisjoint(name.lower() for name in _CHOICES)
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """What the options of a read say. InvalidConfiguration names the option and the remedy."""
-    given = _lowered(options)
+def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOptions:
+    """What the options of a read say, besides the store's address. InvalidConfiguration, naming the
+    option and the remedy."""
+    given = lowered(options)
     _check_names(given)
     isolation = given.get(_ISOLATION_LEVEL, "read_committed")
     if isolation != "read_committed":
@@ -230,7 +190,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}"
         )
     found = ReadOptions(
-        store_url=store_url_of(options),
+        store_url=store_url,
         choice=_choice(given),
         starting=_bound(given, "starting"),
         ending=_bound(given, "ending"),
@@ -255,7 +215,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     return found
 
 
-def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+def lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """By names in lower case: Spark's options have no case."""
     return {name.lower(): value for name, value in options.items()}
 
 

@@ -17,8 +17,8 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.states import GROUPS, TRANSACTIONS
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import BATCH_ROWS
-from tidelog.spark_source.options import parse_store_options
 from tidelog.spark_source.session import Session
+from tidelog.spark_source.store_address import only_store_url_of
 
 END_OFFSET: Final = pa.field("end_offset", pa.int64())
 LAG: Final = pa.field("lag", pa.int64())
@@ -33,7 +33,7 @@ class _StateSource(DataSource):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._store_url = parse_store_options(options)
+        self._store_url = only_store_url_of(options)
 
     @classmethod
     def name(cls) -> str:
