@@ -58,5 +58,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def history(broker: BrokerProcess) -> History:
-    return write_history(broker, f"file://{broker.log_path.parent}/bucket")
+def history(broker: BrokerProcess) -> Iterator[History]:
+    written = write_history(broker, f"file://{broker.log_path.parent}/bucket")
+    yield written
+    written.open_producer.abort_transaction(30)

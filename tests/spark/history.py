@@ -62,7 +62,13 @@ def write_history(broker: BrokerProcess, store: str) -> History:
 
 def begin(kafka: str, transactional_id: str) -> Producer:
     producer = Producer(
-        {"bootstrap.servers": kafka, "transactional.id": transactional_id, "linger.ms": 0}
+        {
+            "bootstrap.servers": kafka,
+            "transactional.id": transactional_id,
+            # The open one is to stay open however long the tests take.
+            "transaction.timeout.ms": 900_000,
+            "linger.ms": 0,
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()
