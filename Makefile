@@ -44,7 +44,7 @@ demo: venv ## Real flights through a broker that is killed; two topics derived e
 
 ##@ Check
 .PHONY: test
-test: lint types imports unit ## Everything that is quick: lint, types, imports, unit tests
+test: lint types imports unit spark ## Everything that is quick: lint, types, imports, tests
 
 .PHONY: lint
 lint: venv ## ruff: rules and format
@@ -73,6 +73,11 @@ imports: links ## import-linter: who may import whom, which cores are pure
 .PHONY: unit
 unit: venv ## Unit, property and simulation tests (make unit PYTEST="-k fencing")
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not ($(LONG))" $(PYTEST)
+
+.PHONY: spark
+spark: venv ## Spark in local mode reads a bucket (make spark PYTEST="-k stream")
+	@$(PY) -m scripts.tools java
+	@$(PY) -m pytest -m spark tests/spark $(PYTEST)
 
 .PHONY: coverage
 coverage: venv ## Branch coverage of the unit tests, by module
