@@ -183,6 +183,11 @@ async def _delete_records(
             result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
             return result
         log = partition.log
+        policies = broker.topic_config(log.partition.topic_id).items_of("cleanup.policy")
+        if policies == ("compact",):
+            # Readers of a compacted log go by the latest record of each key.
+            result.error_code = ErrorCode.POLICY_VIOLATION
+            return result
         offset = log.high_watermark if asked.offset == TO_HIGH_WATERMARK else asked.offset
         if not 0 <= offset <= log.high_watermark:
             result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE

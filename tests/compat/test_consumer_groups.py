@@ -27,7 +27,8 @@ CLIENTS = ("confluent-kafka", "java")
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 1000,
     "group.consumer.heartbeat.interval.ms": 500,
-    "group.consumer.session.timeout.ms": 6000,
+    # Short, for those who wait for a member's death; long, for members on a busy machine.
+    "group.consumer.session.timeout.ms": 15_000,
 }
 PROTOCOL = {"group_protocol": CONSUMER}
 

@@ -6,11 +6,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
 
 from tests.compat.broker_view import group_offsets, partition_view, with_client
 from tests.compat.clients import PROGRAMS
@@ -105,6 +110,64 @@ def test_a_zombie_that_wakes_up_is_refused_whatever_it_does(
     assert b"late" not in everything.values
     assert everything.end == view.end
     assert not {place for place in group_offsets(broker.kafka, GROUP) if place.topic == topic}
+
+
+def left_behind_confluent(bootstrap: str, topic: str) -> str:
+    """A producer on behalf of a member that has left its group; the error that it gets."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    metadata = consumer.consumer_group_metadata()
+    consumer.close()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(SECONDS_MAX)
+    producer.begin_transaction()
+    producer.produce(topic, b"late", partition=0)
+    with pytest.raises(KafkaException) as refused:
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], metadata, SECONDS_MAX)
+    error = refused.value.args[0]
+    assert error.txn_requires_abort()
+    producer.abort_transaction(SECONDS_MAX)
+    return str(error.name())
+
+
+def left_behind_kafka_python(bootstrap: str, topic: str) -> str:
+    """The same of kafka-python."""
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False
+    )
+    while not consumer.assignment():
+        consumer.poll(timeout_ms=100)
+    metadata = consumer.group_metadata()
+    consumer.close()
+    producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"late", partition=0).get(SECONDS_MAX)
+    with pytest.raises(KafkaError) as refused:
+        producer.send_offsets_to_transaction(
+            {PyTopicPartition(topic, 0): OffsetAndMetadata(7, "", -1)}, metadata
+        )
+    producer.abort_transaction()
+    producer.close()
+    return type(refused.value).__name__
+
+
+@pytest.mark.parametrize(
+    ("left_behind", "error"),
+    [(left_behind_confluent, "UNKNOWN_MEMBER_ID"), (left_behind_kafka_python, "CommitFailedError")],
+)
+def test_offsets_of_a_member_that_has_left_its_group_are_refused(
+    broker: BrokerProcess, left_behind: Callable[[str, str], str], error: str
+) -> None:
+    """KIP-447: somebody else may have read on by now. The transaction can only be aborted."""
+    topic = left_behind.__name__
+    create_topic(broker.kafka, topic)
+    assert left_behind(broker.kafka, topic) == error
+    assert partition_view(broker.kafka, topic, 0).values == []
+    assert group_offsets(broker.kafka, topic) == {}
 
 
 def test_a_delayed_end_of_a_transaction_does_not_end_the_next_one(broker: BrokerProcess) -> None:

@@ -160,7 +160,7 @@ class Librdkafka:
         self._stopped = threading.Event()
         options = {name.replace("_", "."): value for name, value in settings.items()}
         # In the consumer protocol the broker says how long a session is.
-        timeout = {} if "group.protocol" in options else {"session.timeout.ms": 10_000}
+        timeout = {} if "group.protocol" in options else {"session.timeout.ms": 30_000}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -170,6 +170,8 @@ class Librdkafka:
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 100,
                 "metadata.max.age.ms": 1000,
+                # Sooner back than the session ends, however long a broker took to start again.
+                "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 1000,
                 **timeout,
                 **options,

@@ -378,6 +378,28 @@ def test_a_broker_that_does_not_coordinate_says_so_and_to_batches_to_try_again()
     run(story)
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(5, -1), (-1, 0)])
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+def test_half_an_identity_is_none(
+    transactional_id: str | None, producer_id: int, epoch: int
+) -> None:
+    async def story() -> None:
+        async with serving() as broker:
+            assert await find(broker, "t", 1) is OK
+            await loaded(broker)
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id,
+                transaction_timeout_ms=60_000,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+            )
+            answer = await ask(broker, init_producer_id, request, 4)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert answer.producer_id == -1
+
+    run(story)
+
+
 # What clients of each version are told.
 
 
