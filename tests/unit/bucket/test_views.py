@@ -21,7 +21,7 @@ from tests.unit.bucket.bucket_world import (
 )
 from tidelog.bucket.reading import NoSuchTopic
 from tidelog.errors import CorruptObject, InvalidConfiguration
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_batch
@@ -29,6 +29,8 @@ from tidelog.storage.fsspec_store import FsspecStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.table_state import NO_VERSION
+from tidelog.wal.checkpoint import newest_checkpoint
+from tidelog.wal.object_format import wal_key
 from tidelog.wal.wal_reader import MissingObject
 
 OK = ErrorCode.NONE
@@ -233,6 +235,45 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
         while step < await story(step):
             step += 1
         assert step > 5
+
+    run(stories)
+
+
+def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
+    # As if the grace had passed between two requests: what was listed is gone (F4).
+    async def story(step: int) -> int:
+        here = world()
+        async with here.broker(politely=False) as broker:
+            topic_id = await broker.create_topic()
+            for value in (b"a", b"b", b"c"):
+                await broker.produce(batch(value))
+            store = WatchedStore(here.store)
+            bucket = await opened(store)
+
+            async def interfere(number: int, _: str) -> None:
+                if number == step:
+                    await roll_and_checkpoint(here.store, broker)
+                    floor = await newest_checkpoint(here.store, broker.broker.incarnation)
+                    for slot in range(floor or 0):
+                        key = wal_key(broker.broker.incarnation, Slot(slot))
+                        await here.store.delete(key)
+
+            store.requests.clear()
+            store.before = interfere
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            try:
+                found = await all_values(bucket, store, view)
+            except MissingObject:
+                view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+                found = await all_values(bucket, store, view)
+            assert found == [b"a", b"b", b"c"]
+            return len(store.requests)
+
+    async def stories() -> None:
+        step = 0
+        while step < await story(step):
+            step += 1
+        assert step > 10
 
     run(stories)
 
