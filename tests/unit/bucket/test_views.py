@@ -17,6 +17,7 @@ from tests.unit.bucket.bucket_world import (
     roll,
     roll_and_checkpoint,
     tail_values,
+    values_in,
     world,
 )
 from tidelog.bucket.reading import NoSuchTopic
@@ -168,11 +169,37 @@ def test_what_was_rolled_comes_from_the_table_and_the_rest_from_the_tail() -> No
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert view.table_next == view.last_stable_offset
             assert view.segments[0].segment.row_count == len(COMMITTED)
-            assert await all_values(bucket, here.store, view) == COMMITTED
+            assert await all_values(bucket, view) == COMMITTED
             await broker.produce(batch(b"later"))
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
-            assert await all_values(bucket, here.store, view) == COMMITTED
+            assert await all_values(bucket, view) == COMMITTED
             assert view.table_next < view.high_watermark
+
+    run(story)
+
+
+def test_a_range_of_rows_and_few_columns_are_read_across_segments_and_tail() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            topic_id = await broker.create_topic()
+            for number in range(3):
+                await broker.produce(batch(b"%d" % number, b"%d!" % number))
+                if number < 2:
+                    await roll(here.store)
+            bucket = await opened(here.store)
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            assert len(view.segments) == 2
+            found = [each async for each in bucket.rows(view, 1, 5, columns=["value"])]
+            assert {each.schema.names[0] for each in found} == {"value"}
+            assert values_in(found) == [b"0!", b"1", b"1!", b"2"]
+            offsets = [each async for each in bucket.rows(view, 3, columns=["offset"])]
+            assert [row for each in offsets for row in each.column(0).to_pylist()] == [3, 4, 5]
+            assert [each async for each in bucket.rows(view, 6)] == []
+            await here.store.delete(view.segments[0].segment.key(topic_id))
+            with pytest.raises(MissingObject, match="partition=0"):
+                await all_values(bucket, view)
 
     run(story)
 
@@ -201,7 +228,7 @@ def test_a_table_that_is_too_old_for_the_base_is_read_again(table_first: bool) -
             store.before = interfere
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert done
-            assert await all_values(bucket, here.store, view) == [b"a", b"b"]
+            assert await all_values(bucket, view) == [b"a", b"b"]
 
     run(story)
 
@@ -226,7 +253,7 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
         view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
         requests = len(store.requests)
         store.before = None
-        found = await all_values(bucket, here.store, view)
+        found = await all_values(bucket, view)
         assert found in ([b"a", b"b"], [b"a", b"b", b"c"])
         return requests
 
@@ -262,10 +289,10 @@ def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
             store.before = interfere
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             try:
-                found = await all_values(bucket, store, view)
+                found = await all_values(bucket, view)
             except MissingObject:
                 view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
-                found = await all_values(bucket, store, view)
+                found = await all_values(bucket, view)
             assert found == [b"a", b"b", b"c"]
             return len(store.requests)
 
@@ -401,7 +428,7 @@ def test_a_view_can_be_sent_to_another_process() -> None:
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             received = pickle.loads(pickle.dumps(view))
             assert received == view
-            assert await all_values(bucket, here.store, received) == COMMITTED
+            assert await all_values(bucket, received) == COMMITTED
 
     run(story)
 
