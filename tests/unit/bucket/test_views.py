@@ -367,6 +367,25 @@ def test_a_prefix_without_a_cluster_and_an_unknown_topic_are_refused() -> None:
     run(story)
 
 
+def test_a_bucket_that_was_left_alone_or_met_damage_looks_anew() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            bucket = await opened(here.store)
+            await broker.create_topic()
+            key = f"cluster/log/{broker.broker.metadata.state.sequence:020d}.json"
+            whole = (await here.store.get(key)).data
+            await here.store.put(key, b"damaged")
+            with pytest.raises(CorruptObject, match=key):
+                await bucket.refresh()
+            assert bucket.state.topics == {}
+            await here.store.put(key, whole)
+            assert len((await bucket.refresh()).topics) == 1
+
+    run(story)
+
+
 def test_a_topic_that_is_deleted_while_it_is_read_is_left_out() -> None:
     here = world()
 
