@@ -52,6 +52,7 @@ from tidelog.broker.roll_metrics import RollCollector, RollMetrics
 from tidelog.broker.roll_source import RollSource
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
@@ -112,15 +113,16 @@ class Broker:
         background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
-        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
-        die at a given moment."""
+        """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
+        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
-        self._store = store
+        self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
+        self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
         self._background = background or offload
         self._process = process
@@ -143,9 +145,9 @@ class Broker:
         self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
         self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self._segment_indexes = SegmentIndexes(
-            store, offload, settings.integer("segment.index.cache.bytes")
+            store, self._background, settings.integer("segment.index.cache.bytes")
         )
-        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
+        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -362,6 +364,7 @@ class Broker:
             self._offload,
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
+            ages=self._segment_ages,
         )
         self.roller = self._new_roller()
         cold = ColdReader(self.tables, self._chunks)

@@ -48,8 +48,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
         synonyms=(Synonym("compression.type"),),
         doc="The codec that batches are stored in, and served in from segments, which keep no "
-        "batches; producer keeps what the producer chose, and what comes from segments is not "
-        "compressed.",
+        "batches: there at the codec's fastest level, and for producer, which keeps what the "
+        "producer chose, not compressed at all.",
     ),
     Setting(
         name="compression.gzip.level",

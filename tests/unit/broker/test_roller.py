@@ -11,6 +11,8 @@ import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.rolled import (
+    KillAt,
+    Killed,
     flush,
     hosted,
     offsets,
@@ -129,12 +131,20 @@ def test_every_codec_is_unpacked(codec: Compression) -> None:
             await flush(one)
             found = await rows(here.store, topic_id)
             assert [row["value"] for row in found] == [b"v%d" % n * 20 for n in range(30)]
+            read = await one.read_all()
+            assert [each.value for each in read] == [row["value"] for row in found]
 
     run(story)
 
 
-@pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
-def test_aborted_records_and_markers_are_left_out_and_offsets_kept(tail_cache_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("tail_cache_bytes", "tail_read_bytes"), [(1 << 20, 1 << 16), (0, 1 << 16), (0, 128)]
+)
+def test_aborted_records_and_markers_are_left_out_and_offsets_kept(
+    tail_cache_bytes: int, tail_read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tail_read_bytes`: with few, an object's index takes a second read."""
+    monkeypatch.setattr("tidelog.broker.roll_source.TAIL_READ_BYTES", tail_read_bytes)
     here = world(tail_cache_bytes=tail_cache_bytes)
 
     async def story() -> None:
@@ -337,21 +347,6 @@ def test_a_topics_own_settings_count_if_they_are_less() -> None:
 # What is left by whom.
 
 
-class Killed(Exception):
-    """The process is gone."""
-
-
-class KillAt:
-    """Kills at one step."""
-
-    def __init__(self, point: CrashPoint) -> None:
-        self._point = point
-
-    def hit(self, point: CrashPoint) -> None:
-        if point is self._point:
-            raise Killed
-
-
 @pytest.mark.parametrize("point", ROLL_STEPS)
 @pytest.mark.parametrize("politely_before", [True, False])
 def test_a_death_at_any_step_loses_and_doubles_nothing(
@@ -380,6 +375,10 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
             await flush(one)
             found = await rows(here.store, topic_id)
             assert [row["value"] for row in found] == [b"0", b"1", b"2", b"3"]
+            read = await one.read_all()
+            assert [(each.offset, each.value) for each in read] == [
+                (row["offset"], row["value"]) for row in found
+            ]
             garbage = point in (CrashPoint.SEGMENT_STORED, CrashPoint.TABLE_COMMIT)
             listed = (await table_state(here.store, topic_id)).segment_count
             assert len(await segments(here.store, topic_id)) == listed + garbage
