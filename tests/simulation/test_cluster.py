@@ -71,6 +71,7 @@ _SHOWN_BY = {
     "answers-before-durable": 37,
     "offsets-forgotten": 9,
     "generation-restarts": 9,
+    "given-while-had": 6,
     "markers-first": 3,
     "unstable-offsets-shown": 6,
     "replies-before-durable": 4,
