@@ -52,11 +52,13 @@ from tidelog.broker.roll_metrics import RollCollector, RollMetrics
 from tidelog.broker.roll_source import RollSource
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.tables import Tables
+from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -119,7 +121,8 @@ class Broker:
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
-        self._store = store
+        self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
+        self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
         self._background = background or offload
         self._process = process
@@ -164,6 +167,7 @@ class Broker:
         self.admissions: Admissions
         self._checkpointer: Checkpointer
         self._openings: Openings
+        self.upkeep: Upkeep
 
     # What handlers ask for.
 
@@ -302,6 +306,7 @@ class Broker:
             appending = [
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
+                tasks.create_task(self.upkeep.merge()),
             ]
             background += [
                 tasks.create_task(self._openings.run()),
@@ -310,6 +315,7 @@ class Broker:
                 tasks.create_task(self.roller.run()),
                 tasks.create_task(self.cleaner.run()),
                 tasks.create_task(self._expire_producers()),
+                tasks.create_task(self.upkeep.collect()),
             ]
             await server.start()
             self._is_serving = True
@@ -358,6 +364,7 @@ class Broker:
             self._offload,
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
+            ages=self._segment_ages,
         )
         self.roller = self._new_roller()
         cold = ColdReader(self.tables, self._chunks)
@@ -398,7 +405,18 @@ class Broker:
         cold_reading = ColdReadCollector(self._chunks, self._segment_indexes)
         self.metrics.registry.register(reading)
         self.metrics.registry.register(cold_reading)
-        log_writer = LogWriter(self.wal, self.partitions.checkpointed)
+        self._checkpointer = Checkpointer(
+            self._store,
+            self.clock,
+            self._offload,
+            self.wal,
+            self.partitions.checkpointed,
+            wal_settings.checkpoint_interval_bytes,
+        )
+        self._openings = Openings(
+            self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
+        )
+        log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.cleaner = self._new_cleaner()
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
@@ -419,15 +437,22 @@ class Broker:
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
-        self._openings = Openings(self.metadata, self.clock, self.incarnation)
-        self._checkpointer = Checkpointer(
+        self.upkeep = Upkeep(
             self._store,
             self.clock,
+            self.entropy,
             self._offload,
+            self.metadata,
             self.wal,
-            self.partitions.checkpointed,
-            wal_settings.checkpoint_interval_bytes,
+            log_writer,
+            self._reader,
+            self.partitions,
+            self._openings,
+            self._checkpointer,
+            self._settings,
+            self._crash_points,
         )
+        self.metrics.registry.register(self.upkeep.metrics)
 
     def _new_roller(self) -> Roller:
         metrics = RollMetrics()
@@ -489,9 +514,6 @@ class Broker:
             hosted.log.advance(advance)
             hosted.readers.wake_all()
             self.roller.note(hosted)
-            if not hosted.told_opened:
-                hosted.told_opened = True
-                self._openings.add(advance.partition, advance.leader_epoch)
         self._checkpointer.note(slot)
 
     async def _last_checkpoint(self) -> None:
@@ -515,6 +537,7 @@ class Broker:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
         epoch = self.incarnation.epoch
         try:
+            await self._openings.flush()
             await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
         except (Refused, StoreError) as error:
             logger.warning("the broker could not say farewell", extra={"why": str(error)})

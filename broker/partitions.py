@@ -42,7 +42,6 @@ class Partition:
     """A partition that this broker leads.
 
     `opened`: its image was added to this incarnation's WAL, before anything else of it (C2).
-    `told_opened`: that is durable, and the metadata log is to hear of it.
     """
 
     __slots__ = (
@@ -52,7 +51,6 @@ class Partition:
         "log",
         "opened",
         "readers",
-        "told_opened",
         "topic_name",
     )
 
@@ -64,7 +62,6 @@ class Partition:
         self.limits = limits
         self.is_internal = is_internal
         self.opened = False
-        self.told_opened = False
         self.fault: CorruptObject | None = None
         self.readers = WaitQueue()
 

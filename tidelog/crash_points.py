@@ -42,6 +42,13 @@ class CrashPoint(Enum):
     SEGMENTS_REPLACED = "segments replaced"
     """Segments were removed from a table, or others took their place; nothing followed yet."""
 
+    MERGED_STORED = "merged stored"
+    """A merged object is stored; no WAL names it."""
+    MERGED_NAMED = "merged named"
+    """A WAL names a merged object; no checkpoint refers to it."""
+    COLLECTED_OBJECT = "collected object"
+    """An object is about to be deleted, since nobody can need it any more."""
+
 
 class CrashPoints(Protocol):
     """Told of each such moment."""

@@ -14,7 +14,7 @@ from tests.unit.broker.rolled import flush, offsets, open_table, rows, segments,
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope
 from tidelog.crash_points import CrashPoint
-from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage import compaction
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.table_change import PartitionChange
@@ -71,6 +71,7 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
             assert await held(world, topic_id) == kept
             metrics = one.broker.cleaner.metrics
             assert (metrics.compactions, metrics.records_compacted) == (1, 3)
+            assert b"tidelog_cleaner_compactions_total 1.0" in one.broker.metrics.exposition()
             assert (await one.offsets(-2)).offset == 0
             assert (await one.offsets(-1)).offset == 8
             # What is clean stays as it is, also for the next broker.
@@ -80,6 +81,28 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
             await flush(one)
             assert await clean(one) == 0
             assert (await table_state(world.store, topic_id)).version == version + 1
+
+    run(story)
+
+
+def test_consumers_find_what_is_left_and_go_on_from_any_offset() -> None:
+    async def story() -> None:
+        world = new_world(merge_segment_bytes=1)
+        async with world.broker() as one:
+            await one.create_topic(**COMPACTED, min_cleanable_dirty_ratio="0")
+            await roll(one, *(keyed((b"a", b"%d" % n), (b"%d" % n, b"x")) for n in range(5)))
+            await one.produce(keyed((b"a", b"last")))
+            assert [record.offset for record in await one.read_all()] == list(range(11))
+            await clean(one)
+            left = [1, 3, 5, 7, 8, 9, 10]
+            assert [record.offset for record in await one.read_all()] == left
+            for offset in range(11):
+                answer = await one.fetch(offset)
+                assert answer.error_code == 0
+                found = decode_records(b"".join(answer.records or ()))
+                first = next(record.offset for record in found if record.offset >= offset)
+                assert first == next(each for each in left if each >= offset)
+            assert (await one.offsets(-2)).offset == 0
 
     run(story)
 

@@ -16,6 +16,7 @@ from tests.unit.broker.rolled import KillAt, Killed
 from tests.unit.broker.stored_log import settle
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.broker import tables as module
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.tables import NoTable, Tables
 from tidelog.coordinator.cluster.records import TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
@@ -29,7 +30,8 @@ from tidelog.storage.faulty import Fault, FaultRates, FaultyStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.metered import MeteredStore
 from tidelog.storage.object_store import StoreError
-from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed
+from tidelog.storage.table_change import PartitionChange
+from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed, SegmentsTooOld
 from tidelog.storage.table_state import Refusal
 
 OTHER_ID = UUID(int=77)
@@ -263,5 +265,37 @@ def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
         await world.clock.sleep(1)
         assert "_last_checkpoint" in await world.keys()
         running.cancel()
+
+    tell(story)
+
+
+def test_no_segment_is_committed_that_was_put_too_long_ago_or_by_nobody_here() -> None:
+    """A collector may have taken it for superfluous."""
+
+    async def story(world: World) -> None:
+        ages = SegmentAges(GRACE_SECONDS)
+        store = SegmentAgingStore(world.truth, world.clock, ages)
+        tables = Tables(
+            lambda: cast(ClusterState, SimpleNamespace(topics=world.topics)),
+            store,
+            world.clock,
+            world.entropy,
+            InlineOffload(),
+            GRACE_SECONDS,
+            ages=ages,
+        )
+        young, old, foreign = (listed(0, 0, 9, number) for number in range(3))
+        await store.put(old.key(TOPIC_ID), b"rows")
+        await world.clock.sleep(GRACE_SECONDS / 2 + 1)
+        await store.put(young.key(TOPIC_ID), b"rows")
+        for refused in (old, foreign):
+            with pytest.raises(SegmentsTooOld, match="Write them again"):
+                await tables.commit(TOPIC_ID, (advance(0, 0, 10, refused),))
+        committed = await tables.commit(TOPIC_ID, (advance(0, 0, 10, young),))
+        assert isinstance(committed, Committed)
+        await world.clock.sleep(GRACE_SECONDS)
+        # What adds no segment is never too old.
+        removal = PartitionChange(partition=0, removed=(young.name,))
+        assert isinstance(await tables.commit(TOPIC_ID, (removal,)), Committed)
 
     tell(story)
