@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.rolled import flush
 from tests.unit.broker.transactional_client import GROUP, TransactionalClient, find
 from tests.unit.bucket.bucket_world import (
     WatchedStore,
+    all_values,
     checkpoint,
     opened,
     roll,
@@ -371,5 +373,37 @@ def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
         assert (FaultKind.MISSING, key) in {
             (fault.kind, fault.key) for fault in (await checked(here.store)).faults
         }
+
+    run(story)
+
+
+def test_what_brokers_roll_compact_and_let_go_stays_consistent() -> None:
+    here = here_with(merge_segment_bytes=1)
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            topic_id = await broker.create_topic(
+                cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+            )
+            kept_id = await broker.create_topic("kept", retention_ms="1000")
+            for number in range(3):
+                await broker.produce(batch(b"%d" % number, b"other"))
+                await flush(broker)
+                # Its records are dated long ago.
+                await broker.produce(batch(b"old"), topic="kept")
+                await flush(broker, topic="kept")
+                while await broker.broker.cleaner.clean_one():
+                    pass
+                assert (await checked(here.store)).faults == []
+            bucket = await opened(here.store)
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            assert await all_values(bucket, view) == [b"2", b"other"]
+            await broker.broker.cleaner.retention.apply()
+            view = (await bucket.view("kept")).partition(TopicPartition(kept_id, 0))
+            assert await all_values(bucket, view) == []
+            found = await checked(here.store)
+            assert found.faults == []
+            assert found.counts["superfluous segments"] > 3
+        assert (await checked(here.store)).faults == []
 
     run(story)
