@@ -107,6 +107,10 @@ def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
             ]
             log = hosted(one).log
             assert (log.table_next, len(log.extents)) == (4, 0)
+            # Its size is that of its segments now.
+            (key,) = await segments(here.store, topic_id)
+            stored = await one.broker.tables.stored_bytes(topic_id)
+            assert stored == {0: (await here.store.head(key)).size}
             assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
             # Nothing new: nothing is committed.
             await flush(one)
