@@ -9,7 +9,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import conversion, latency, recovery, report, scale, throughput, transactions
+from benchmarks import (
+    cold,
+    conversion,
+    latency,
+    recovery,
+    report,
+    roll,
+    scale,
+    throughput,
+    transactions,
+)
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
@@ -18,7 +28,11 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache"
 LINGER_MS = 5
 CONVERSION_BYTES = 100_000_000
-PARTS = ("throughput", "latency", "transactions", "scale", "conversion", "recovery")
+ROLL_BYTES = 500_000_000
+PARTS = (
+    *("throughput", "latency", "transactions", "scale"),
+    *("conversion", "roll", "cold", "recovery"),
+)
 
 
 def main() -> int:
@@ -51,6 +65,10 @@ def main() -> int:
                 print(f"measuring {shape.label}", file=sys.stderr, flush=True)
                 found = conversion.measure_conversion(shape, total_bytes)
                 results.conversion.append((shape, found))
+        if "roll" in parts:
+            measure_rolls(results, folder / "roll", arguments)
+        if "cold" in parts:
+            results.cold = cold.measure_cold(folder / "cold", arguments.share)
         if "recovery" in parts:
             results.recovery = recovery.measure_recovery(folder / "recovery")
     except (KafkaNotAvailable, MissingTool) as error:
@@ -62,6 +80,15 @@ def main() -> int:
     arguments.output.write_text(text)
     print(text)
     return 0
+
+
+def measure_rolls(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:
+    """Every shape through a broker, and what producers feel of a roll."""
+    total_bytes = int(ROLL_BYTES * arguments.share)
+    for number, shape in enumerate(roll.SHAPES):
+        print(f"rolling {shape.label}", file=sys.stderr, flush=True)
+        results.rolls.append((shape, roll.measure_roll(folder / str(number), shape, total_bytes)))
+    results.felt = roll.measure_felt(folder / "felt", arguments.records, total_bytes)
 
 
 def measure_throughput(

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
+from benchmarks.roll import Felt, Rolled, RollShape
 from benchmarks.scale import Scale
 from benchmarks.throughput import Measured, Shape
 from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
@@ -33,6 +35,9 @@ class Results:
     """The bare PUT of the store that the transactions were measured on."""
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
+    rolls: list[tuple[RollShape, Rolled]] = field(default_factory=list)
+    felt: Felt | None = None
+    cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
 
 
@@ -58,6 +63,12 @@ def render(results: Results, notes: str) -> str:
         lines += _scale(results.scale)
     if results.conversion:
         lines += _conversion(results.conversion)
+    if results.rolls:
+        lines += _rolls(results.rolls)
+    if results.felt is not None:
+        lines += _felt(results.felt)
+    if results.cold:
+        lines += _cold(results.cold)
     if results.recovery:
         lines += _recovery(results.recovery)
     return "\n".join([*lines, notes.strip(), ""])
@@ -228,6 +239,54 @@ def _conversion(rows: Sequence[tuple[ConversionShape, Conversion]]) -> list[str]
         cells = [shape.label, *(f"{value:.1f}" for value in seconds)]
         cells += [f"{found.log_bytes_a_byte:.2f}", f"{found.stored_bytes_a_byte:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _rolls(rows: Sequence[tuple[RollShape, Rolled]]) -> list[str]:
+    return [
+        "## From the WAL into a table, through a broker on the filesystem store",
+        "",
+        "| records | CPU s/GB of values | MB/s of values | segments, bytes a byte of values |"
+        " extra memory, MB |",
+        "|---|---|---|---|---|",
+        *[
+            f"| {shape.label} | {found.cpu_seconds_a_gb:.1f} | {found.megabytes_a_second:.0f} |"
+            f" {found.stored_bytes_a_byte:.2f} | {found.extra_memory_mb:.0f} |"
+            for shape, found in rows
+        ],
+        "",
+    ]
+
+
+def _felt(felt: Felt) -> list[str]:
+    without, during = felt.without, felt.during
+    return [
+        "Acknowledgement of one record after the other, on a store in memory:",
+        "",
+        "| | p50 ms | p99 ms |",
+        "|---|---|---|",
+        f"| nothing else | {without.p50_ms:.2f} | {without.p99_ms:.2f} |",
+        f"| while another topic is rolled | {during.p50_ms:.2f} | {during.p99_ms:.2f} |",
+        f"| ratio | {during.p50_ms / without.p50_ms:.2f} | {during.p99_ms / without.p99_ms:.2f} |",
+        "",
+    ]
+
+
+def _cold(rows: Sequence[tuple[ColdShape, Cold]]) -> list[str]:
+    lines = [
+        "## Consume from segments, by a broker that has nothing of them in memory",
+        "",
+        "| records | MB/s | MB/s a core | CPU s/GB (kernel) | peak MB | GETs a GB |"
+        " bytes read a byte |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        lines.append(
+            f"| {shape.label} | {found.megabytes_a_second:.0f} |"
+            f" {found.megabytes_a_core_second:.0f} | {found.cpu_seconds_a_gb:.2f}"
+            f" ({found.kernel_seconds_a_gb:.2f}) | {found.peak_memory_mb:.0f} |"
+            f" {found.gets_a_gb:.0f} | {found.bytes_got_a_byte:.2f} |"
+        )
     return [*lines, ""]
 
 

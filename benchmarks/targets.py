@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,14 @@ class Target:
     pid: int
     metrics_url: str | None
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(
+        self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> None:
         """Create a topic that takes records of up to 8 MiB, and wait for it."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        new = NewTopic(topic, partitions, config={"max.message.bytes": str(8 << 20)})
+        new = NewTopic(
+            topic, partitions, config={"max.message.bytes": str(8 << 20), **(configs or {})}
+        )
         admin.create_topics([new])[topic].result(60)
 
     def usage(self) -> Usage:

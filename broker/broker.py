@@ -28,6 +28,7 @@ from tidelog.broker.admission import Admissions
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
 from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cleaner_metrics import CleanerCollector, CleanerMetrics
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.coordinators import Coordinators
@@ -40,7 +41,9 @@ from tidelog.broker.layer_metrics import (
     SnapshotCollector,
     WalCollector,
 )
+from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_retention import LogRetention
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
@@ -49,11 +52,13 @@ from tidelog.broker.roll_metrics import RollCollector, RollMetrics
 from tidelog.broker.roll_source import RollSource
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.tables import Tables
+from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.leases import LeaseKeeper
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -108,15 +113,16 @@ class Broker:
         background: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`background`: for work that nobody waits for and that keeps a worker busy for tens of
-        milliseconds; `offload` if it is not given. `crash_points`: for tests that let the process
-        die at a given moment."""
+        """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
+        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
-        self._store = store
+        self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
+        self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
         self._background = background or offload
         self._process = process
@@ -139,9 +145,9 @@ class Broker:
         self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
         self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
         self._segment_indexes = SegmentIndexes(
-            store, offload, settings.integer("segment.index.cache.bytes")
+            store, self._background, settings.integer("segment.index.cache.bytes")
         )
-        self._chunks = ChunkReads(store, offload, self._read_memory, self._segment_indexes)
+        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -151,6 +157,7 @@ class Broker:
         self.partitions: PartitionRegistry
         self.tables: Tables
         self.roller: Roller
+        self.cleaner: LogCleaner
         self.fetcher: Fetcher
         self.offset_lookup: OffsetLookup
         self.wal: WalWriter
@@ -160,6 +167,7 @@ class Broker:
         self.admissions: Admissions
         self._checkpointer: Checkpointer
         self._openings: Openings
+        self.upkeep: Upkeep
 
     # What handlers ask for.
 
@@ -298,13 +306,16 @@ class Broker:
             appending = [
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
+                tasks.create_task(self.upkeep.merge()),
             ]
             background += [
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self.tables.run()),
                 tasks.create_task(self.roller.run()),
+                tasks.create_task(self.cleaner.run()),
                 tasks.create_task(self._expire_producers()),
+                tasks.create_task(self.upkeep.collect()),
             ]
             await server.start()
             self._is_serving = True
@@ -353,6 +364,7 @@ class Broker:
             self._offload,
             self._settings.integer("log.delete.grace.ms") / 1000,
             self._crash_points,
+            ages=self._segment_ages,
         )
         self.roller = self._new_roller()
         cold = ColdReader(self.tables, self._chunks)
@@ -393,8 +405,20 @@ class Broker:
         cold_reading = ColdReadCollector(self._chunks, self._segment_indexes)
         self.metrics.registry.register(reading)
         self.metrics.registry.register(cold_reading)
-        log_writer = LogWriter(self.wal, self.partitions.checkpointed)
+        self._checkpointer = Checkpointer(
+            self._store,
+            self.clock,
+            self._offload,
+            self.wal,
+            self.partitions.checkpointed,
+            wal_settings.checkpoint_interval_bytes,
+        )
+        self._openings = Openings(
+            self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
+        )
+        log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
+        self.cleaner = self._new_cleaner()
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
@@ -413,15 +437,22 @@ class Broker:
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
-        self._openings = Openings(self.metadata, self.clock, self.incarnation)
-        self._checkpointer = Checkpointer(
+        self.upkeep = Upkeep(
             self._store,
             self.clock,
+            self.entropy,
             self._offload,
+            self.metadata,
             self.wal,
-            self.partitions.checkpointed,
-            wal_settings.checkpoint_interval_bytes,
+            log_writer,
+            self._reader,
+            self.partitions,
+            self._openings,
+            self._checkpointer,
+            self._settings,
+            self._crash_points,
         )
+        self.metrics.registry.register(self.upkeep.metrics)
 
     def _new_roller(self) -> Roller:
         metrics = RollMetrics()
@@ -447,6 +478,32 @@ class Broker:
             metrics,
         )
 
+    def _new_cleaner(self) -> LogCleaner:
+        metrics = CleanerMetrics()
+        self.metrics.registry.register(CleanerCollector(metrics))
+        retention = LogRetention(
+            self.partitions,
+            self.tables,
+            self.appender,
+            self.clock,
+            self.topic_config,
+            self._crash_points,
+            metrics,
+        )
+        return LogCleaner(
+            self.partitions,
+            self.tables,
+            retention,
+            self._store,
+            self.clock,
+            self.entropy,
+            self._background,
+            lambda: self._settings,
+            self.topic_config,
+            self._crash_points,
+            metrics,
+        )
+
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
         self._tail.put(slot.key, slot.data)
@@ -457,9 +514,6 @@ class Broker:
             hosted.log.advance(advance)
             hosted.readers.wake_all()
             self.roller.note(hosted)
-            if not hosted.told_opened:
-                hosted.told_opened = True
-                self._openings.add(advance.partition, advance.leader_epoch)
         self._checkpointer.note(slot)
 
     async def _last_checkpoint(self) -> None:
@@ -483,6 +537,7 @@ class Broker:
         """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
         epoch = self.incarnation.epoch
         try:
+            await self._openings.flush()
             await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
         except (Refused, StoreError) as error:
             logger.warning("the broker could not say farewell", extra={"why": str(error)})

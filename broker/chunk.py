@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -22,14 +22,9 @@ from tidelog.wal.leader_epochs import EpochStart
 BATCH_BYTES = 256 * 1024
 """Of records in a batch: small enough that a client's limits cut little off, large enough for the
 codecs."""
+SERVED_LEVELS: Final = {Compression.GZIP: 1, Compression.LZ4: 0, Compression.ZSTD: 1}
+"""What is served is compressed each time that it is read anew, so as fast as the codec can."""
 NO_LEADER_EPOCH = -1
-
-
-class BatchForm(NamedTuple):
-    """How a topic's batches are served."""
-
-    compression: Compression
-    level: int | None
 
 
 class Chunk:
@@ -73,7 +68,7 @@ def encode_group(
     start: int,
     data: Buffer,
     epochs: Sequence[EpochStart],
-    form: BatchForm,
+    codec: Compression,
 ) -> list[EncodedBatch]:
     """A row group as batches, from bytes of its segment that begin at `start`.
 
@@ -92,8 +87,8 @@ def encode_group(
             base,
             end,
             leader_epoch=leader_epoch,
-            compression=form.compression,
-            level=form.level,
+            compression=codec,
+            level=SERVED_LEVELS.get(codec),
             batch_bytes=BATCH_BYTES,
         )
     return encoded

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.broker.chunk import BatchForm, Chunk, encode_group, group_range
+from tidelog.broker.chunk import Chunk, encode_group, group_range
 from tidelog.broker.read_gate import ReadGate
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
+from tidelog.records.compression import Compression
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_index import SegmentIndex
@@ -42,13 +43,13 @@ class ChunkSource(NamedTuple):
     partition: TopicPartition
     epochs: Sequence[EpochStart]
     """The partition's leader epochs; those that wrote what segments hold never change."""
-    form: BatchForm
+    codec: Compression
 
 
 class _ChunkKey(NamedTuple):
     segment_key: str
     group: int
-    form: BatchForm
+    codec: Compression
 
 
 class _Flight:
@@ -123,7 +124,7 @@ class ChunkReads:
         index = self._indexes.get(segment_key)
         if index is None:
             return None
-        chunk = self._chunks.get(_ChunkKey(segment_key, index.group_of(offset), source.form))
+        chunk = self._chunks.get(_ChunkKey(segment_key, index.group_of(offset), source.codec))
         if chunk is not None:
             self._memory.use(chunk)
             self.hits += 1
@@ -136,7 +137,7 @@ class ChunkReads:
         StoreError, of which ObjectNotFound may mean that the table has changed (F4).
         """
         index = (await self._indexes.open(source.partition, segment)).index
-        key = _ChunkKey(index.key, index.group_of(offset), source.form)
+        key = _ChunkKey(index.key, index.group_of(offset), source.codec)
         chunk = self._chunks.get(key)
         if chunk is not None:
             self._memory.use(chunk)
@@ -166,7 +167,7 @@ class ChunkReads:
             if first < offset:
                 size = size * (following - offset) // (following - first)
             room -= size
-            key = _ChunkKey(index.key, group, source.form)
+            key = _ChunkKey(index.key, group, source.codec)
             if key not in self._chunks and key not in self._flights:
                 missing.append((index, group))
             elif not missing:
@@ -198,7 +199,7 @@ class ChunkReads:
         self, source: ChunkSource, index: SegmentIndex, groups: Sequence[int], *, is_ahead: bool
     ) -> _Flight:
         flight = _Flight(index, groups, is_ahead=is_ahead)
-        keys = [_ChunkKey(index.key, group, source.form) for group in groups]
+        keys = [_ChunkKey(index.key, group, source.codec) for group in groups]
         self._flights.update(dict.fromkeys(keys, flight))
         if is_ahead:
             self._ahead_bytes += flight.size_bytes
@@ -222,12 +223,12 @@ class ChunkReads:
         start, data = await read_groups(self._store, index, groups[0], groups[-1])
         for group in groups:
             batches = await self._offload.run(
-                encode_group, index, group, start, data, source.epochs, source.form
+                encode_group, index, group, start, data, source.epochs, source.codec
             )
             chunk = Chunk(batches, is_ahead=group not in flight.asked)
             self.encoded += 1
             self.encoded_bytes += len(chunk)
-            self._keep(_ChunkKey(index.key, group, source.form), chunk)
+            self._keep(_ChunkKey(index.key, group, source.codec), chunk)
             flight.arrivals[group].set_result(chunk)
 
     def _keep(self, key: _ChunkKey, chunk: Chunk) -> None:

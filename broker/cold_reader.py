@@ -16,11 +16,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from tidelog.broker.chunk import BatchForm, Chunk, buffers_of
+from tidelog.broker.chunk import Chunk, buffers_of
 from tidelog.broker.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.log_slice import ColdPart, LogSlice
 from tidelog.broker.table_source import TableSource, has_gone_on, known_table, refuse_if_listed
 from tidelog.errors import TidelogError
+from tidelog.records.compression import Compression
 from tidelog.records.row_encoding import empty_batches
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import Segment
@@ -42,7 +43,7 @@ class ColdFollowing(NamedTuple):
     """What a reader of segments will want next."""
 
     log: PartitionLog
-    form: BatchForm
+    codec: Compression
     offset: int
 
 
@@ -61,7 +62,7 @@ class ColdReader:
     def slice(
         self,
         log: PartitionLog,
-        form: BatchForm,
+        codec: Compression,
         offset: int,
         bytes_max: int,
         *,
@@ -76,7 +77,7 @@ class ColdReader:
         nothing was found before it.
         """
         found = LogSlice(next_offset=offset)
-        source = ChunkSource(log.partition, log.leader_epochs, form)
+        source = ChunkSource(log.partition, log.leader_epochs, codec)
         table = self._table(log)
         while found.next_offset < log.table_next:
             if found.size_bytes >= bytes_max and (found.buffers or not at_least_one):
@@ -128,10 +129,10 @@ class ColdReader:
 
     def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
         """Begin to read what a reader will want next. Nobody waits for it."""
-        log, form, offset = following
+        log, codec, offset = following
         table = self._table(log)
         if table is not None:
-            source = ChunkSource(log.partition, log.leader_epochs, form)
+            source = ChunkSource(log.partition, log.leader_epochs, codec)
             self.chunks.read_ahead(source, _segments_from(table, offset), offset, bytes_max)
 
     def _table(self, log: PartitionLog) -> PartitionTable | None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.broker.chunk import BatchForm
 from tidelog.broker.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
@@ -324,9 +323,9 @@ class Fetcher:
         log = partition.log
         found = LogSlice(next_offset=offset)
         if offset < log.table_next:
-            form = form_of(partition.limits)
+            codec = served_codec(partition.limits)
             found = self._cold.slice(
-                log, form, offset, bytes_max, at_least_one=at_least_one, loaded=loaded.cold
+                log, codec, offset, bytes_max, at_least_one=at_least_one, loaded=loaded.cold
             )
             is_at_end = found.next_offset >= log.table_next and not found.is_cut
             if not is_at_end or found.next_offset >= upper:
@@ -344,9 +343,9 @@ class Fetcher:
         return found
 
 
-def form_of(limits: Limits) -> BatchForm:
-    """How a topic's batches are served that come from segments, which know no producer's codec."""
-    return BatchForm(limits.compression or Compression.NONE, limits.compression_level)
+def served_codec(limits: Limits) -> Compression:
+    """Of a topic's batches that come from segments, which know no producer's codec."""
+    return limits.compression or Compression.NONE
 
 
 def _following(
@@ -355,7 +354,7 @@ def _following(
     """What lies behind what was found."""
     log = partition.log
     if found.next_offset < log.table_next:
-        return ColdFollowing(log, form_of(partition.limits), found.next_offset)
+        return ColdFollowing(log, served_codec(partition.limits), found.next_offset)
     return Following(log.extents, found.next_offset, upper, bytes_max - found.size_bytes)
 
 

@@ -6,15 +6,17 @@ tenure in the WAL is its image (C2). Synchronous: the order of the calls is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog.broker.partitions import Partition
-from tidelog.identifiers import Offset, Slot
+from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.entries import NO_ORDINAL
+from tidelog.wal.extents import Extent
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.partition_log import Appended
 from tidelog.wal.writer import WalWriter
@@ -43,10 +45,17 @@ class LogWriter:
     """Appends to partitions. AppendRefused says what the partition has against it, WalLost and
     WalClosed that the incarnation has ended; nothing was appended then."""
 
-    def __init__(self, wal: WalWriter, checkpointed: CheckpointImages) -> None:
-        """`checkpointed`: what is opened here belongs into checkpoints from then on."""
+    def __init__(
+        self,
+        wal: WalWriter,
+        checkpointed: CheckpointImages,
+        on_opened: Callable[[TopicPartition, LeaderEpoch, Slot], None],
+    ) -> None:
+        """`checkpointed`: what is opened here belongs into checkpoints from then on. `on_opened`:
+        is told of it, and of the slot with its image."""
         self._wal = wal
         self._checkpointed = checkpointed
+        self._on_opened = on_opened
 
     def append(
         self,
@@ -118,11 +127,25 @@ class LogWriter:
             self._wal.add_log_start(log.partition, log.leader_epoch, offset)
         return self._wal.newest_slot
 
+    def open(self, partition: Partition) -> None:
+        """Write the image that opens the tenure, unless that is done."""
+        self._open(partition, _opening(partition))
+
+    def relocate(self, partition: Partition, moved: Extent) -> Slot | None:
+        """Have durable batches lie in a merged object from now on. The slot of the entry that says
+        so; None where none of them is kept any more. No checkpoint may be under way."""
+        log = partition.log
+        self.open(partition)
+        if not log.relocate(moved):
+            return None
+        return self._wal.add_relocated(log.partition, log.leader_epoch, moved)
+
     def _open(self, partition: Partition, opening: PartitionImage | None) -> None:
         if opening is not None:
-            self._wal.add_opening(opening)
+            slot = self._wal.add_opening(opening)
             partition.opened = True
             self._checkpointed.add(partition.log)
+            self._on_opened(opening.partition, opening.leader_epoch, slot)
 
 
 def _opening(partition: Partition) -> PartitionImage | None:

@@ -42,7 +42,6 @@ class Partition:
     """A partition that this broker leads.
 
     `opened`: its image was added to this incarnation's WAL, before anything else of it (C2).
-    `told_opened`: that is durable, and the metadata log is to hear of it.
     """
 
     __slots__ = (
@@ -52,7 +51,6 @@ class Partition:
         "log",
         "opened",
         "readers",
-        "told_opened",
         "topic_name",
     )
 
@@ -64,7 +62,6 @@ class Partition:
         self.limits = limits
         self.is_internal = is_internal
         self.opened = False
-        self.told_opened = False
         self.fault: CorruptObject | None = None
         self.readers = WaitQueue()
 
@@ -202,7 +199,7 @@ class PartitionRegistry:
         return None if partitions is None else partitions.get(partition.partition)
 
     def sizes(self) -> Mapping[TopicPartition, int]:
-        """Bytes of the log of each partition."""
+        """Bytes that the WAL has of each partition."""
         return {
             TopicPartition(topic_id, number): partition.log.extents.total_bytes
             for topic_id, partitions in self._topics.items()

@@ -46,7 +46,7 @@ default. Where there are several synonyms, the first in the list counts.
 
 Settings marked *no effect* are accepted, stored and reported, so that clients and tools that set
 them work, but nothing reads them: Tidelog has no replicas, no log files and no thread pools to
-tune, and retention and compaction are not built yet.
+tune.
 """
 
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (

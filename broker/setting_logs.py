@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import (
     LONG_MAX,
@@ -21,6 +23,8 @@ from tidelog.broker.setting_topics import (
     MINUTE_MS,
     SEGMENT_BYTES_MIN,
 )
+
+IO_UNLIMITED = sys.float_info.max
 
 TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -74,36 +78,39 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
         doc="message.timestamp.after.max.ms of topics that do not set it.",
     ),
-    without_effect(
-        "log.retention.ms",
-        Kind.LONG,
-        None,
-        "retention.ms of topics that do not set it.",
-        -1,
+    Setting(
+        name="log.retention.ms",
+        kind=Kind.LONG,
+        default=None,
+        valid=AtLeast(-1),
         dynamic=True,
+        doc="retention.ms of topics that do not set it.",
     ),
-    without_effect(
-        "log.retention.minutes",
-        Kind.INT,
-        None,
-        "The same in minutes, if log.retention.ms is unset.",
+    Setting(
+        name="log.retention.minutes",
+        kind=Kind.INT,
+        default=None,
+        doc="The same in minutes, if log.retention.ms is unset.",
     ),
-    without_effect(
-        "log.retention.hours", Kind.INT, 168, "The same in hours, if neither of them is set."
+    Setting(
+        name="log.retention.hours",
+        kind=Kind.INT,
+        default=168,
+        doc="The same in hours, if neither of them is set.",
     ),
-    without_effect(
-        "log.retention.bytes",
-        Kind.LONG,
-        -1,
-        "retention.bytes of topics that do not set it.",
+    Setting(
+        name="log.retention.bytes",
+        kind=Kind.LONG,
+        default=-1,
         dynamic=True,
+        doc="retention.bytes of topics that do not set it.",
     ),
-    without_effect(
-        "log.retention.check.interval.ms",
-        Kind.LONG,
-        5 * MINUTE_MS,
-        "How often retention is applied.",
-        1,
+    Setting(
+        name="log.retention.check.interval.ms",
+        kind=Kind.LONG,
+        default=5 * MINUTE_MS,
+        valid=AtLeast(1),
+        doc="How often retention is applied.",
     ),
     Setting(
         name="log.cleanup.policy",
@@ -204,32 +211,35 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         "preallocate of topics that do not set it.",
         dynamic=True,
     ),
-    without_effect(
-        "log.cleaner.enable", Kind.BOOLEAN, True, "Whether compacted topics are compacted."
+    Setting(
+        name="log.cleaner.enable",
+        kind=Kind.BOOLEAN,
+        default=True,
+        doc="Whether compacted topics are compacted.",
     ),
-    without_effect(
-        "log.cleaner.delete.retention.ms",
-        Kind.LONG,
-        DAY_MS,
-        "delete.retention.ms of topics that do not set it.",
-        0,
+    Setting(
+        name="log.cleaner.delete.retention.ms",
+        kind=Kind.LONG,
+        default=DAY_MS,
+        valid=AtLeast(0),
         dynamic=True,
+        doc="delete.retention.ms of topics that do not set it.",
     ),
-    without_effect(
-        "log.cleaner.min.compaction.lag.ms",
-        Kind.LONG,
-        0,
-        "min.compaction.lag.ms of topics that do not set it.",
-        0,
+    Setting(
+        name="log.cleaner.min.compaction.lag.ms",
+        kind=Kind.LONG,
+        default=0,
+        valid=AtLeast(0),
         dynamic=True,
+        doc="min.compaction.lag.ms of topics that do not set it.",
     ),
-    without_effect(
-        "log.cleaner.max.compaction.lag.ms",
-        Kind.LONG,
-        LONG_MAX,
-        "max.compaction.lag.ms of topics that do not set it.",
-        1,
+    Setting(
+        name="log.cleaner.max.compaction.lag.ms",
+        kind=Kind.LONG,
+        default=LONG_MAX,
+        valid=AtLeast(1),
         dynamic=True,
+        doc="max.compaction.lag.ms of topics that do not set it.",
     ),
     Setting(
         name="log.cleaner.min.cleanable.ratio",
@@ -237,8 +247,56 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         default=0.5,
         valid=Between(0, 1),
         dynamic=True,
-        effect=Effect.NONE,
         doc="min.cleanable.dirty.ratio of topics that do not set it.",
+    ),
+    Setting(
+        name="log.cleaner.backoff.ms",
+        kind=Kind.LONG,
+        default=15000,
+        valid=AtLeast(0),
+        dynamic=True,
+        doc="How long the log cleaner waits where there is nothing to clean.",
+    ),
+    Setting(
+        name="log.cleaner.dedupe.buffer.size",
+        kind=Kind.LONG,
+        default=128 * MIB,
+        valid=AtLeast(1),
+        dynamic=True,
+        doc="Memory for keys while a log is compacted, about; what has no room is left to the next "
+        "round.",
+    ),
+    Setting(
+        name="log.cleaner.io.max.bytes.per.second",
+        kind=Kind.DOUBLE,
+        default=IO_UNLIMITED,
+        valid=AtLeast(1),
+        dynamic=True,
+        doc="Bytes that the log cleaner reads and writes in a second.",
+    ),
+    without_effect(
+        "log.cleaner.threads",
+        Kind.INT,
+        1,
+        "Kafka's number of cleaner threads; one log is cleaned at a time.",
+        0,
+        dynamic=True,
+    ),
+    without_effect(
+        "log.cleaner.io.buffer.size",
+        Kind.INT,
+        524288,
+        "Memory for what Kafka's cleaner reads and writes.",
+        0,
+        dynamic=True,
+    ),
+    Setting(
+        name="log.cleaner.io.buffer.load.factor",
+        kind=Kind.DOUBLE,
+        default=0.9,
+        dynamic=True,
+        effect=Effect.NONE,
+        doc="How full Kafka's cleaner may make its table of keys.",
     ),
     without_effect(
         "log.local.retention.ms",

@@ -42,6 +42,13 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "WAL bytes between checkpoints: what a restart has to read at most, about.",
     ),
     _own(
+        "merge.segment.bytes",
+        Kind.LONG,
+        64 * MIB,
+        1,
+        "The size up to which small segments of a table are merged. One is written in memory.",
+    ),
+    _own(
         "roll.bytes",
         Kind.LONG,
         128 * MIB,
@@ -130,7 +137,32 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.LONG,
         600000,
         1,
-        "How long an object that nothing refers to is kept before it is deleted.",
+        "How long an object that nothing refers to is kept before it is deleted. A query that takes"
+        " longer may miss objects. The same for all brokers.",
+    ),
+    _own(
+        "log.collect.interval.ms",
+        Kind.LONG,
+        60_000,
+        1,
+        "How often a broker keeps its WAL short: partitions taken over are opened, WAL objects"
+        " merged, a checkpoint written, and what nothing refers to is looked for.",
+    ),
+    _own(
+        "log.collect.tables.interval.ms",
+        Kind.LONG,
+        1_800_000,
+        1,
+        "How often one broker looks for segments that no table lists and for tables of deleted"
+        " topics; that takes a listing of all segments and a reading of all tables.",
+    ),
+    _own(
+        "wal.objects.max",
+        Kind.INT,
+        128,
+        2,
+        "With more objects below the newest checkpoint than this that hold records of a broker's"
+        " partitions, the emptiest are merged; those that are full for the most part are not.",
     ),
     _own(
         "http.connections.max",

@@ -36,8 +36,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         valid=ListOf(("compact", "delete")),
         scope=Scope.TOPIC,
         synonyms=(Synonym("log.cleanup.policy"),),
-        doc="delete, compact or both. With compact, records without a key are refused; nothing is "
-        "compacted or deleted yet.",
+        doc="What goes: delete, by age and size; compact, all but the latest record of each key. "
+        "With compact, records without a key are refused. With neither, all is kept.",
     ),
     Setting(
         name="compression.type",
@@ -48,8 +48,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
         synonyms=(Synonym("compression.type"),),
         doc="The codec that batches are stored in, and served in from segments, which keep no "
-        "batches; producer keeps what the producer chose, and what comes from segments is not "
-        "compressed.",
+        "batches: there at the codec's fastest level, and for producer, which keeps what the "
+        "producer chose, not compressed at all.",
     ),
     Setting(
         name="compression.gzip.level",
@@ -87,9 +87,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=DAY_MS,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
-        doc="How long a compacted topic keeps tombstones.",
+        doc="How long a compacted topic keeps tombstones after they were compacted first.",
     ),
     Setting(
         name="file.delete.delay.ms",
@@ -178,9 +177,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=LONG_MAX,
         valid=AtLeast(1),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
-        doc="The longest time that a record may stay uncompacted.",
+        doc="How old the oldest uncompacted record in the table may become, whatever the ratio is.",
     ),
     Setting(
         name="max.message.bytes",
@@ -224,9 +222,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=0.5,
         valid=Between(0, 1),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
-        doc="The share of uncompacted bytes from which on a log is compacted.",
+        doc="The share of uncompacted bytes in the table above which a log is compacted.",
     ),
     Setting(
         name="min.compaction.lag.ms",
@@ -234,9 +231,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=0,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
-        doc="The shortest time that a record stays uncompacted.",
+        doc="How old a segment's newest record must be before the segment is compacted.",
     ),
     Setting(
         name="min.insync.replicas",
@@ -288,9 +284,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         kind=Kind.LONG,
         default=-1,
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(Synonym("log.retention.bytes"),),
-        doc="Bytes that a partition keeps; negative means no limit.",
+        doc="Stored bytes (compressed) that a partition keeps at least; negative means no limit.",
     ),
     Setting(
         name="retention.ms",
@@ -298,13 +293,12 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         default=7 * DAY_MS,
         valid=AtLeast(-1),
         scope=Scope.TOPIC,
-        effect=Effect.NONE,
         synonyms=(
             Synonym("log.retention.ms"),
             Synonym("log.retention.minutes", MINUTE_MS),
             Synonym("log.retention.hours", HOUR_MS),
         ),
-        doc="How long records are kept; -1 means no limit.",
+        doc="How old records may become, by their timestamps; -1 means no limit.",
     ),
     Setting(
         name="segment.bytes",
@@ -313,8 +307,9 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         valid=AtLeast(SEGMENT_BYTES_MIN),
         scope=Scope.TOPIC,
         synonyms=(Synonym("log.segment.bytes"),),
-        doc="The largest segment: keys, values and headers before compression. Segments also end "
-        "where the file is large enough (see roll.bytes), so a larger value has no effect.",
+        doc="The largest segment: keys, values and headers before compression as it is rolled, the "
+        "file as it is merged. Both end where the file is large enough (roll.bytes, "
+        "merge.segment.bytes), so a larger value has no effect.",
     ),
     Setting(
         name="segment.index.bytes",
@@ -350,7 +345,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
             Synonym("log.roll.hours", HOUR_MS),
         ),
         doc="The age at which records go from the WAL into a segment; roll.age.ms counts if it is "
-        "less.",
+        "less. The longest time between records of merged segments, which are deleted whole.",
     ),
     Setting(
         name="unclean.leader.election.enable",

@@ -111,6 +111,13 @@ class TypedValues(Mapping[str, SettingValue]):
             raise TypeError(f"setting {name} is not an integer: {value!r}")
         return value
 
+    def number(self, name: str) -> float:
+        """A number of settings of any type that is one."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"setting {name} is not a number: {value!r}")
+        return value
+
     def boolean(self, name: str) -> bool:
         """The value of a setting of type boolean."""
         value = self._values[name]

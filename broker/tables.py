@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from tidelog.broker.segment_ages import SegmentAges
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records import Record, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
@@ -73,8 +74,10 @@ class Tables:
         grace_seconds: float,
         crash_points: CrashPoints = NO_CRASH_POINTS,
         segments_held_max: int = SEGMENTS_HELD_MAX,
+        ages: SegmentAges | None = None,
     ) -> None:
-        """`grace_seconds`: `log.delete.grace.ms`."""
+        """`grace_seconds`: `log.delete.grace.ms`. `ages`: of the segments that are to be committed;
+        None where no collector is about."""
         self._state = state
         self._store = store
         self._clock = clock
@@ -83,6 +86,7 @@ class Tables:
         self._grace_seconds = grace_seconds
         self._crash_points = crash_points
         self._segments_held_max = segments_held_max
+        self._ages = ages
         self._entries: OrderedDict[TopicId, _Entry] = OrderedDict()
         """Those longest unused first."""
         self._due: dict[TopicId, None] = {}
@@ -117,16 +121,36 @@ class Tables:
         await log.refresh()
         return log.state
 
+    async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
+        """Bytes of the topic's segments by partition; of internal topics none. Errors as in
+        `open`."""
+        topic = self._state().topics.get(topic_id)
+        if topic is not None and topic.internal:
+            return {}
+        state = await self.open(topic_id)
+        return {
+            number: sum(s.segment.size_bytes for s in state.partition(number).segments)
+            for number in state.partitions
+        }
+
     async def commit(self, topic_id: TopicId, changes: tuple[PartitionChange, ...]) -> CommitResult:
         """Make the changes one version of the topic's table, or say why they are not valid.
 
         Refused: `get` has what others made of the table; drop what it has, go on from there (E2).
-        Errors as in `open`, and those of `TableLog.commit`: StoreNotApplied, and AppendUndecided,
-        after which only the next commit, or `refresh`, can tell.
+        Errors as in `open`, and those of `TableLog.commit`: StoreNotApplied (SegmentsTooOld among
+        them: write them again), and AppendUndecided, after which only the next commit, or
+        `refresh`, can tell.
         """
         log = await self._opened(topic_id)
         self._crash_points.hit(CrashPoint.TABLE_COMMIT)
-        result = await log.commit(changes)
+        begun_at = None
+        if self._ages is not None:
+            begun_at = self._ages.begun_at(
+                segment.key(topic_id)
+                for change in changes
+                for segment in (*change.appended, *change.rewritten)
+            )
+        result = await log.commit(changes, begun_at)
         if isinstance(result, Committed):
             self._crash_points.hit(CrashPoint.TABLE_COMMITTED)
             if log.checkpoint_due:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -75,6 +75,17 @@ class SegmentName:
         return found if found.path == path else None
 
 
+class CleanedRange(NamedTuple):
+    """A range of offsets that log compaction has gone through: it begins where the one before ends,
+    or where the segment begins."""
+
+    next_offset: int
+    """The first offset behind it."""
+    cleaned_ms: int
+    """When its tombstones had been compacted for the first time, all of them: they go
+    `delete.retention.ms` after that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A segment that is stored, or is about to be, and what one must know to read it."""
@@ -98,6 +109,16 @@ class Segment:
     """Of the whole object."""
     tail_bytes: int
     """Of the object's end, which says where everything is: seal and footer (`parquet_seal`)."""
+    tombstones: int | None = None
+    """Rows without a value; None where that was not counted."""
+    cleaned: tuple[CleanedRange, ...] = ()
+    """What log compaction has gone through, ascending from the segment's base on; what lies behind
+    the last range is dirty."""
+
+    @property
+    def cleaned_to(self) -> int:
+        """The first offset that log compaction has not gone through."""
+        return self.cleaned[-1].next_offset if self.cleaned else self.name.base_offset
 
     @property
     def path(self) -> str:

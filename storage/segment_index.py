@@ -93,8 +93,7 @@ class SegmentIndex:
 
     def plain_bytes_of(self, group: int) -> int:
         """A row group's bytes before compression: about what its rows are as batches."""
-        with _corruption(self.key, "its footer does not say how large its row groups are"):
-            return int(self._metadata.row_group(group).total_byte_size)
+        return int(self._plain_bytes[group])
 
     def byte_range(
         self, first: int, last: int, columns: Sequence[str] = RECORD_COLUMNS
@@ -103,9 +102,7 @@ class SegmentIndex:
         wanted = self._chunks_of(columns)
         with _corruption(self.key, "its footer names places outside of it"):
             places = [
-                list(chunk_places(self._metadata, group))[column]
-                for group in (first, last)
-                for column in wanted
+                self._places_of(group)[column] for group in (first, last) for column in wanted
             ]
             start, end = min(place[0] for place in places), max(place[1] for place in places)
             if not 0 <= start < end <= self.size_bytes:
@@ -145,6 +142,7 @@ class SegmentIndex:
     def _read_groups(self) -> None:
         metadata = self._metadata
         groups = range(metadata.num_row_groups)
+        self._places: dict[int, list[tuple[int, int]]] = {}
         self._columns: dict[str, list[int]] = {}
         for index in range(metadata.num_columns):
             path = metadata.schema.column(index).path
@@ -159,6 +157,9 @@ class SegmentIndex:
         self._first_offsets = np.array([stat.min_raw for stat in stats], np.int64)
         self._last_offsets = np.array([stat.max_raw for stat in stats], np.int64)
         self._rows = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
+        self._plain_bytes: Integers = np.array(
+            [metadata.row_group(group).total_byte_size for group in groups], np.int64
+        )
         self._timestamp_max: Integers = np.array(
             [self._latest_of(group) for group in groups], np.int64
         )
@@ -184,6 +185,13 @@ class SegmentIndex:
     def _latest_of(self, group: int) -> int:
         stats = self._metadata.row_group(group).column(self._columns["timestamp"][0]).statistics
         return int(stats.max_raw) if stats.has_min_max else _NO_TIMESTAMP
+
+    def _places_of(self, group: int) -> list[tuple[int, int]]:
+        """Where the bytes of each of a row group's columns begin and end."""
+        places = self._places.get(group)
+        if places is None:
+            places = self._places[group] = list(chunk_places(self._metadata, group))
+        return places
 
     def _chunks_of(self, columns: Sequence[str]) -> list[int]:
         """The numbers of these columns' chunks; nested columns have several."""

@@ -62,7 +62,7 @@ class SegmentWriter:
         )
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = self._pending_rows = 0
-        self._row_count = self._undated_rows = self._raw_bytes = 0
+        self._row_count = self._undated_rows = self._raw_bytes = self._tombstones = 0
         self._first_row = self._last_row = -1
         self._timestamp_min: int | None = None
         self._timestamp_max: int | None = None
@@ -137,6 +137,7 @@ class SegmentWriter:
             timestamp_max=self._timestamp_max,
             crc32c=file.crc32c,
             tail_bytes=file.tail_bytes,
+            tombstones=self._tombstones,
         )
         return WrittenSegment(segment, file.pieces)
 
@@ -164,6 +165,7 @@ class SegmentWriter:
             structs = headers.flatten()
             self._raw_bytes += sum(_content_bytes(structs.field(index)) for index in range(2))
         self._undated_rows += rows.column("timestamp").null_count
+        self._tombstones += rows.column("value").null_count
         extremes = pc.min_max(rows.column("timestamp").cast(pa.int64()))
         low, high = extremes["min"].as_py(), extremes["max"].as_py()
         if low is None:

@@ -17,7 +17,7 @@ from awscrt.checksums import crc32c
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
 from tidelog.storage.object_store import Buffer
-from tidelog.storage.segment import Segment, SegmentName
+from tidelog.storage.segment import CleanedRange, Segment, SegmentName
 from tidelog.storage.table_schema import PARTITION_COLUMN, check_metadata, check_protocol, protocol
 
 ENGINE: Final = "Tidelog"
@@ -148,7 +148,7 @@ def txn_action(partition: int, next_offset: int) -> dict[str, Any]:
 
 def add_action(segment: Segment, modified_ms: int, data_change: bool) -> dict[str, Any]:
     """The content of a segment's `add` action."""
-    known = {
+    known: dict[str, Any] = {
         "rowCount": segment.row_count,
         "firstRow": segment.first_row,
         "lastRow": segment.last_row,
@@ -159,6 +159,10 @@ def add_action(segment: Segment, modified_ms: int, data_change: bool) -> dict[st
         "crc32c": segment.crc32c,
         "tailBytes": segment.tail_bytes,
     }
+    if segment.tombstones is not None:
+        known["tombstones"] = segment.tombstones
+    if segment.cleaned:
+        known["cleaned"] = segment.cleaned
     return {
         "path": segment.path,
         "partitionValues": {PARTITION_COLUMN: str(segment.name.partition)},
@@ -185,6 +189,12 @@ def read_add(key: str, action: dict[str, Any]) -> Segment:
     name = _read_path(key, action)
     try:
         known = json.loads(action["tags"][SEGMENT_TAG])
+        cleaned = tuple(CleanedRange(*map(int, each)) for each in known.get("cleaned", ()))
+        ends = [each.next_offset for each in cleaned]
+        if ends != sorted(set(ends)) or (
+            ends and not name.base_offset < ends[0] <= ends[-1] <= (name.last_offset + 1)
+        ):
+            raise ValueError(f"cleaned up to offsets {ends}")
         return Segment(
             name=name,
             size_bytes=int(action["size"]),
@@ -197,6 +207,8 @@ def read_add(key: str, action: dict[str, Any]) -> Segment:
             timestamp_max=known["timestampMax"],
             crc32c=int(known["crc32c"]),
             tail_bytes=int(known["tailBytes"]),
+            tombstones=known.get("tombstones"),
+            cleaned=cleaned,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(key, f"the entry of {name.path} does not decode: {error!r}") from None

@@ -61,6 +61,10 @@ class Committed:
     version: int
 
 
+class SegmentsTooOld(StoreNotApplied):
+    """The segments of a commit may be taken for superfluous. Nothing was committed."""
+
+
 CommitResult: TypeAlias = Committed | Refusal
 
 
@@ -162,13 +166,22 @@ class TableLog:
             await self._refresh()
             return self.state.version
 
-    async def commit(self, changes: tuple[PartitionChange, ...]) -> CommitResult:
+    async def commit(
+        self, changes: tuple[PartitionChange, ...], begun_at: float | None = None
+    ) -> CommitResult:
         """Make the changes one version of the table, or say why they are not valid any more.
+
+        `begun_at`: before this moment, by the clock's `monotonic`, none of the segments that the
+        changes add was put. A segment that no table lists may be collected when its table has gone
+        on the grace after it was put; so after each look at the table it is asked whether they are
+        younger than half of that, and nothing is committed if they are not (SegmentsTooOld).
 
         Refused: the table is as others made it; read `state`, drop what it has, go on from there
         (E2). StoreNotApplied: nothing was committed. AppendUndecided: it may have been, or may yet
         be; the next call finds out before it does anything, so what depends on it waits for that.
         """
+        if not changes:
+            raise ValueError("a commit changes at least one partition")
         async with self._lock:
             looked = self._is_stale()
             if looked:
@@ -182,11 +195,36 @@ class TableLog:
                     await self._refresh()
                     looked = True
                     continue
+                self._refuse_if_old(begun_at)
                 if await self._append(changes):
                     return Committed(self.state.version)
                 looked = True
             raise StoreNotApplied(
                 self._prefix, f"{COMMIT_ATTEMPTS} commits of others came first; nothing was applied"
+            )
+
+    async def fence(self) -> int:
+        """Make a version that changes nothing; which it is. Whoever was about to make it reads it
+        first, and looks at the age of its segments again. Raises as `commit` does."""
+        async with self._lock:
+            for _ in range(COMMIT_ATTEMPTS):
+                if self._is_stale():
+                    await self._refresh()
+                if await self._append(()):
+                    return self.state.version
+            raise StoreNotApplied(
+                self._prefix, f"{COMMIT_ATTEMPTS} commits of others came first; nothing was applied"
+            )
+
+    def _refuse_if_old(self, begun_at: float | None) -> None:
+        if begun_at is None:
+            return
+        age = self._clock.monotonic() - begun_at
+        if age > self._grace_seconds / 2:
+            raise SegmentsTooOld(
+                self._prefix,
+                f"segments were written {age:.0f} s ago and may be collected; nothing was"
+                " committed. Write them again",
             )
 
     async def write_checkpoint(self) -> int:

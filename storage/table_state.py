@@ -133,8 +133,8 @@ class TableState:
 
     def refusal(self, changes: Sequence[PartitionChange]) -> Refusal | None:
         """Why a commit of these changes would not be valid now; None if it would be."""
-        if len({change.partition for change in changes}) != len(changes) or not changes:
-            raise ValueError("a commit changes at least one partition, and each once")
+        if len({change.partition for change in changes}) != len(changes):
+            raise ValueError("a commit changes each partition once")
         for change in changes:
             reason = _refusal_of(self.partition(change.partition), change)
             if reason is not None:

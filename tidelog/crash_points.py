@@ -35,6 +35,19 @@ class CrashPoint(Enum):
     """A change of a table is durable; nobody has drawn any consequence from that."""
     TABLE_CHECKPOINTED = "table checkpointed"
     """A table's checkpoint is stored and pointed to; nothing that it makes needless is deleted."""
+    LOG_START_MOVED = "log start moved"
+    """A log begins later; the segments below are in the table still."""
+    SEGMENTS_REWRITTEN = "segments rewritten"
+    """What is to take the place of segments is stored; no table lists it."""
+    SEGMENTS_REPLACED = "segments replaced"
+    """Segments were removed from a table, or others took their place; nothing followed yet."""
+
+    MERGED_STORED = "merged stored"
+    """A merged object is stored; no WAL names it."""
+    MERGED_NAMED = "merged named"
+    """A WAL names a merged object; no checkpoint refers to it."""
+    COLLECTED_OBJECT = "collected object"
+    """An object is about to be deleted, since nobody can need it any more."""
 
 
 class CrashPoints(Protocol):

@@ -42,7 +42,9 @@ from tidelog.wal.object_format import (
     wal_key,
 )
 
-_BATCH, _OPENING, _LOG_START = map(int, (EntryKind.BATCH, EntryKind.OPENING, EntryKind.LOG_START))
+_BATCH, _OPENING, _LOG_START, _RELOCATED = map(
+    int, (EntryKind.BATCH, EntryKind.OPENING, EntryKind.LOG_START, EntryKind.RELOCATED)
+)
 """Plain integers: an enumeration's members are slow to compare."""
 _IMAGE_BYTES = 128
 _PRODUCER_BYTES = 192
@@ -151,6 +153,29 @@ class SlotBuffer:
             number,
             position,
             length,
+        )
+
+    def add_relocated(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
+    ) -> None:
+        """Batches lie in a merged object from now on."""
+        self._add_row(
+            EntryKind.RELOCATED,
+            self._reference(partition, leader_epoch),
+            moved.base_offset,
+            moved.last_offset,
+            0,
+            NO_PRODUCER_ID,
+            -1,
+            NO_ORDINAL,
+            NO_SEQUENCE,
+            NO_SEQUENCE,
+            0,
+            -1,
+            moved.max_timestamp,
+            self._objects.setdefault(moved.key, len(self._objects) + 1),
+            moved.position,
+            moved.length,
         )
 
     def add_opening(self, image: PartitionImage) -> None:
@@ -280,7 +305,7 @@ class SlotBuffer:
         ):
             if kind == _LOG_START:
                 log_starts[reference] = base
-            elif kind != _OPENING:
+            elif kind not in (_OPENING, _RELOCATED):
                 extent = Extent(base, last, timestamp, names[number], position, length)
                 _extend(extents.setdefault(reference, []), extent, kind)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):

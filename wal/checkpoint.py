@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from struct import Struct
 from typing import NamedTuple
 
@@ -135,6 +136,11 @@ class CheckpointSchedule:
         self._bytes_since_taken = 0
 
     @property
+    def newest(self) -> Slot | None:
+        """Of the checkpoints that are in the bucket."""
+        return self._newest
+
+    @property
     def is_due(self) -> bool:
         """Whether so much would have to be replayed that a checkpoint is worth its price."""
         return self._bytes >= self._interval_bytes
@@ -185,6 +191,23 @@ class Checkpointer:
         """Checkpoints put."""
         self.failures = 0
         """Puts that failed; each is tried again."""
+
+    @property
+    def floor(self) -> Slot | None:
+        """The slot of the newest checkpoint that is in the bucket; None before the first."""
+        return self._schedule.newest
+
+    @property
+    def slots_since(self) -> int:
+        """Slots that became durable since the newest checkpoint was taken."""
+        return self._writer.durable_end - (self._schedule.newest or Slot(0))
+
+    @asynccontextmanager
+    async def held_off(self) -> AsyncIterator[None]:
+        """No checkpoint is under way meanwhile: what the logs take up in here is in all later ones,
+        and in none that was taken before (D1)."""
+        async with self._writing:
+            yield
 
     def note(self, slot: DurableSlot) -> None:
         """A slot became durable; to be called by the writer's `on_durable`."""

@@ -24,6 +24,8 @@ class EntryKind(IntEnum):
     """The image with which a tenure begins (C2)."""
     LOG_START = 4
     """The log begins later than before (DeleteRecords)."""
+    RELOCATED = 5
+    """Batches of earlier entries lie in a merged object from now on; nothing else changes."""
 
 
 class BatchFields(Protocol):
@@ -74,7 +76,7 @@ class IndexEntry(NamedTuple):
     """The batch's base timestamp, milliseconds."""
     max_timestamp: int
     key: str
-    """The object that holds the bytes: this one, except for ADOPTED."""
+    """The object that holds the bytes: this one, except for ADOPTED and RELOCATED."""
     position: int
     length: int
 

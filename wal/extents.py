@@ -185,6 +185,33 @@ class Extents:
         else:
             self.append(extent)
 
+    def relocate(self, moved: Extent) -> bool:
+        """Have the extents that `moved` covers lie in its place; False if none of them is here any
+        more, and if some are not they come back with the others. ValueError where an extent would
+        be cut."""
+        if not self._keys or moved.last_offset < self._base_offsets[0]:
+            return False
+        first = max(0, bisect_right(self._base_offsets, moved.base_offset) - 1)
+        end = bisect_right(self._last_offsets, moved.last_offset)
+        is_whole = end > first and self._last_offsets[end - 1] == moved.last_offset
+        if not is_whole or self._base_offsets[first] < moved.base_offset:
+            raise ValueError(f"an extent would be cut by offsets {moved[:2]} in {moved.key}")
+        self._total_bytes += moved.length - sum(self._lengths[first:end])
+        for column, value in zip(
+            self.columns(),
+            (
+                moved.base_offset,
+                moved.last_offset,
+                moved.max_timestamp,
+                moved.position,
+                moved.length,
+            ),
+            strict=True,
+        ):
+            column[first:end] = array("q", (value,))
+        self._keys[first:end] = [moved.key]
+        return True
+
     def bytes_below(self, offset: int) -> int:
         """Of the extents that begin below an offset."""
         count = bisect_left(self._base_offsets, offset)

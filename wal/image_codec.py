@@ -237,6 +237,11 @@ class Images:
         )
         """Which partition and leader epoch each image is of."""
 
+    @property
+    def objects(self) -> Sequence[str]:
+        """The objects in which these images' extents lie, each once or more often."""
+        return self._strings
+
     def __len__(self) -> int:
         return len(self.tenures)
 

@@ -1,11 +1,12 @@
-"""WAL objects and seals: header, bodies, index, opening images, footer.
+"""WAL objects, merged objects and seals: header, bodies, index, opening images, footer.
 
     header 64 bytes | bodies, grouped by partition | index | opening images | footer 108 bytes
 
 The footer repeats the header, so whoever has the end of an object knows whose it is and what is in
 it: recovery reads footer and index and never the bodies. The footer's checksum covers index, images
 and footer, the bodies' own checksum included: it stands for the whole object, and the next slot's
-header holds it. A seal is a header alone, with a magic of its own.
+header holds it. A seal is a header alone, with a magic of its own. A merged object is laid out like
+a slot, with a magic of its own too; it holds batches that were copied from slots, and no images.
 
 `docs/formats/wal.md` has every byte. Whatever does not hold raises CorruptObject; an object of a
 newer format raises UnsupportedFormat, so an old broker never takes new objects for broken ones.
@@ -42,6 +43,8 @@ from tidelog.wal.image_codec import Images
 
 WAL_FORMAT_VERSION = 1
 WAL_SUFFIX = ".wal"
+MERGED_FOLDER = "merged/"
+MERGED_SUFFIX = ".merged"
 HEADER_BYTES = 64
 FOOTER_BYTES = 108
 TAIL_READ_BYTES = 64 * 1024
@@ -88,10 +91,12 @@ assert INDEX_ROW.size == INDEX_DTYPE.itemsize
 
 
 class ObjectKind(Enum):
-    """What lies in a slot; the value is the magic."""
+    """What an object is; the value is the magic."""
 
     DATA = b"TIDEWALO"
     SEAL = b"TIDESEAL"
+    MERGED = b"TIDEMERG"
+    """No slot: batches that were copied together from others (`merged_object`)."""
 
 
 class ObjectHeader(NamedTuple):
@@ -100,6 +105,7 @@ class ObjectHeader(NamedTuple):
     kind: ObjectKind
     incarnation: Incarnation
     slot: Slot
+    """Of a merged object its number."""
     created_ms: int
     """When the slot was closed, by its writer's clock; nothing's safety rests on it."""
     writer_id: bytes
@@ -116,6 +122,16 @@ def wal_prefix(incarnation: Incarnation) -> str:
 def wal_key(incarnation: Incarnation, slot: Slot) -> str:
     """The key of one slot."""
     return f"{wal_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}{WAL_SUFFIX}"
+
+
+def merged_prefix(incarnation: Incarnation) -> str:
+    """The beginning of the keys of an incarnation's merged objects."""
+    return f"{MERGED_FOLDER}{incarnation}/"
+
+
+def merged_key(incarnation: Incarnation, number: int) -> str:
+    """The key of one merged object."""
+    return f"{merged_prefix(incarnation)}{number:0{NUMBER_DIGITS}d}{MERGED_SUFFIX}"
 
 
 def wal_position(key: str) -> WalPosition | None:
@@ -301,7 +317,8 @@ def tail_bytes(key: str, tail: Buffer, size: int) -> int:
 
 
 def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
-    """What an object of `size` bytes holds, from its last bytes; a seal's header for a seal.
+    """What an object of `size` bytes holds, from its last bytes; a seal's header for a seal. Of a
+    merged object too: who reads a WAL checks the header's kind.
 
     `tail`: at least `tail_bytes` bytes. The bodies are not looked at: `check_body` does that.
     Raises CorruptObject and UnsupportedFormat.
@@ -322,7 +339,7 @@ def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
     if crc32c(view[index : footer + _FOOTER_CRC_POSITION]) != crc:
         raise CorruptObject(key, "the checksum of index and footer does not match")
     header = decode_header(key, view[footer:])
-    if header.kind is not ObjectKind.DATA:
+    if header.kind is ObjectKind.SEAL:
         raise CorruptObject(key, "a seal's header in the footer of an object with records")
     opening = Images(key, view[images:footer]) if images < footer else None
     return _decode_index(key, view, index, images, header, crc, layout, opening)
@@ -402,13 +419,15 @@ def _check_entries(
     """What the checksum cannot know: that a writer's mistake is not read beyond its bounds."""
     kind, position = columns["kind"], columns["position"]
     own, opens = kind == EntryKind.BATCH, kind == EntryKind.OPENING
-    placed = own | (kind == EntryKind.ADOPTED)
+    relocated = kind == EntryKind.RELOCATED
+    placed = own | relocated | (kind == EntryKind.ADOPTED)
     ends = position + columns["length"]
     faults = {
         "an entry of unknown kind": ~np.isin(kind, list(_KINDS)),
         "an entry of no partition": columns["partition"] >= partitions,
         "an entry of no object": columns["object"] > strings,
         "a batch that lies elsewhere": own & (columns["object"] != OWN_OBJECT),
+        "batches relocated to itself": relocated & (columns["object"] == OWN_OBJECT),
         "a batch outside the bodies": own
         & ((position < HEADER_BYTES) | (ends > layout.index_position)),
         "a batch without bytes": placed & (columns["length"] == 0),

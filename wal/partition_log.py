@@ -319,6 +319,20 @@ class PartitionLog:
             self._changed()
         return len(expired)
 
+    def relocate(self, moved: Extent) -> bool:
+        """Durable batches lie in a merged object from now on, which is durable too: it holds the
+        same bytes. False if none of them is kept here any more.
+
+        It counts at once, not when the slot with its entry is durable: nobody sees a difference.
+        The images of a checkpoint that is under way must not see it, as its entry comes later.
+        """
+        if moved.last_offset >= self.high_watermark:
+            raise ValueError(f"{self.partition}: {moved} holds what is not durable")
+        if not self._extents.relocate(moved):
+            return False
+        self._changed()
+        return True
+
     # What becomes durable, or needs no WAL any more.
 
     def advance(self, slot: Advance) -> None:
@@ -388,6 +402,8 @@ class PartitionLog:
             case EntryKind.LOG_START:
                 self._log_start_appended = max(self._log_start_appended, entry.base_offset)
                 self._show_log_start(self._log_start_appended)
+            case EntryKind.RELOCATED:
+                self._replay_relocated(entry)
             case EntryKind.OPENING if entry.base_offset != self._next_offset:
                 raise CorruptObject(
                     entry.key,
@@ -398,6 +414,12 @@ class PartitionLog:
                 # The base itself, or the first entry after a checkpoint that has the same state.
                 return
         self._changed()
+
+    def _replay_relocated(self, entry: IndexEntry) -> None:
+        try:
+            self._extents.relocate(_extent_of(entry))
+        except ValueError as error:
+            raise CorruptObject(entry.key, f"{self.partition}: {error}") from None
 
     def _replay_batch(self, entry: IndexEntry, time_ms: int) -> None:
         if entry.base_offset != self._next_offset or entry.last_offset < entry.base_offset:
@@ -430,14 +452,7 @@ class PartitionLog:
                 entry.ordinal,
                 time_ms,
             )
-        extent = Extent(
-            entry.base_offset,
-            entry.last_offset,
-            entry.max_timestamp,
-            entry.key,
-            entry.position,
-            entry.length,
-        )
+        extent = _extent_of(entry)
         # An adopted batch is stamped when it is read, so it never shares an extent.
         if entry.kind is EntryKind.BATCH:
             self._extents.append_batch(extent)
@@ -503,6 +518,17 @@ class PartitionLog:
         self._log_start_durable = max(self._log_start_durable, log_start)
         self._extents.drop_below(log_start)
         self._epochs.drop_below(log_start)
+
+
+def _extent_of(entry: IndexEntry) -> Extent:
+    return Extent(
+        entry.base_offset,
+        entry.last_offset,
+        entry.max_timestamp,
+        entry.key,
+        entry.position,
+        entry.length,
+    )
 
 
 def _last_sequence(batch: BatchFields) -> int:

@@ -36,6 +36,8 @@ from tidelog.wal.object_format import SlotIndex
 
 Integers = NDArray[np.int64]
 
+SLICE_BYTES = 2 * 1024 * 1024
+"""Of records that are rows at a time."""
 _DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
 
 
@@ -238,6 +240,7 @@ class SegmentRoll:
             aborted=aborted,
             check_crc=False,
             decompressed_bytes_max=self._decompressed_bytes_max,
+            slice_bytes=SLICE_BYTES,
         ):
             floor = max(self._log_start, self._base_offset)
             if rows.num_rows and rows.column("offset")[0].as_py() < floor:

@@ -20,6 +20,7 @@ from tidelog.wal.checkpoint import (
 from tidelog.wal.object_format import (
     TAIL_READ_BYTES,
     ObjectHeader,
+    ObjectKind,
     SlotIndex,
     decode_tail,
     tail_bytes,
@@ -213,6 +214,8 @@ class WalReader:
         except CorruptObject as error:
             return error
         header = found.header if isinstance(found, SlotIndex) else found
+        if header.kind is ObjectKind.MERGED:
+            return CorruptObject(key, "a merged object in the place of a slot")
         if (header.incarnation, header.slot) != (incarnation, slot):
             return CorruptObject(key, f"it is slot {header.slot} of {header.incarnation}")
         return found

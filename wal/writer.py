@@ -41,7 +41,7 @@ from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.entries import NO_ORDINAL, BatchFields
-from tidelog.wal.extents import Advance
+from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.metrics import WalMetrics
 from tidelog.wal.object_format import (
@@ -218,6 +218,13 @@ class WalWriter:
     ) -> Slot:
         """A later log start that the partition log has just taken up."""
         self._buffer_for(0).add_log_start(partition, leader_epoch, log_start)
+        return self._added()
+
+    def add_relocated(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
+    ) -> Slot:
+        """A place in a merged object that the partition log has just taken up."""
+        self._buffer_for(0).add_relocated(partition, leader_epoch, moved)
         return self._added()
 
     def begin_slot(self) -> Slot:

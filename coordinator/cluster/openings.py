@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from tidelog.clock import Clock
@@ -11,7 +11,7 @@ from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records import OpenedTenures, TenuresOpened
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import Refused
-from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, TopicId, TopicPartition
+from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicId, TopicPartition
 from tidelog.storage.object_store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -44,27 +44,44 @@ def opened_record(
 
 
 class Openings:
-    """Collects the partitions whose opening image is durable, and tells the log of them together.
+    """Collects the partitions that were opened, and tells the log of them together, when they are
+    in a checkpoint; not as soon as their images are durable.
 
-    Late is never wrong: until the log knows, it keeps the earlier tenures and their objects.
+    Late is never wrong: until the log knows, it keeps the earlier tenures and their objects. As it
+    is, whoever collects garbage finds what a partition refers to in checkpoints and hand-over
+    objects alone, and need not read WALs (F1).
     """
 
     def __init__(
-        self, log: MetadataLog, clock: Clock, incarnation: Incarnation, interval_ms: int = 1000
+        self,
+        log: MetadataLog,
+        clock: Clock,
+        incarnation: Incarnation,
+        floor: Callable[[], Slot | None],
+        interval_ms: int = 1000,
     ) -> None:
+        """`floor`: the slot of the incarnation's newest checkpoint."""
         self._log = log
         self._clock = clock
         self._epoch = incarnation.epoch
+        self._floor = floor
         self._interval_seconds = interval_ms / 1000
-        self._opened: dict[TopicPartition, LeaderEpoch] = {}
+        self._opened: dict[TopicPartition, tuple[LeaderEpoch, Slot]] = {}
 
-    def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> None:
-        """The image that opens this tenure is durable in the incarnation's WAL."""
-        self._opened[partition] = leader_epoch
+    @property
+    def waiting(self) -> int:
+        """Partitions that were opened and of which the log has not heard."""
+        return len(self._opened)
+
+    def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch, slot: Slot) -> None:
+        """The image that opens this tenure lies in this slot of the incarnation's WAL."""
+        self._opened[partition] = leader_epoch, slot
 
     async def flush(self) -> None:
-        """Tell the log of all that were added. If it fails they are kept for the next time."""
-        told = dict(self._opened)
+        """Tell the log of those that are in a checkpoint. If it fails they are kept for the next
+        time."""
+        floor = self._floor() or Slot(0)
+        told = {p: epoch for p, (epoch, slot) in self._opened.items() if slot < floor}
         if not told:
             return
 
@@ -75,7 +92,7 @@ class Openings:
         if build(self._log.state):
             await self._log.append(self._epoch, build)
         for partition, leader_epoch in told.items():
-            if self._opened.get(partition) == leader_epoch:
+            if partition in self._opened and self._opened[partition][0] == leader_epoch:
                 del self._opened[partition]
 
     async def run(self) -> NoReturn:

@@ -20,6 +20,7 @@ DATA_FOLDERS = (
     CLUSTER_FOLDER,
     "wal/",
     "checkpoint/",
+    "merged/",
     "handover/",
     "staged/",
     "state/",

@@ -1,6 +1,6 @@
 """Two transactional producers, one of each version of the protocol, and a plain one write to one
-partition in any order: foreign readers see what a model of the log says, and the last stable offset
-is exact at every step."""
+partition in any order, which is flushed into its table now and then: foreign readers see what a
+model of the log says, and the last stable offset is exact at every step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from kafka import TopicPartition as PyTopicPartition
 
 from tests.compat.broker_view import with_client
 from tests.compat.clients import java_client
+from tidelog.client.flush import flush_topic
 from tidelog.client.operations import LATEST, Isolation, list_offsets
 from tidelog.client.pool import Client
-from tidelog.client.transactions import (
-    TransactionalProducer,
-    TransactionSettings,
-    TransactionVersion,
-)
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.broker_process import BrokerProcess
@@ -35,6 +33,7 @@ pytestmark = pytest.mark.compat
 
 STEPS = 60
 SEEDS = (1, 2, 3)
+FLUSHED_AFTER = (STEPS // 3, STEPS // 2)
 SECONDS_MAX = 120.0
 PLAIN = "plain"
 
@@ -155,12 +154,22 @@ class Interleaving:
         for step in range(STEPS):
             one = self._chance.choice([None, *self._producers, *self._producers])
             await self._step(one, b"%d" % step)
+            if step in FLUSHED_AFTER:
+                await self.flush()
 
     async def end_all(self) -> None:
         """End what is open, and write one more record of which the readers' end is known."""
         while self._begun:
             await self._finish(self._begun[0])
         await self._step(None, b"last")
+
+    async def flush(self) -> None:
+        """From here on what is decided is read from the table, what follows from the WAL."""
+        [found] = await flush_topic(self._client, self._topic, int(SECONDS_MAX * 1000))
+        assert found.refusal is None
+        stable, end = self.model.last_stable_offset, self.model.end
+        assert (found.table_next, found.high_watermark) == (stable, end)
+        assert found.held_at == (stable if self._begun else None)
 
     async def _step(self, one: FirstVersion | SecondVersion | None, value: bytes) -> None:
         if one is None:
@@ -284,6 +293,8 @@ def test_readers_see_what_the_log_says_in_whatever_order_transactions_end(
         await interleaving.run()
         await asyncio.to_thread(check_readers, interleaving.model)
         await interleaving.end_all()
+        await asyncio.to_thread(check_readers, interleaving.model)
+        await interleaving.flush()
         await asyncio.to_thread(check_readers, interleaving.model)
 
     with_client(broker.kafka, story)

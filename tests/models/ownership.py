@@ -1,5 +1,5 @@
-"""A model of a partition's ownership: tenures, hand-over, fencing, checkpoints, rolls, deletion,
-and a reader of the bucket (rules C to G).
+"""A model of a partition's ownership: tenures, hand-over, fencing, checkpoints, rolls, merges,
+deletion, and a reader of the bucket (rules C to G).
 
 One partition and three incarnations; any of them may stall between two steps and wake up much
 later. The WAL's own fencing is modelled in `fencing`, so here an append to a WAL succeeds or meets
@@ -32,6 +32,7 @@ from tests.models.ownership_world import (
     Image,
     Limits,
     Local,
+    Merged,
     Missing,
     Reader,
     Search,
@@ -44,7 +45,9 @@ from tests.models.ownership_world import (
     look_into,
     newest,
     put,
+    relocated,
     replay,
+    value_at,
     values_of,
 )
 
@@ -162,13 +165,47 @@ def roll_steps(actor: Actor) -> Steps:
         yield actor.to(name, me._replace(roll=None, table_next=known, image=image), after)
 
 
+def merge_steps(actor: Actor) -> Steps:
+    """Copy what lies in slots into one merged object; write into the WAL that it lies there."""
+    world, me, number, variant = actor.world, actor.me, actor.number, actor.variant
+    leads = me.phase == "owner" or (me.phase == "giving" and variant == "merges while giving away")
+    if not leads:
+        return
+    if me.merge is None and world.used.merges < actor.limits.merges:
+        moving = [extent for extent in me.image.extents if not extent.merged]
+        try:
+            held = tuple((extent.offset, value_at(world, extent)) for extent in moving)
+        except Missing:
+            return  # The table has it by now, and that is looked at again.
+        if held:
+            objects = world.merged[number]
+            moved = tuple(Extent(e.offset, number, len(objects), True) for e in moving)
+            after = world._replace(
+                merged=put(world.merged, number, (*objects, held)),
+                used=world.used._replace(merges=world.used.merges + 1),
+            )
+            yield actor.to("merged object", me._replace(merge=moved), after)
+    if me.merge is not None:
+        image = me.image._replace(extents=relocated(me.image.extents, me.merge))
+        told = me._replace(image=image, merge=None)
+        if variant == "merge without an entry in the WAL":
+            yield actor.to("relocate", told)
+        elif actor.meets_seal:
+            yield actor.to("relocation meets the seal", Local("dead"))
+        else:
+            after = actor.write(Entry(me.epoch, moved=me.merge))
+            yield actor.to("relocate", told, after)
+
+
 def give_steps(actor: Actor) -> Steps:
     """Stop accepting, write the image, append the move: valid only for the live owner."""
     world, me = actor.world, actor.me
     if world.used.changes == actor.limits.changes:
         return
     if me.phase == "owner":
-        yield actor.to("stop accepting", me._replace(phase="giving", handover=me.image))
+        merge = me.merge if actor.variant == "merges while giving away" else None
+        giving = me._replace(phase="giving", handover=me.image, merge=merge)
+        yield actor.to("stop accepting", giving)
     if me.phase != "giving":
         return
     owner = world.tenures[-1]
@@ -260,10 +297,11 @@ def fence_steps(actor: Actor) -> Steps:
 # The collector, and a reader of the bucket.
 
 
-def superfluous(world: World, variant: str) -> Iterator[tuple[int, int | Checkpoint]]:
-    """What a collector may mark (F1), by what it reads: (broker, slot or checkpoint)."""
+def superfluous(world: World, variant: str) -> Iterator[tuple[int, int | Checkpoint | Merged]]:
+    """What a collector may mark (F1), by what it reads: (broker, slot, checkpoint or merged)."""
     base, search = found_at_once(world, variant)
-    referred = {(e.broker, e.slot) for e in base.image.extents if e.offset >= len(world.table)}
+    needed = [e for e in base.image.extents if e.offset >= len(world.table)]
+    referred = {(e.broker, e.slot) for e in needed if not e.merged}
     place = search.number
     for broker in range(BROKERS):
         passed = broker in world.retired and all(t.broker != broker for t in world.tenures[place:])
@@ -275,7 +313,8 @@ def superfluous(world: World, variant: str) -> Iterator[tuple[int, int | Checkpo
         for slot, entry in enumerate(world.wals[broker][:limit]):
             if entry is None:
                 continue
-            in_table = entry.image is not None or entry.offset < len(world.table)
+            no_record = entry.image is not None or bool(entry.moved)
+            in_table = no_record or entry.offset < len(world.table)
             unreferred = (broker, slot) not in referred and entry.epoch <= base.tenure.epoch
             if in_table or unreferred or variant == "deletes what a base refers to":
                 yield broker, slot
@@ -286,6 +325,29 @@ def superfluous(world: World, variant: str) -> Iterator[tuple[int, int | Checkpo
                 or variant == "deletes the newest checkpoint"
             ):
                 yield broker, checkpoint
+        kept = {e.slot for e in needed if e.merged and e.broker == broker}
+        if not passed:
+            kept |= unsettled(world, broker, variant)
+        for number, held in enumerate(world.merged[broker]):
+            if held is not None and number not in kept:
+                yield broker, Merged(number)
+
+
+def unsettled(world: World, broker: int, variant: str) -> set[int]:
+    """A broker's merged objects of which no base has to tell yet: those that its WAL names from
+    the floor on, and the one that is to be named, which it alone knows. All, if it is dead."""
+    me = world.brokers[broker]
+    # That variant goes wrong even if no merged object is ever deleted.
+    if me.phase == "dead" or variant == "merge without an entry in the WAL":
+        return set(range(len(world.merged[broker])))
+    named = [
+        e for entry in world.wals[broker][floor(world, broker) :] if entry for e in entry.moved
+    ]
+    if variant == "merged objects go that a WAL names above its floor":
+        named = []
+    if me.merge is not None and variant != "merged objects go that are not named yet":
+        named += me.merge
+    return {extent.slot for extent in named}
 
 
 def collector_steps(world: World, variant: str) -> Steps:
@@ -296,7 +358,10 @@ def collector_steps(world: World, variant: str) -> Steps:
     for mark in world.marked:
         broker, what = mark
         after = world._replace(marked=world.marked - {mark})
-        if isinstance(what, int):
+        if isinstance(what, Merged):
+            objects = put(world.merged[broker], what.number, None)
+            yield f"delete {mark}", after._replace(merged=put(world.merged, broker, objects))
+        elif isinstance(what, int):
             slots = put(world.wals[broker], what, None)
             yield f"delete {mark}", after._replace(wals=put(world.wals, broker, slots))
         else:
@@ -365,6 +430,7 @@ def model(limits: Limits, variant: str = "") -> Model[World]:
             yield from append_steps(actor)
             yield from checkpoint_steps(actor)
             yield from roll_steps(actor)
+            yield from merge_steps(actor)
             yield from give_steps(actor)
             yield from open_steps(actor)
             yield from fence_steps(actor)

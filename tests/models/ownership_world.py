@@ -19,37 +19,43 @@ class Limits(NamedTuple):
     checkpoints: int = 1
     """A broker."""
     reads: int = 1
+    merges: int = 1
 
 
-WIDE = Limits(appends=6, changes=6, rolls=5, checkpoints=4, reads=3)
+WIDE = Limits(appends=6, changes=6, rolls=5, checkpoints=4, reads=3, merges=4)
 
 VARIANTS = {
-    "no seal": Limits(1, 1, 0, 0, 0),
-    "reassigns before the seal": Limits(1, 1, 0, 0, 0),
-    "fenced brokers act": Limits(0, 2, 0, 0, 0),
-    "move not validated": Limits(1, 2, 0, 0, 0),
-    "accepts without an opening image": Limits(1, 0, 0, 0, 0),
-    "accepts while giving away": Limits(1, 1, 0, 0, 0),
-    "checkpoint of another tenure taken": Limits(1, 2, 0, 1, 0),
-    "checkpoint leaves out what is being given away": Limits(1, 1, 0, 1, 0),
-    "table commit without the next-offset check": Limits(1, 2, 2, 0, 0),
-    "deletes above the floor": Limits(2, 1, 1, 0, 0),
-    "deletes what a base refers to": Limits(1, 1, 0, 1, 0),
-    "deletes the newest checkpoint": Limits(1, 1, 1, 1, 0),
-    "retired WALs deleted too early": Limits(0, 3, 0, 0, 0),
-    "reader takes a table older than the base": Limits(1, 1, 1, 1, 1),
-    "reader does not look at the metadata again": Limits(1, 2, 0, 1, 1),
-    "reader takes a deleted slot for the end": Limits(2, 0, 1, 1, 1),
+    "no seal": Limits(1, 1, 0, 0, 0, 0),
+    "reassigns before the seal": Limits(1, 1, 0, 0, 0, 0),
+    "fenced brokers act": Limits(0, 2, 0, 0, 0, 0),
+    "move not validated": Limits(1, 2, 0, 0, 0, 0),
+    "accepts without an opening image": Limits(1, 0, 0, 0, 0, 0),
+    "accepts while giving away": Limits(1, 1, 0, 0, 0, 0),
+    "checkpoint of another tenure taken": Limits(1, 2, 0, 1, 0, 0),
+    "checkpoint leaves out what is being given away": Limits(1, 1, 0, 1, 0, 0),
+    "table commit without the next-offset check": Limits(1, 2, 2, 0, 0, 0),
+    "deletes above the floor": Limits(2, 1, 1, 0, 0, 0),
+    "deletes what a base refers to": Limits(1, 1, 0, 1, 0, 0),
+    "deletes the newest checkpoint": Limits(1, 1, 1, 1, 0, 0),
+    "retired WALs deleted too early": Limits(0, 3, 0, 0, 0, 0),
+    "reader takes a table older than the base": Limits(1, 1, 1, 1, 1, 0),
+    "reader does not look at the metadata again": Limits(1, 2, 0, 1, 1, 0),
+    "reader takes a deleted slot for the end": Limits(2, 0, 1, 1, 1, 0),
+    "merge without an entry in the WAL": Limits(1, 1, 0, 1, 0, 1),
+    "merges while giving away": Limits(1, 1, 0, 1, 0, 1),
+    "merged objects go that a WAL names above its floor": Limits(1, 0, 0, 0, 0, 1),
+    "merged objects go that are not named yet": Limits(1, 0, 0, 0, 0, 1),
 }
 """Broken variants, and the smallest world in which each goes wrong."""
 
 
 class Extent(NamedTuple):
-    """Where a record lies."""
+    """Where a record lies: in a slot of a WAL, or in a merged object of that number."""
 
     offset: int
     broker: int
     slot: int
+    merged: bool = False
 
 
 class Image(NamedTuple):
@@ -69,12 +75,19 @@ class Tenure(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A slot: the image that opens a tenure, or a record."""
+    """A slot: the image that opens a tenure, a record, or where records lie from now on."""
 
     epoch: int
     image: Image | None = None
     offset: int = -1
     value: int = -1
+    moved: tuple[Extent, ...] = ()
+
+
+class Merged(NamedTuple):
+    """A merged object, as a collector marks it."""
+
+    number: int
 
 
 class Checkpoint(NamedTuple):
@@ -116,6 +129,8 @@ class Local(NamedTuple):
     """While giving away: the image that was written when it stopped accepting."""
     roll: tuple[int, int] | None = None
     table_next: int = 0
+    merge: tuple[Extent, ...] | None = None
+    """What was copied into a merged object, and is to be told to the WAL."""
 
 
 class Reader(NamedTuple):
@@ -133,6 +148,7 @@ class Used(NamedTuple):
     changes: int = 0
     rolls: int = 0
     reads: int = 0
+    merges: int = 0
 
 
 class World(NamedTuple):
@@ -153,9 +169,11 @@ class World(NamedTuple):
     used: Used
     written: tuple[int, ...]
     """Checkpoints of each broker."""
-    marked: frozenset[tuple[int, int | Checkpoint]]
+    marked: frozenset[tuple[int, int | Checkpoint | Merged]]
     """What a collector has found to be superfluous, and may delete at any later time."""
     reader: Reader | None
+    merged: tuple[tuple[tuple[tuple[int, int], ...] | None, ...], ...]
+    """Each broker's merged objects: offsets and values. None: the object was deleted."""
 
 
 T = TypeVar("T")
@@ -182,11 +200,18 @@ def beginning() -> World:
         written=(0,) * BROKERS,
         marked=frozenset(),
         reader=None,
+        merged=((),) * BROKERS,
     )
 
 
 def put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
     return (*values[:index], value, *values[index + 1 :])
+
+
+def relocated(extents: tuple[Extent, ...], moved: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    """The extents, with those that were moved in their new places."""
+    places = {extent.offset: extent for extent in moved}
+    return tuple(places.get(extent.offset, extent) for extent in extents)
 
 
 def newest(world: World, broker: int) -> Checkpoint | None:
@@ -254,6 +279,9 @@ def replay(world: World, search: Search, base: Base, table_next: int, variant: s
                 raise Missing(f"slot {number} of {base.tenure.broker}")
             if entry.epoch != base.tenure.epoch:
                 continue
+            if entry.moved:
+                extents = list(relocated(tuple(extents), entry.moved))
+                continue
             offset = entry.offset if entry.image is None else entry.image.next
             if offset != following:
                 raise Violation(f"replay met offset {offset}, expected {following}")
@@ -270,13 +298,23 @@ def values_of(world: World, table: tuple[int, ...], image: Image) -> tuple[int, 
     for extent in image.extents:
         if extent.offset < len(table):
             continue
-        entry = world.wals[extent.broker][extent.slot]
-        if entry is None:
-            raise Missing(f"slot {extent.slot} of {extent.broker}")
         if extent.offset != len(values):
             raise Violation(f"a hole before offset {extent.offset}")
-        values.append(entry.value)
+        values.append(value_at(world, extent))
     return tuple(values)
+
+
+def value_at(world: World, extent: Extent) -> int:
+    """What lies in an extent's place."""
+    if extent.merged:
+        held = world.merged[extent.broker][extent.slot]
+        if held is None:
+            raise Missing(f"merged object {extent.slot} of {extent.broker}")
+        return dict(held)[extent.offset]
+    entry = world.wals[extent.broker][extent.slot]
+    if entry is None:
+        raise Missing(f"slot {extent.slot} of {extent.broker}")
+    return entry.value
 
 
 def found_at_once(world: World, variant: str) -> tuple[Base, Search]:

@@ -37,11 +37,13 @@ def test_ownership_holds() -> None:
 
 
 SMALL = [
-    Limits(appends=1, changes=1, rolls=0, checkpoints=1, reads=0),
-    Limits(appends=1, changes=1, rolls=1, checkpoints=0, reads=0),
-    Limits(appends=1, changes=2, rolls=0, checkpoints=0, reads=0),
-    Limits(appends=0, changes=3, rolls=0, checkpoints=0, reads=0),
-    Limits(appends=1, changes=1, rolls=0, checkpoints=0, reads=1),
+    Limits(appends=1, changes=1, rolls=0, checkpoints=1, reads=0, merges=0),
+    Limits(appends=1, changes=1, rolls=1, checkpoints=0, reads=0, merges=0),
+    Limits(appends=1, changes=2, rolls=0, checkpoints=0, reads=0, merges=0),
+    Limits(appends=0, changes=3, rolls=0, checkpoints=0, reads=0, merges=0),
+    Limits(appends=1, changes=1, rolls=0, checkpoints=0, reads=1, merges=0),
+    Limits(appends=1, changes=0, rolls=0, checkpoints=1, reads=1, merges=1),
+    Limits(appends=1, changes=1, rolls=0, checkpoints=0, reads=0, merges=1),
 ]
 
 

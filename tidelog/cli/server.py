@@ -36,6 +36,10 @@ from tidelog.storage.metered import StoreStatistics
 
 logger = logging.getLogger(__name__)
 
+SWITCH_SECONDS = 0.0005
+"""How long a worker thread may keep the event loop from going on, where it does not let go by
+itself. With Python's 5 ms every acknowledgement may wait that long while something is rolled."""
+
 
 @click.command()
 @click.option(
@@ -64,6 +68,7 @@ def server(
     go to stderr.
     """
     tune_allocator()
+    sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
     configure_logging(sys.stderr)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -84,7 +89,9 @@ async def _serve(
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))
     store = open_store(store_url, clock, entropy, statistics=statistics)
-    offload, background = ThreadOffload(), ThreadOffload(name="tidelog-background")
+    offload = ThreadOffload()
+    # Two, so that who reads from segments does not wait for a roll.
+    background = ThreadOffload(2, name="tidelog-background")
     broker = Broker(
         settings,
         broker_id=broker_id,

@@ -47,6 +47,16 @@ _PLACE = Struct(">qiibI")
 _CHECKED = Struct(">hiqqqhii")
 
 
+def _scalar(content: bytes) -> pa.Scalar:
+    # Arrow imports pandas, where that is installed, to make a scalar of Python's bytes.
+    offsets = np.array([0, len(content)], np.int32)
+    return binary_array(offsets, pa.py_buffer(content))[0]
+
+
+_NOTHING = _scalar(b"")
+_NO_HEADERS = _scalar(b"\x00")
+
+
 class EncodedBatch(NamedTuple):
     """A record batch in two pieces, so that the records are not copied once more."""
 
@@ -159,9 +169,11 @@ def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
     return counts, binary_array(element_offsets(joined)[bounds], joined.buffers()[2])
 
 
-def _join(*arrays: pa.Array) -> pa.Array:
+def _join(*arrays: pa.Array | pa.Scalar) -> pa.Array:
     """The arrays' elements one behind the other, row by row; null counts as empty."""
-    return pc.binary_join_element_wise(*arrays, b"", null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(
+        *arrays, _NOTHING, null_handling="replace", null_replacement=b""
+    )
 
 
 def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
@@ -201,7 +213,7 @@ def _records(columns: _Columns, starts: Integers, counts: Integers) -> pa.Array:
     for column in (*fields, value_sizes):
         body += column.sizes
     if columns.headers is None:
-        tail: list[pa.Array | bytes] = [b"\x00"]
+        tail: list[pa.Array | pa.Scalar] = [_NO_HEADERS]
         body += 1
     else:
         header_counts = zigzag(columns.header_counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import ConversionShape, measure_conversion
 from benchmarks.latency import Latency
 from benchmarks.load import percentile
@@ -70,6 +71,15 @@ def test_only_what_was_measured_is_in_the_report() -> None:
     assert "1,000 partitions" in document
     assert "## Produce" not in document
     assert "## Acknowledgement" not in document
+
+
+def test_reads_from_segments_are_reported_a_row_a_shape() -> None:
+    shape = ColdShape(KIB, 16, 1_000_000, "lz4", readers=4)
+    results = Results("make bench", cold=[(shape, Cold(200.0, 4.0, 0.5, 300.0, 120.0, 0.51))])
+
+    cells = row_of(render(results, ""), "1 KiB, 16 partitions, lz4, 4 readers of the same")
+
+    assert cells[1:] == ["200", "250", "4.00 (0.50)", "300", "120", "0.51"]
 
 
 def test_the_prose_of_the_report_before_is_kept(tmp_path: Path) -> None:

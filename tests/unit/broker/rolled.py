@@ -1,4 +1,4 @@
-"""What tables hold, as anybody reads them who knows nothing of brokers."""
+"""What tables hold, as anybody reads them who knows nothing of brokers; and deaths on the way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,27 @@ import pyarrow.parquet as pq
 from tests.unit.broker.one_broker import TOPIC, OneBroker
 from tidelog.broker.partitions import Partition
 from tidelog.clock import SystemClock
+from tidelog.crash_points import CrashPoint
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.table_log import TableLog
 from tidelog.storage.table_state import TableState
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+class KillAt:
+    """Kills at one step."""
+
+    def __init__(self, point: CrashPoint) -> None:
+        self._point = point
+
+    def hit(self, point: CrashPoint) -> None:
+        if point is self._point:
+            raise Killed
 
 
 async def open_table(store: ObjectStore, topic_id: UUID) -> TableLog:

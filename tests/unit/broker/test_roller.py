@@ -11,6 +11,8 @@ import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.rolled import (
+    KillAt,
+    Killed,
     flush,
     hosted,
     offsets,
@@ -35,7 +37,7 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
-from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
 
@@ -105,6 +107,10 @@ def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
             ]
             log = hosted(one).log
             assert (log.table_next, len(log.extents)) == (4, 0)
+            # Its size is that of its segments now.
+            (key,) = await segments(here.store, topic_id)
+            stored = await one.broker.tables.stored_bytes(topic_id)
+            assert stored == {0: (await here.store.head(key)).size}
             assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
             # Nothing new: nothing is committed.
             await flush(one)
@@ -129,12 +135,20 @@ def test_every_codec_is_unpacked(codec: Compression) -> None:
             await flush(one)
             found = await rows(here.store, topic_id)
             assert [row["value"] for row in found] == [b"v%d" % n * 20 for n in range(30)]
+            read = await one.read_all()
+            assert [each.value for each in read] == [row["value"] for row in found]
 
     run(story)
 
 
-@pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
-def test_aborted_records_and_markers_are_left_out_and_offsets_kept(tail_cache_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("tail_cache_bytes", "tail_read_bytes"), [(1 << 20, 1 << 16), (0, 1 << 16), (0, 128)]
+)
+def test_aborted_records_and_markers_are_left_out_and_offsets_kept(
+    tail_cache_bytes: int, tail_read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tail_read_bytes`: with few, an object's index takes a second read."""
+    monkeypatch.setattr("tidelog.broker.roll_source.TAIL_READ_BYTES", tail_read_bytes)
     here = world(tail_cache_bytes=tail_cache_bytes)
 
     async def story() -> None:
@@ -337,21 +351,6 @@ def test_a_topics_own_settings_count_if_they_are_less() -> None:
 # What is left by whom.
 
 
-class Killed(Exception):
-    """The process is gone."""
-
-
-class KillAt:
-    """Kills at one step."""
-
-    def __init__(self, point: CrashPoint) -> None:
-        self._point = point
-
-    def hit(self, point: CrashPoint) -> None:
-        if point is self._point:
-            raise Killed
-
-
 @pytest.mark.parametrize("point", ROLL_STEPS)
 @pytest.mark.parametrize("politely_before", [True, False])
 def test_a_death_at_any_step_loses_and_doubles_nothing(
@@ -380,6 +379,10 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
             await flush(one)
             found = await rows(here.store, topic_id)
             assert [row["value"] for row in found] == [b"0", b"1", b"2", b"3"]
+            read = await one.read_all()
+            assert [(each.offset, each.value) for each in read] == [
+                (row["offset"], row["value"]) for row in found
+            ]
             garbage = point in (CrashPoint.SEGMENT_STORED, CrashPoint.TABLE_COMMIT)
             listed = (await table_state(here.store, topic_id)).segment_count
             assert len(await segments(here.store, topic_id)) == listed + garbage
@@ -635,5 +638,44 @@ def test_a_table_that_has_lost_versions_stops_the_roll() -> None:
             with pytest.raises(CorruptObject, match="ends at offset 0"):
                 await flush(one)
             assert (await one.produce(batch(b"2"))).error_code == OK
+
+    run(story)
+
+
+# Readers meanwhile.
+
+
+@pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
+def test_readers_cross_from_segments_into_the_wal_while_it_is_rolled(tail_cache_bytes: int) -> None:
+    here = world(roll_bytes=1, roll_min_bytes=0, tail_cache_bytes=tail_cache_bytes)
+    count = 120
+
+    async def write(one: OneBroker) -> None:
+        for number in range(count):
+            await one.produce(batch(b"%d" % number))
+
+    async def read(one: OneBroker, *, committed: bool) -> list[tuple[int, bytes | None]]:
+        found: list[tuple[int, bytes | None]] = []
+        while len(found) < count:
+            answer = await one.fetch(len(found), wait_ms=100, committed=committed)
+            assert answer.error_code == OK
+            records = decode_records(b"".join(answer.records or ()))
+            found += [(each.offset, each.value) for each in records if each.offset >= len(found)]
+        return found
+
+    async def story() -> None:
+        expected = [(number, b"%d" % number) for number in range(count)]
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            reading = [
+                asyncio.create_task(read(one, committed=committed)) for committed in (True, False)
+            ]
+            await write(one)
+            assert await asyncio.gather(*reading) == [expected, expected]
+            # A late one, for which nearly all lies in segments.
+            assert await read(one, committed=True) == expected
+            assert (await table_state(here.store, topic_id)).version > 1
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(count))
 
     run(story)

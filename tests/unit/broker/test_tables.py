@@ -12,13 +12,16 @@ import pytest
 
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
+from tests.unit.broker.rolled import KillAt, Killed
 from tests.unit.broker.stored_log import settle
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.broker import tables as module
+from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.tables import NoTable, Tables
 from tidelog.coordinator.cluster.records import TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
@@ -27,7 +30,8 @@ from tidelog.storage.faulty import Fault, FaultRates, FaultyStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.metered import MeteredStore
 from tidelog.storage.object_store import StoreError
-from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed
+from tidelog.storage.table_change import PartitionChange
+from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed, SegmentsTooOld
 from tidelog.storage.table_state import Refusal
 
 OTHER_ID = UUID(int=77)
@@ -52,7 +56,11 @@ class World:
             )
         }
 
-    def tables(self, segments_held_max: int = module.SEGMENTS_HELD_MAX) -> Tables:
+    def tables(
+        self,
+        segments_held_max: int = module.SEGMENTS_HELD_MAX,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> Tables:
         state = cast(ClusterState, SimpleNamespace(topics=self.topics))
         return Tables(
             lambda: state,
@@ -61,6 +69,7 @@ class World:
             self.entropy,
             InlineOffload(),
             GRACE_SECONDS,
+            crash_points,
             segments_held_max=segments_held_max,
         )
 
@@ -231,6 +240,19 @@ def test_a_checkpoint_is_written_when_it_is_due_and_makes_older_entries_go_after
     tell(story)
 
 
+def test_a_death_behind_a_checkpoint_leaves_a_table_as_it_was() -> None:
+    async def story(world: World) -> None:
+        tables = world.tables(crash_points=KillAt(CrashPoint.TABLE_CHECKPOINTED))
+        await grow(tables, CHECKPOINT_COMMITS)
+        with pytest.raises(Killed):
+            await tables.run()
+        successor = world.tables()
+        assert (await successor.open(TOPIC_ID)).segment_count == CHECKPOINT_COMMITS
+        await grow(successor, 1)
+
+    tell(story)
+
+
 def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
@@ -243,5 +265,37 @@ def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
         await world.clock.sleep(1)
         assert "_last_checkpoint" in await world.keys()
         running.cancel()
+
+    tell(story)
+
+
+def test_no_segment_is_committed_that_was_put_too_long_ago_or_by_nobody_here() -> None:
+    """A collector may have taken it for superfluous."""
+
+    async def story(world: World) -> None:
+        ages = SegmentAges(GRACE_SECONDS)
+        store = SegmentAgingStore(world.truth, world.clock, ages)
+        tables = Tables(
+            lambda: cast(ClusterState, SimpleNamespace(topics=world.topics)),
+            store,
+            world.clock,
+            world.entropy,
+            InlineOffload(),
+            GRACE_SECONDS,
+            ages=ages,
+        )
+        young, old, foreign = (listed(0, 0, 9, number) for number in range(3))
+        await store.put(old.key(TOPIC_ID), b"rows")
+        await world.clock.sleep(GRACE_SECONDS / 2 + 1)
+        await store.put(young.key(TOPIC_ID), b"rows")
+        for refused in (old, foreign):
+            with pytest.raises(SegmentsTooOld, match="Write them again"):
+                await tables.commit(TOPIC_ID, (advance(0, 0, 10, refused),))
+        committed = await tables.commit(TOPIC_ID, (advance(0, 0, 10, young),))
+        assert isinstance(committed, Committed)
+        await world.clock.sleep(GRACE_SECONDS)
+        # What adds no segment is never too old.
+        removal = PartitionChange(partition=0, removed=(young.name,))
+        assert isinstance(await tables.commit(TOPIC_ID, (removal,)), Committed)
 
     tell(story)

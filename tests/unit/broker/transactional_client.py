@@ -3,6 +3,7 @@ version of transactions, or of the second (KIP-890)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, produce_request
@@ -37,6 +38,7 @@ from tidelog.protocol.schemas.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from tidelog.records.batch import iterate_batches
+from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_batch, encode_batch
 
 R = TypeVar("R", bound=Response)
@@ -118,13 +120,27 @@ class TransactionalClient:
     ) -> ErrorCode:
         """Produce one record in the transaction; under the first version after enlisting the
         partition, unless that was done."""
+        records = [NewRecord(value, b"k", timestamp=1000)]
+        return await self.send_batch(records, partition, topic=topic, adds=adds)
+
+    async def send_batch(
+        self,
+        records: Sequence[NewRecord],
+        partition: int = 0,
+        *,
+        topic: str = TOPIC,
+        adds: bool = True,
+        compression: Compression = Compression.NONE,
+    ) -> ErrorCode:
+        """Produce some records as `send` does one."""
         if self.version == FIRST and adds:
             error = await self.add(partition, topic=topic)
             if error is not ErrorCode.NONE:
                 return error
         sequence = self.sequences.get((topic, partition), 0)
         data = encode_batch(
-            [NewRecord(value, b"k", timestamp=1000)],
+            records,
+            compression=compression,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
@@ -137,7 +153,7 @@ class TransactionalClient:
         response = await ask(self.broker, produce, request, version)
         error = ErrorCode(response.responses[0].partition_responses[0].error_code)
         if error is ErrorCode.NONE:
-            self.sequences[(topic, partition)] = sequence + 1
+            self.sequences[(topic, partition)] = sequence + len(records)
         return error
 
     async def commit_offset(

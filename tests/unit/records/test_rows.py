@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -190,3 +192,18 @@ def test_what_a_null_list_spans_is_no_header() -> None:
     rows = rows.set_column(5, rows.schema.field("headers"), headers)
     assert [list(record.headers) for record in read(encode_rows(rows, 0, 2))] == [[], [("h", b"x")]]
     assert [list(r.headers) for r in read(encode_rows(rows.slice(1), 1, 2))] == [[("h", b"x")]]
+
+
+def test_encoding_rows_does_not_import_pandas() -> None:
+    """Arrow does for some conversions where it is installed: half a second, and memory for good."""
+    program = (
+        "import sys\n"
+        "from tidelog.records.records import NewRecord, encode_batch\n"
+        "from tidelog.records.row_decoding import decode_rows\n"
+        "from tidelog.records.row_encoding import encode_rows\n"
+        "for headers in ((), (('name', b'x'),)):\n"
+        "    (rows,) = decode_rows(encode_batch([NewRecord(b'v', b'k', headers, 1)]))\n"
+        "    encode_rows(rows, 0, 1)\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -76,7 +76,7 @@ async def grow(log: TableLog, count: int, partition: int = 0, size: int = 10) ->
         assert isinstance(result, Committed)
 
 
-def contents(state: TableState) -> object:
+def contents(state: TableState) -> tuple[object, ...]:
     """All that a state says, for comparison."""
     found = capture(state)
     return (found.version, found.metadata, found.next_offsets, found.segments, found.removed)
@@ -604,5 +604,29 @@ def test_an_object_that_is_not_there_is_no_commit() -> None:
         await world.truth.put(log.key(0), data)
         with pytest.raises(CorruptObject, match=log.key(0)):
             await log.refresh()
+
+    tell(story)
+
+
+def test_a_commit_without_changes_is_a_mistake() -> None:
+    async def story(world: World) -> None:
+        log = await world.open()
+        with pytest.raises(ValueError, match="at least one"):
+            await log.commit(())
+        assert await world.keys() == []
+
+    tell(story)
+
+
+def test_a_fence_is_a_version_that_changes_nothing() -> None:
+    async def story(world: World) -> None:
+        log, other = await world.open(), await world.open()
+        await grow(log, 2)
+        before = contents(log.state)[2:]
+        assert await other.fence() == 2
+        assert await log.refresh() == 2
+        assert contents(log.state)[2:] == before
+        await grow(log, 1)
+        assert contents((await world.open()).state) == contents(log.state)
 
     tell(story)

@@ -102,3 +102,32 @@ def test_a_copy_does_not_grow_with_the_original() -> None:
     assert list(cut) == list(THREE[:2])
     assert cut.total_bytes == sum(e.length for e in THREE[:2])
     assert copied != extents
+
+
+def test_extents_that_are_moved_together_become_one() -> None:
+    extents = Extents((*THREE, extent(21, 22, 10, "d")))
+    moved = Extent(10, 20, 50, "m", 64, 99)
+    assert extents.relocate(moved)
+    assert list(extents) == [THREE[0], moved, extent(21, 22, 10, "d")]
+    assert extents.total_bytes == 50 + 99 + 20
+    assert extents == Extents([THREE[0], moved, extent(21, 22, 10, "d")])
+
+
+def test_of_what_is_moved_some_may_be_dropped_already() -> None:
+    moved = Extent(5, 20, 50, "m", 64, 99)
+    extents = Extents(THREE)
+    extents.drop_below(10)
+    assert extents.relocate(moved)
+    assert list(extents) == [moved]
+    gone = Extents([extent(21, 22)])
+    assert not gone.relocate(moved)
+    assert list(gone) == [extent(21, 22)]
+    assert not Extents().relocate(moved)
+
+
+@pytest.mark.parametrize(("base", "last"), [(6, 20), (5, 15), (10, 21), (7, 8)])
+def test_an_extent_is_not_moved_in_part(base: int, last: int) -> None:
+    extents = Extents(THREE)
+    with pytest.raises(ValueError, match="would be cut"):
+        extents.relocate(Extent(base, last, 0, "m", 64, 1))
+    assert list(extents) == list(THREE)

@@ -1,0 +1,190 @@
+"""What it costs to bring records from the WAL into tables, through a broker, and what producers
+feel of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from benchmarks.latency import Latency, of_acknowledgements
+from benchmarks.targets import GB, Target, scrape, tidelog
+from tidelog.client.flush import flush_topic
+from tidelog.client.pool import Client
+from tidelog.clock import SystemClock
+from tidelog.network import SocketNetwork
+
+NEVER = 1 << 40
+ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
+FLUSH_SECONDS_MAX = 300
+LATENCY_ROUNDS = 3
+WARM_UP_BYTES = 20_000_000
+
+
+class RollShape(NamedTuple):
+    """Records of one kind; half of each value is random, half compresses well."""
+
+    record_bytes: int
+    batch_bytes: int
+    codec: str = "none"
+
+    @property
+    def label(self) -> str:
+        """What the report calls it."""
+        codec = "" if self.codec == "none" else f", {self.codec}"
+        return f"{self.record_bytes} B, batches of {self.batch_bytes // 1024} KiB{codec}"
+
+
+SHAPES = (
+    RollShape(1024, 16 * 1024),
+    RollShape(1024, 512 * 1024),
+    RollShape(1024, 512 * 1024, "lz4"),
+    RollShape(100, 16 * 1024),
+    RollShape(100, 512 * 1024),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """The roll of one partition."""
+
+    cpu_seconds_a_gb: float
+    """Of the broker, for a GB of values."""
+    megabytes_a_second: float
+    """Of values."""
+    stored_bytes_a_byte: float
+    """Of the segments, for each byte of values."""
+    extra_memory_mb: float
+    """The peak while rolling above what was resident before, when something was rolled already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """What producers feel of a roll: medians of some rounds."""
+
+    without: Latency
+    during: Latency
+
+
+def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
+    """Produce to one partition of a broker on the filesystem store, then have it rolled."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    with tidelog("roll", f"file://{bucket}", folder, **ONLY_ON_REQUEST) as target:
+        # The first roll loads libraries, once in a process's life.
+        _flush(target, "warm-up", _produce(target, "warm-up", shape, WARM_UP_BYTES))
+        warm_up = _segment_bytes(target)
+        records = _produce(target, "rolled", shape, total_bytes)
+        _settle(target)
+        target.reset_peak_memory()
+        resident, before = target.resident_memory_mb(), target.usage()
+        started = time.perf_counter()
+        _flush(target, "rolled", records)
+        seconds = time.perf_counter() - started
+        used = target.usage().since(before)
+        peak = target.peak_memory_mb()
+        stored_bytes = _segment_bytes(target) - warm_up
+    raw_bytes = records * shape.record_bytes
+    return Rolled(
+        used.cpu_seconds * GB / raw_bytes,
+        raw_bytes / 1e6 / seconds,
+        stored_bytes / raw_bytes,
+        peak - resident,
+    )
+
+
+def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
+    """Acknowledgements of one record after the other, on a store in memory, with nothing else and
+    while another topic is rolled, in turn."""
+    without, during = [], []
+    with tidelog("felt", "memory://bench", folder, **ONLY_ON_REQUEST) as target:
+        of_acknowledgements(target, "warm-up", records)
+        for number in range(LATENCY_ROUNDS):
+            without.append(of_acknowledgements(target, f"without-{number}", records))
+            topic = f"backlog-{number}"
+            count = _produce(target, topic, SHAPES[0], backlog_bytes)
+            _settle(target)
+            rolling = threading.Thread(target=_flush, args=(target, topic, count))
+            rolling.start()
+            during.append(of_acknowledgements(target, f"during-{number}", records))
+            if not rolling.is_alive():
+                raise RuntimeError("the roll was over before the measurement: ask for more bytes")
+            rolling.join()
+    return Felt(_median(without), _median(during))
+
+
+def _segment_bytes(target: Target) -> float:
+    assert target.metrics_url is not None
+    return scrape(target.metrics_url)["tidelog_roll_segment_bytes_total"]
+
+
+def _median(found: list[Latency]) -> Latency:
+    return Latency(
+        statistics.median(each.p50_ms for each in found),
+        statistics.median(each.p99_ms for each in found),
+    )
+
+
+def _produce(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:
+    """How many records there are then."""
+    target.create_topic(topic, 1)
+    records = total_bytes // shape.record_bytes
+    half = shape.record_bytes // 2
+    noise, rest = os.urandom(1 << 24), b"x" * (shape.record_bytes - half)
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "batch.size": shape.batch_bytes,
+            "batch.num.messages": 1_000_000,
+            "linger.ms": 50,
+            "compression.type": shape.codec,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failures.append(str(error)),
+            "log_level": 0,
+        }
+    )
+    for number in range(records):
+        start = number * 7919 % (len(noise) - half)
+        while True:
+            try:
+                producer.produce(topic, noise[start : start + half] + rest, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if producer.flush(300) or failures:
+        raise RuntimeError(f"not all records were acknowledged: {failures[:1]}")
+    return records
+
+
+def _settle(target: Target, seconds: float = 0.5) -> None:
+    """Wait until the broker has nothing more to do."""
+    before = target.usage().cpu_seconds
+    while True:
+        time.sleep(seconds)
+        now = target.usage().cpu_seconds
+        if now - before < 0.1 * seconds:
+            return
+        before = now
+
+
+def _flush(target: Target, topic: str, records: int) -> None:
+    async def run() -> None:
+        host, port = target.bootstrap.split(":")
+        async with Client(SocketNetwork(), SystemClock(), [(host, int(port))]) as client:
+            (found,) = await flush_topic(client, topic, FLUSH_SECONDS_MAX * 1000)
+            if found.refusal is not None:
+                raise found.refusal
+            assert found.table_next == records
+
+    asyncio.run(run())

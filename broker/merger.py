@@ -1,0 +1,359 @@
+"""Keeps the WAL objects few that this broker's partitions refer to, so that a collector finds
+nothing left to keep. `run` is its task; a pass has three parts:
+
+1. Partitions that were not written to since this incarnation took over are opened (C2), so that the
+   WALs of the incarnations before are named by nobody any more.
+2. Where what is not in tables yet is spread over too many old objects, the emptiest of them are
+   copied into one (`merge_plan`, `merged_object`), and the WAL is told where their batches lie now.
+3. A checkpoint is written, if there is enough that the newest one does not say: only what lies
+   below a checkpoint can go (F1).
+
+What happens when something fails in a merge:
+
+- The process dies before the merged object is put, or its outcome stays unknown: whatever is there
+  is named by nobody and goes with the next collection, or when this WAL is passed.
+- It dies when the object is there, before the WAL names it: the same.
+- It dies when the slot with its name is in flight: in the bucket or not. Recovery replays it, or
+  finds the batches where they were: their objects stay as long as the newest checkpoint refers to
+  them.
+- It was fenced meanwhile: the slot meets the seal. So no checkpoint of a fenced incarnation can
+  refer to what its WAL does not name, and whoever recovers from an older checkpoint comes to refer
+  to the same objects as the newest. (Without the entry in the WAL it would refer to objects that a
+  collector takes for superfluous; the ownership model shows it.)
+- A reader holds old extents: their objects stay for the grace at least; who comes later asks the
+  partition's log again (F4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.bucket.object_keys import MergedObject as MergedKey
+from tidelog.bucket.object_keys import WalObject, parse_key
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.openings import Openings
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, TidelogError
+from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
+from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.extents import Extent
+from tidelog.wal.merge_plan import MergeLimits, MergePlan, plan_merge
+from tidelog.wal.merged_object import MergedObject, Run, Source, assemble_merged
+from tidelog.wal.object_format import SlotIndex
+from tidelog.wal.reading import read_all
+from tidelog.wal.wal_reader import read_index
+from tidelog.wal.writer import WalWriter
+
+logger = logging.getLogger(__name__)
+
+MERGES_A_PASS_MAX = 64
+MERGE_BYTES_MAX = 16 * 1024 * 1024
+"""What is copied at a time; twice as much is in memory."""
+EXTENTS_AT_ONCE = 64
+INDEXES_AT_ONCE_MAX = 16
+OPENINGS_A_PASS_MAX = 1000
+CHECKPOINT_SLOTS_MIN = 64
+"""With so many slots since the newest checkpoint there is a newer one with the next pass."""
+DAMAGED_REMEMBERED_MAX = 10_000
+
+
+@dataclass(slots=True)
+class MergeMetrics:
+    """What was merged."""
+
+    merges: int = 0
+    objects: int = 0
+    """Objects that nothing refers to any more because of it."""
+    bytes: int = 0
+    """Bytes that were copied."""
+    failures: int = 0
+
+
+class MergedObjects:
+    """Which of this incarnation's merged objects its WAL names, as only this process knows."""
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self._next = 0
+        self._pending: int | None = None
+        self._named: dict[int, Slot] = {}
+
+    def begin(self) -> int:
+        """The next object's number. Nobody else gives out numbers of this incarnation."""
+        self._pending = self._next
+        self._next += 1
+        return self._pending
+
+    def end(self, slot: Slot | None) -> None:
+        """The last entry that names it lies in this slot; None: it will never be named."""
+        if self._pending is not None and slot is not None:
+            self._named[self._pending] = slot
+        self._pending = None
+
+    def is_settled(self, found: MergedKey, floor: Slot) -> bool:
+        """Whether no entry at or above the floor names this object, nor will any."""
+        if found.incarnation != self._incarnation or found.number == self._pending:
+            return False
+        slot = self._named.get(found.number)
+        if slot is not None and slot >= floor:
+            return False
+        self._named.pop(found.number, None)
+        return found.number < self._next
+
+
+class Merger:
+    """One incarnation's merges, late openings and timely checkpoints."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        writer: WalWriter,
+        log_writer: LogWriter,
+        reader: LogReader,
+        partitions: PartitionRegistry,
+        state: ClusterState,
+        openings: Openings,
+        checkpointer: Checkpointer,
+        interval_seconds: float,
+        grace_seconds: float,
+        objects_max: int,
+        crash_points: CrashPoints,
+    ) -> None:
+        """`state`: of the cluster as of the start: which partitions were taken over."""
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._writer = writer
+        self._log_writer = log_writer
+        self._reader = reader
+        self._partitions = partitions
+        self._openings = openings
+        self._checkpointer = checkpointer
+        self._interval_seconds = interval_seconds
+        self._limits = MergeLimits(objects_max=objects_max, bytes_max=MERGE_BYTES_MAX)
+        self._crash_points = crash_points
+        self._taken_over = [p for p, _ in state.unopened(writer.incarnation.epoch)]
+        self._open_from = clock.monotonic() + grace_seconds
+        self._checkpoint_seconds = grace_seconds
+        self._checkpointed_at = clock.monotonic()
+        self._has_merged = False
+        self._damaged: dict[str, None] = {}
+        self.merged = MergedObjects(writer.incarnation)
+        self.metrics = MergeMetrics()
+
+    async def run(self) -> NoReturn:
+        """Passes at intervals, until cancelled."""
+        while True:
+            await self._clock.sleep(self._interval_seconds)
+            try:
+                await self.maintain()
+            except StoreError as error:
+                # Nothing depends on it but what the bucket costs.
+                self.metrics.failures += 1
+                logger.warning(
+                    "WAL objects could not be merged; it will be tried again",
+                    extra={"key": error.key, "why": str(error)},
+                )
+
+    async def maintain(self) -> None:
+        """One pass. Raises StoreError, WalLost."""
+        self._open_taken_over()
+        await self._merge_what_is_old()
+        if self._checkpoint_is_worth_it():
+            await self._checkpointer.checkpoint()
+            self._checkpointed_at = self._clock.monotonic()
+            self._has_merged = False
+            # What lies below the new checkpoint is old from now on.
+            await self._merge_what_is_old()
+
+    async def _merge_what_is_old(self) -> None:
+        for _ in range(MERGES_A_PASS_MAX):
+            if not await self._merge():
+                return
+
+    def _checkpoint_is_worth_it(self) -> bool:
+        since = self._checkpointer.slots_since
+        waited = self._clock.monotonic() - self._checkpointed_at >= self._checkpoint_seconds
+        return (
+            self._has_merged
+            or since >= CHECKPOINT_SLOTS_MIN
+            or (since > 0 and waited)
+            or (self._openings.waiting > 0 and len(self._partitions.checkpointed) > 0)
+        )
+
+    def _open_taken_over(self) -> None:
+        """Later than the start, since most partitions are written to soon after it."""
+        if not self._taken_over or self._clock.monotonic() < self._open_from:
+            return
+        batch = self._taken_over[-OPENINGS_A_PASS_MAX:]
+        del self._taken_over[-OPENINGS_A_PASS_MAX:]
+        for place in batch:
+            hosted = self._partitions.get(place)
+            if hosted is not None and hosted.fault is None:
+                self._log_writer.open(hosted)
+
+    async def _merge(self) -> bool:
+        """Merge once; whether there may be more to merge."""
+        plan = await self._plan()
+        if plan is None:
+            return False
+        leader_epochs = {
+            run.partition: hosted.log.leader_epoch
+            for run in plan.runs
+            if (hosted := self._partitions.get(run.partition)) is not None
+        }
+        number = self.merged.begin()
+        slot: Slot | None = None
+        try:
+            stored = await self._store_merged(plan, number)
+            if stored is None:
+                return True
+            self._crash_points.hit(CrashPoint.MERGED_STORED)
+            # A checkpoint that is under way was taken before: it must not refer to the object.
+            async with self._checkpointer.held_off():
+                slot = self._tell(stored.moved, leader_epochs)
+        finally:
+            self.merged.end(slot)
+        if slot is not None:
+            self._has_merged = True
+            await self._writer.durable(slot)
+            self._crash_points.hit(CrashPoint.MERGED_NAMED)
+        self.metrics.merges += 1
+        self.metrics.objects += plan.objects
+        self.metrics.bytes += stored.size_bytes
+        logger.info(
+            "WAL objects were merged",
+            extra={"key": stored.key, "objects": plan.objects, "bytes": stored.size_bytes},
+        )
+        return True
+
+    async def _plan(self) -> MergePlan | None:
+        floor = self._checkpointer.floor or Slot(0)
+        incarnation = self._writer.incarnation
+
+        def is_old(key: str) -> bool:
+            """What lies at our floor or above must stay anyway, and may soon be in a table."""
+            match parse_key(key):
+                case WalObject(owner, slot):
+                    return owner != incarnation or slot < floor
+                case MergedKey():
+                    return True
+            return False
+
+        logs = {
+            hosted.log.partition: hosted.log.extents.copy()
+            for hosted in self._partitions
+            if hosted.fault is None and len(hosted.log.extents)
+        }
+        return await self._offload.run(plan_merge, logs, is_old, self._damaged, self._limits)
+
+    async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
+        """Copy what is planned; None where an object is found damaged, which is left out next time.
+
+        Raises StoreError: the object may or may not be there, and is given up.
+        """
+        keys = sorted({extent.key for run in plan.runs for extent in run.extents})
+        indexes = await self._read_indexes(keys)
+        found = await self._read_extents([e for run in plan.runs for e in run.extents])
+        if indexes is None or found is None:
+            return None
+        runs = [
+            Run(run.partition, [Source(e, found[(e.key, e.position)]) for e in run.extents])
+            for run in plan.runs
+        ]
+        try:
+            merged = await self._offload.run(
+                assemble_merged,
+                self._writer.incarnation,
+                number,
+                self._clock.time_ms(),
+                self._entropy.uuid().bytes,
+                runs,
+                indexes,
+            )
+        except CorruptObject as error:
+            self._leave_out(error)
+            return None
+        await self._store.put(merged.key, merged.pieces, IfAbsent())
+        return merged
+
+    async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
+        async def read(key: str) -> SlotIndex | CorruptObject:
+            try:
+                found = await read_index(self._store, self._offload, key)
+            except ObjectNotFound:
+                return CorruptObject(key, "the object is missing")
+            except CorruptObject as error:
+                return error
+            if not isinstance(found, SlotIndex):
+                return CorruptObject(key, "a seal in the place of an object with records")
+            return found
+
+        keys = list(keys)
+        at_once = asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
+        indexes: dict[str, SlotIndex] = {}
+        for key, index in zip(keys, await read_all(read, keys, at_once), strict=True):
+            if isinstance(index, CorruptObject):
+                self._leave_out(index)
+            else:
+                indexes[key] = index
+        return indexes if len(indexes) == len(keys) else None
+
+    async def _read_extents(self, extents: list[Extent]) -> Mapping[tuple[str, int], Buffer] | None:
+        """The extents' bytes, each proved to be its batches."""
+        found: dict[tuple[str, int], Buffer] = {}
+        is_whole = True
+        for first in range(0, len(extents), EXTENTS_AT_ONCE):
+            loaded = await self._reader.load(extents[first : first + EXTENTS_AT_ONCE])
+            for place, outcome in loaded.items():
+                if isinstance(outcome, CorruptObject):
+                    self._leave_out(outcome)
+                    is_whole = False
+                elif isinstance(outcome, TidelogError):
+                    raise outcome
+                else:
+                    found[place] = outcome
+        return found if is_whole else None
+
+    def _leave_out(self, error: CorruptObject) -> None:
+        if len(self._damaged) >= DAMAGED_REMEMBERED_MAX:
+            del self._damaged[next(iter(self._damaged))]
+        self._damaged[error.key] = None
+        self.metrics.failures += 1
+        logger.error("a damaged object is not merged", extra={"key": error.key, "why": error.why})
+
+    def _tell(
+        self,
+        moved: Iterable[tuple[TopicPartition, Extent]],
+        leader_epochs: Mapping[TopicPartition, LeaderEpoch],
+    ) -> Slot | None:
+        """Have the logs and the WAL say where the batches lie; the slot of the last entry."""
+        newest: Slot | None = None
+        for place, extent in moved:
+            hosted = self._partitions.get(place)
+            if not _is_same(hosted, leader_epochs.get(place)):
+                continue
+            assert hosted is not None
+            slot = self._log_writer.relocate(hosted, extent)
+            newest = newest if slot is None else slot
+        return newest
+
+
+def _is_same(hosted: Partition | None, leader_epoch: LeaderEpoch | None) -> bool:
+    """Whether the partition is still as it was when the merge was planned."""
+    return hosted is not None and hosted.fault is None and hosted.log.leader_epoch == leader_epoch

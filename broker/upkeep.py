@@ -1,0 +1,166 @@
+"""What a broker does now and then so that its bucket stays small: merges, checkpoints, collections.
+Put together here, with what they count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as MetricCollector
+
+from tidelog.broker.collector import Collector, CollectorMetrics, Deleter
+from tidelog.broker.log_reader import LogReader
+from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.merger import MergeMetrics, Merger
+from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.table_collector import TableCollector
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.openings import Openings
+from tidelog.crash_points import CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectStore
+from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.writer import WalWriter
+
+
+class Upkeep:
+    """One incarnation's."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        metadata: MetadataLog,
+        writer: WalWriter,
+        log_writer: LogWriter,
+        reader: LogReader,
+        partitions: PartitionRegistry,
+        openings: Openings,
+        checkpointer: Checkpointer,
+        settings: BrokerSettings,
+        crash_points: CrashPoints,
+    ) -> None:
+        interval_seconds = settings.integer("log.collect.interval.ms") / 1000
+        grace_seconds = settings.integer("log.delete.grace.ms") / 1000
+        self.merger = Merger(
+            store,
+            clock,
+            entropy,
+            offload,
+            writer,
+            log_writer,
+            reader,
+            partitions,
+            metadata.state,
+            openings,
+            checkpointer,
+            interval_seconds,
+            grace_seconds,
+            settings.integer("wal.objects.max"),
+            crash_points,
+        )
+        counted = CollectorMetrics()
+        deleter = Deleter(store, clock, crash_points, counted)
+        self.collector = Collector(
+            store,
+            clock,
+            offload,
+            metadata,
+            writer.incarnation,
+            self.merger.merged.is_settled,
+            interval_seconds,
+            grace_seconds,
+            deleter,
+            counted,
+        )
+        self.table_collector = TableCollector(
+            store,
+            clock,
+            entropy,
+            offload,
+            metadata,
+            writer.incarnation,
+            settings.integer("log.collect.tables.interval.ms") / 1000,
+            grace_seconds,
+            deleter,
+            counted,
+        )
+        self.metrics = UpkeepCollector(self.merger.metrics, counted)
+
+    async def merge(self) -> NoReturn:
+        """Keep the WAL's objects few, until cancelled; to be ended before the WAL is."""
+        await self.merger.run()
+
+    async def collect(self) -> None:
+        """Delete what nobody can need any more, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.collector.run())
+            tasks.create_task(self.table_collector.run())
+
+
+class UpkeepCollector(MetricCollector):
+    """What was merged and deleted, as Prometheus families."""
+
+    def __init__(self, merges: MergeMetrics, collections: CollectorMetrics) -> None:
+        self._merges = merges
+        self._collections = collections
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        merges, found = self._merges, self._collections
+        yield _counter("tidelog_wal_merges", "Merged objects that were written.", merges.merges)
+        yield _counter(
+            "tidelog_wal_merged_objects",
+            "Objects that partitions refer to no more since they were merged.",
+            merges.objects,
+        )
+        yield _counter("tidelog_wal_merged_bytes", "Bytes that merges wrote.", merges.bytes)
+        yield _counter(
+            "tidelog_wal_merge_failures",
+            "Merges that failed, and damaged objects that they met.",
+            merges.failures,
+        )
+        yield from self._by_folder(
+            CounterMetricFamily(
+                "tidelog_collected_objects",
+                "Objects that were deleted, as nobody could need them any more.",
+                labels=["folder"],
+            ),
+            found.objects,
+        )
+        yield from self._by_folder(
+            CounterMetricFamily("tidelog_collected_bytes", "Bytes of them.", labels=["folder"]),
+            found.bytes,
+        )
+        yield from self._by_folder(
+            GaugeMetricFamily(
+                "tidelog_collectable_objects",
+                "Objects that are to be deleted when the grace has passed.",
+                labels=["pass"],
+            ),
+            found.marked,
+        )
+        yield _counter("tidelog_collections", "Passes of the collector.", found.passes)
+        yield _counter("tidelog_collection_failures", "Passes that were given up.", found.failures)
+
+    def _by_folder(
+        self, family: CounterMetricFamily | GaugeMetricFamily, values: dict[str, int]
+    ) -> Iterator[Metric]:
+        for name, value in list(values.items()):
+            family.add_metric([name], value)
+        yield family
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(name, doc, value=value)

@@ -1,0 +1,238 @@
+"""kill -9 between the steps of retention and log compaction, under load: readers find the latest
+record of each key, and whatever is not deleted, where it was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.integration.test_transaction_crashes import Server
+from tidelog.localstack.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SETTINGS = {
+    "roll.age.ms": 200,
+    "roll.min.bytes": 0,
+    "log.cleaner.backoff.ms": 20,
+    "log.retention.check.interval.ms": 100,
+    # Small ones, so that a round has several commits.
+    "merge.segment.bytes": 4000,
+}
+COMPACTED, AGED = "compacted", "aged"
+TOPICS = [
+    NewTopic(
+        COMPACTED,
+        1,
+        config={
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0",
+            "delete.retention.ms": "600",
+        },
+    ),
+    NewTopic(AGED, 1, config={"retention.bytes": "20000", "retention.ms": "2000"}),
+]
+KEYS = 40
+BATCH = 60
+BATCHES_MIN, BATCHES_MAX = 25, 400
+
+Log = dict[int, tuple[bytes, bytes | None]]
+"""What was acknowledged, by offset."""
+
+
+class Load:
+    """A producer that goes on through deaths, and what it was told."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "delivery.timeout.ms": 120_000,
+                "retry.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        self.told: dict[str, Log] = {COMPACTED: {}, AGED: {}}
+        self._number = 0
+
+    def send(self) -> None:
+        """Some records to each topic, acknowledged."""
+        for _ in range(BATCH):
+            self._number += 1
+            number = self._number
+            key = b"%d" % (number * 7919 % KEYS if number % 3 else number)
+            value = None if number % 5 == 0 else b"%d " % number * 10
+            for topic in TOPICS:
+                self._producer.produce(topic.topic, value, key, on_delivery=self._note)
+        assert self._producer.flush(120) == 0
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        offset, key, topic = message.offset(), message.key(), message.topic()
+        assert offset is not None
+        assert topic is not None
+        assert isinstance(key, bytes)
+        value = message.value()
+        assert value is None or isinstance(value, bytes)
+        assert self.told[topic].setdefault(offset, (key, value)) == (key, value)
+
+
+class Reader:
+    """Reads a topic on and on; checks that offsets ascend, and that what it finds was told."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.found: Log = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reader",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self._next = 0
+
+    def read(self, until: int) -> None:
+        """Go on to an offset; the records before it may be gone."""
+        empty_polls = 0
+        while self._next < until:
+            message = self._consumer.poll(0.2)
+            empty_polls = 0 if message is not None else empty_polls + 1
+            assert empty_polls < 300, f"{self.topic}: {until} was not reached from {self._next}"
+            if message is not None:
+                self._take(message)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        error, offset = message.error(), message.offset()
+        if error is not None:
+            # While the broker is away, librdkafka tells of it.
+            if error.code() == KafkaError._PARTITION_EOF:
+                assert offset is not None
+                self._next = max(self._next, offset)
+            return
+        assert offset is not None
+        assert offset >= self._next, f"{self.topic}: offset {offset} after {self._next - 1}"
+        self._next = offset + 1
+        key, value = message.key(), message.value()
+        assert isinstance(key, bytes)
+        assert value is None or isinstance(value, bytes)
+        self.found[offset] = (key, value)
+
+
+def log_start(bootstrap: str, topic: str) -> int:
+    """The earliest offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    place = TopicPartition(topic, 0)
+    (found,) = admin.list_offsets({place: OffsetSpec.earliest()}).values()
+    return int(found.result(60).offset)
+
+
+def last_values(log: Log) -> dict[bytes, bytes]:
+    """What a reader of the whole log knows in the end."""
+    found = {key: value for _, (key, value) in sorted(log.items())}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def check(bootstrap: str, told: dict[str, Log]) -> None:
+    """Hold what is there to what was acknowledged."""
+    compacted = Reader(bootstrap, COMPACTED)
+    compacted.read(max(told[COMPACTED]) + 1)
+    compacted.close()
+    assert compacted.found.items() <= told[COMPACTED].items()
+    assert len(compacted.found) < len(told[COMPACTED]), "nothing was compacted"
+    assert last_values(compacted.found) == last_values(told[COMPACTED])
+
+    start = log_start(bootstrap, AGED)
+    assert start > 0, "nothing was deleted"
+    last = max(told[AGED])
+    aged = Reader(bootstrap, AGED)
+    aged.read(last + 1)
+    aged.close()
+    # What is deleted meanwhile is missing at the beginning, and nowhere else.
+    first = min(aged.found, default=last + 1)
+    assert first >= start
+    assert aged.found == {offset: r for offset, r in told[AGED].items() if offset >= first}
+
+
+def fsck(folder: Path) -> None:
+    """Have the bucket proved consistent."""
+    command = [
+        sys.executable,
+        "-m",
+        "tidelog.cli",
+        "fsck",
+        "--store",
+        f"file://{folder / 'bucket'}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def produce(server: Server) -> Load:
+    """Records until the broker has died among them, and some more; a reader goes along."""
+    load = Load(server.listen)
+    reader = Reader(server.listen, COMPACTED)
+    left = BATCHES_MIN
+    for _ in range(BATCHES_MAX):
+        await asyncio.to_thread(load.send)
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(reader.read, max(load.told[COMPACTED]) + 1)
+        left -= 1 if server.deaths or left > 10 else 0
+        if left == 0:
+            break
+    reader.close()
+    assert reader.found.items() <= load.told[COMPACTED].items()
+    return load
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        "log start moved:1",
+        "log start moved:3",
+        "segments rewritten:1",
+        "segments rewritten:7",
+        "segments replaced:1",
+        "segments replaced:8",
+        "table commit:5",
+        "table committed:6",
+    ],
+)
+def test_a_death_while_logs_are_cleaned_loses_nothing_that_is_to_stay(
+    tmp_path: Path, crash: str
+) -> None:
+    server = Server(tmp_path, crash, SETTINGS)
+
+    async def story() -> Load:
+        async with server.kept_alive():
+            admin = AdminClient({"bootstrap.servers": server.listen})
+            for created in admin.create_topics(TOPICS).values():
+                await asyncio.to_thread(created.result, 60)
+            load = await produce(server)
+            await asyncio.to_thread(check, server.listen, load.told)
+            return load
+
+    try:
+        load = asyncio.run(story())
+        assert server.deaths == 1, "the crash point was not hit"
+        survivor: BrokerProcess = server._start(None)
+        with survivor:
+            check(survivor.kafka, load.told)
+            fsck(tmp_path)
+        fsck(tmp_path)
+    finally:
+        server.broker.kill()

@@ -1,0 +1,395 @@
+"""Whatever brokers do, and whenever what was found superfluous is deleted: from what is left every
+partition is recovered whole. The oracle is recovery itself, by production's code, after each step.
+
+One broker after the other owns the partitions; those before live on as zombies that write late
+checkpoints and merged objects. Marks of a collector may be carried out much later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.properties.wal.batches import batch
+from tidelog.broker.merger import MergedObjects
+from tidelog.bucket.object_keys import MergedObject, parse_key
+from tidelog.bucket.reachability import (
+    Anchor,
+    Reachability,
+    needed_incarnations,
+    unanchored,
+)
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    Slot,
+    TopicPartition,
+)
+from tidelog.offload import InlineOffload
+from tidelog.storage.memory import MemoryStore
+from tidelog.wal.buffer import SlotBuffer
+from tidelog.wal.checkpoint import (
+    checkpoint_key,
+    decode_checkpoint,
+    encode_checkpoint,
+    list_checkpoints,
+)
+from tidelog.wal.merge_plan import MergeLimits, plan_merge
+from tidelog.wal.merged_object import Run, Source, assemble_merged
+from tidelog.wal.object_format import (
+    ObjectHeader,
+    ObjectKind,
+    check_body,
+    encode_header,
+    merged_key,
+    wal_key,
+)
+from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.recovery import recover
+from tidelog.wal.tenure import Tenure
+
+TOPIC = UUID(int=7)
+P = [TopicPartition(TOPIC, number) for number in range(3)]
+T = TypeVar("T")
+RUNNER = asyncio.Runner()
+
+
+def at_once(coroutine: Coroutine[object, object, T]) -> T:
+    """What a coroutine returns that never waits: the store is in memory."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError("it waits")
+
+
+@dataclass
+class Owner:
+    """A broker's memory."""
+
+    incarnation: Incarnation
+    logs: dict[TopicPartition, PartitionLog]
+    opened: dict[TopicPartition, Slot] = field(default_factory=dict)
+    slot: int = 0
+    crc: int = 0
+    floor: Slot = Slot(0)  # noqa: RUF009
+    is_sealed: bool = False
+
+    def __post_init__(self) -> None:
+        self.merged = MergedObjects(self.incarnation)
+
+
+class World:
+    """The bucket, the metadata log, and who was ever an owner."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(SystemClock())
+        self.table = dict.fromkeys(P, 0)
+        self.truth = dict.fromkeys(P, 0)
+        self.marked: list[str] = []
+        self.owners: list[Owner] = []
+        first = Incarnation(BrokerId(1), Epoch(1))
+        tenures = tuple([(Tenure(LeaderEpoch(0), first, None),) for _ in P])
+        self.state = ClusterState(topics={TOPIC: Topic(TOPIC, "flights", False, {}, tenures)})
+        self.begin(first)
+
+    @property
+    def owner(self) -> Owner:
+        return self.owners[-1]
+
+    def tenures(self, partition: TopicPartition) -> tuple[Tenure, ...]:
+        return self.state.tenures(partition)
+
+    def begin(self, incarnation: Incarnation) -> None:
+        info = BrokerInfo(
+            incarnation, "host", 1, ProcessIdentity("host", "boot", "space", 1, 1), 9000, 0
+        )
+        self.state = replace(self.state, brokers={incarnation.epoch: info})
+        self.owners.append(Owner(incarnation, self.recovered(incarnation)))
+        for log in self.owner.logs.values():
+            log.begin_tenure(self.tenures(log.partition)[-1].leader_epoch)
+
+    def recovered(self, unopened: Incarnation | None = None) -> dict[TopicPartition, PartitionLog]:
+        """By the production code, from the bucket alone."""
+        found = RUNNER.run(
+            recover(
+                self.store,
+                SystemClock(),
+                InlineOffload(),
+                {partition: self.tenures(partition) for partition in P},
+                {wal.incarnation: wal.end_slot for wal in self.state.retired.values()},
+                unopened={unopened} if unopened is not None else (),
+            )
+        )
+        assert not found.failures, found.failures
+        return {partition: PartitionLog.from_image(found.images[partition]) for partition in P}
+
+    def check(self) -> None:
+        """Everything that no table has is there."""
+        for partition, log in self.recovered().items():
+            assert log.next_offset == self.truth[partition]
+            following = self.table[partition]
+            for extent in log.extents:
+                if extent.last_offset < following:
+                    continue
+                assert extent.base_offset <= following, "a hole"
+                at_once(self.store.head(extent.key))
+                following = extent.last_offset + 1
+            assert following == self.truth[partition]
+
+    # What brokers do. Each entry is a slot of its own.
+
+    def write(self, buffer: SlotBuffer) -> Slot:
+        owner = self.owner
+        header = ObjectHeader(
+            ObjectKind.DATA, owner.incarnation, Slot(owner.slot), 0, bytes(16), owner.crc
+        )
+        slot = buffer.assemble(header)
+        at_once(self.store.put(slot.key, slot.data))
+        for advance in slot.advances:
+            owner.logs[advance.partition].advance(advance)
+        owner.slot += 1
+        owner.crc = slot.crc
+        return header.slot
+
+    def open(self, partition: TopicPartition) -> None:
+        owner = self.owner
+        if partition not in owner.opened:
+            buffer = SlotBuffer()
+            buffer.add_opening(owner.logs[partition].image())
+            owner.opened[partition] = self.write(buffer)
+
+    def append(self, number: int) -> None:
+        partition = P[number % len(P)]
+        self.open(partition)
+        log = self.owner.logs[partition]
+        data, head = batch(1 + number % 3)
+        buffer = SlotBuffer()
+        appended = log.append(head, 0)
+        buffer.add_batch(partition, log.leader_epoch, data, head, appended.base_offset)
+        self.write(buffer)
+        self.truth[partition] = log.next_offset
+
+    def open_one(self, number: int) -> None:
+        self.open(P[number % len(P)])
+
+    def roll(self, number: int) -> None:
+        partition = P[number % len(P)]
+        self.table[partition] = self.truth[partition]
+        self.owner.logs[partition].advance_table(self.table[partition])
+
+    def checkpoint(self, number: int) -> None:
+        """By the owner, or late by one that was."""
+        owner = self.owners[-1 - number % min(3, len(self.owners))]
+        if owner.slot <= owner.floor or not owner.opened:
+            return
+        images = [owner.logs[partition].image() for partition in owner.opened]
+        slot = Slot(owner.slot)
+        data = encode_checkpoint(owner.incarnation, slot, 0, images)
+        at_once(self.store.put(checkpoint_key(owner.incarnation, slot), data))
+        owner.floor = slot
+
+    def tell_opened(self, _: int) -> None:
+        owner = self.owner
+        topic = self.state.topics[TOPIC]
+        tenures = list(topic.partitions)
+        for partition, slot in owner.opened.items():
+            if slot < owner.floor:
+                tenures[partition.partition] = (tenures[partition.partition][-1],)
+        topics = {TOPIC: replace(topic, partitions=tuple(tenures))}
+        self.state = replace(self.state, topics=topics)
+
+    def merge(self, number: int) -> None:
+        """By the owner; or by one that was, up to the entry in the WAL, which meets the seal."""
+        owner = self.owners[-1 - number % min(2, len(self.owners))]
+        logs = {p: log.extents.copy() for p, log in owner.logs.items() if p in owner.opened}
+        plan = plan_merge(
+            logs,
+            lambda key: key < wal_key(owner.incarnation, owner.floor),
+            (),
+            MergeLimits(1, 10**6),
+        )
+        if plan is None:
+            return
+        keys = {extent.key for run in plan.runs for extent in run.extents}
+        if not keys <= set(self.stored()):
+            return  # The table has it, as others know; production leaves the object out.
+        data = {key: at_once(self.store.get(key)).data for key in keys}
+        runs = [
+            Run(
+                run.partition,
+                [Source(e, data[e.key][e.position : e.position + e.length]) for e in run.extents],
+            )
+            for run in plan.runs
+        ]
+        merged = assemble_merged(
+            owner.incarnation,
+            owner.merged.begin(),
+            0,
+            bytes(16),
+            runs,
+            {key: check_body(key, data[key]) for key in keys},
+        )
+        at_once(self.store.put(merged.key, merged.pieces))
+        if owner.is_sealed or number % 5 == 4:
+            owner.merged.end(None)
+            return
+        if number % 5 == 3:
+            self.collect(0)
+        buffer = SlotBuffer()
+        for partition, extent in merged.moved:
+            log = owner.logs[partition]
+            assert log.relocate(extent)
+            buffer.add_relocated(partition, log.leader_epoch, extent)
+        owner.merged.end(self.write(buffer))
+
+    def take_over(self, _: int) -> None:
+        old = self.owner
+        old.is_sealed = True
+        end = Slot(old.slot)
+        seal = ObjectHeader(ObjectKind.SEAL, old.incarnation, end, 0, bytes(16), 0)
+        at_once(self.store.put(wal_key(old.incarnation, end), encode_header(seal)))
+        new = Incarnation(BrokerId(1), Epoch(old.incarnation.epoch + 1))
+        topic = self.state.topics[TOPIC]
+        tenures = tuple(
+            [
+                (*known, Tenure(LeaderEpoch(known[-1].leader_epoch + 1), new, None))
+                for known in topic.partitions
+            ]
+        )
+        retired = {**self.state.retired, old.incarnation.epoch: RetiredWal(old.incarnation, end)}
+        topics = {TOPIC: replace(topic, partitions=tenures)}
+        self.state = replace(self.state, topics=topics, retired=retired)
+        self.begin(new)
+
+    # What a collector does.
+
+    def stored(self) -> list[str]:
+        async def listed() -> list[str]:
+            return [meta.key async for meta in self.store.list()]
+
+        return at_once(listed())
+
+    def reachability(self) -> Reachability:
+        anchors = {}
+        for incarnation in needed_incarnations(self.state):
+            slots = at_once(list_checkpoints(self.store, incarnation))
+            if slots:
+                key = checkpoint_key(incarnation, slots[-1])
+                found = decode_checkpoint(key, at_once(self.store.get(key)).data)
+                anchors[incarnation] = Anchor.of(slots[-1], found.images)
+        assert not list(unanchored(self.state, anchors))
+        owners = {owner.incarnation: owner for owner in self.owners}
+
+        def is_settled(found: MergedObject, floor: Slot) -> bool:
+            return owners[found.incarnation].merged.is_settled(found, floor)
+
+        nothing: frozenset[str] = frozenset()
+        return Reachability(self.state, anchors, nothing, {}, is_settled, lambda _: True)
+
+    def superfluous(self) -> list[str]:
+        reachability = self.reachability()
+        found = [(key, parse_key(key)) for key in self.stored()]
+        return [key for key, what in found if what is not None and reachability.may_go(key, what)]
+
+    def mark(self, _: int) -> None:
+        self.marked += self.superfluous()
+
+    def delete_marked(self, _: int) -> None:
+        for key in self.marked:
+            at_once(self.store.delete(key))
+        self.marked = []
+
+    def collect(self, number: int) -> None:
+        self.mark(number)
+        self.delete_marked(number)
+
+
+STEPS = [
+    *[World.append] * 5,
+    World.open_one,
+    World.roll,
+    World.checkpoint,
+    World.checkpoint,
+    World.tell_opened,
+    World.merge,
+    World.merge,
+    World.take_over,
+    World.mark,
+    World.delete_marked,
+    World.collect,
+]
+DELETING = {World.delete_marked, World.collect, World.merge}
+
+
+def walk(seed: int, steps: int) -> World:
+    """A long random run: short ones hardly ever merge."""
+    chance = random.Random(seed)
+    world = World()
+    for _ in range(steps):
+        step = chance.choice(STEPS)
+        step(world, chance.randrange(31))
+        if step in DELETING:
+            world.check()
+    world.check()
+    return world
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=25)
+def test_what_is_left_is_enough(seed: int) -> None:
+    walk(seed, 60)
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=5)
+def test_in_the_end_little_is_left(seed: int) -> None:
+    """When all is rolled, opened, told and in a checkpoint: the seals, and that checkpoint."""
+    world = walk(seed, 30)
+    for number in range(len(P)):
+        world.append(number)
+        world.roll(number)
+    world.checkpoint(0)
+    world.tell_opened(0)
+    world.collect(0)
+    world.check()
+    seals = [
+        wal_key(owner.incarnation, Slot(owner.slot)) for owner in world.owners if owner.is_sealed
+    ]
+    newest = checkpoint_key(world.owner.incarnation, world.owner.floor)
+    assert world.stored() == sorted([newest, *seals])
+
+
+def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
+    """What the properties rest on: merges happen in them, also across a change of owner."""
+    world = World()
+    for number in range(9):
+        world.append(number)
+    world.checkpoint(0)
+    world.merge(0)
+    world.checkpoint(0)
+    world.collect(0)
+    world.take_over(0)
+    world.append(1)
+    world.check()
+    keys = {extent.key for log in world.recovered().values() for extent in log.extents}
+    assert merged_key(world.owners[0].incarnation, 0) in keys
+    assert not any(
+        key.startswith("wal/1-1/") and key < wal_key(world.owners[0].incarnation, Slot(9))
+        for key in world.stored()
+    )

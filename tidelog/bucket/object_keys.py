@@ -1,0 +1,162 @@
+"""What an object of a bucket is, by its key alone. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from tidelog.coordinator.cluster.prefix import CLUSTER_FOLDER, PROBE_FOLDER
+from tidelog.coordinator.snapshot_format import OFFSET_DIGITS, SNAPSHOT_SUFFIX, STATE_PREFIX
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId
+from tidelog.storage.segment import TOPICS_PREFIX, SegmentName, table_prefix
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.object_format import MERGED_FOLDER, MERGED_SUFFIX, WAL_SUFFIX
+
+WAL_FOLDER: Final = "wal/"
+CHECKPOINT_FOLDER: Final = "checkpoint/"
+HANDOVER_FOLDER: Final = "handover/"
+STAGED_FOLDER: Final = "staged/"
+
+
+class WalObject(NamedTuple):
+    """A slot of a WAL, or a seal in one."""
+
+    incarnation: Incarnation
+    slot: Slot
+
+
+class CheckpointObject(NamedTuple):
+    """A checkpoint."""
+
+    incarnation: Incarnation
+    slot: Slot
+
+
+class MergedObject(NamedTuple):
+    """Batches that an incarnation copied together."""
+
+    incarnation: Incarnation
+    number: int
+
+
+class HandoverObject(NamedTuple):
+    """The image of a partition that its owner gives away."""
+
+    key: str
+
+
+class StagedObject(NamedTuple):
+    """Batches that wait for their adoption (rule H9)."""
+
+    key: str
+
+
+class StateObject(NamedTuple):
+    """A snapshot of a coordinator's state."""
+
+    topic: str
+    partition: int
+    next_offset: int
+
+
+class SegmentObject(NamedTuple):
+    """A segment, in the table or not."""
+
+    topic_id: TopicId
+    name: SegmentName
+
+
+class TableObject(NamedTuple):
+    """Anything else below a table's folder: its log and checkpoints."""
+
+    topic_id: TopicId
+
+
+class ClusterObject(NamedTuple):
+    """The metadata log, its snapshots, leases."""
+
+    key: str
+
+
+class ProbeObject(NamedTuple):
+    """What the start-up probe leaves behind when it is cut off."""
+
+    key: str
+
+
+BucketObject: TypeAlias = (
+    WalObject
+    | CheckpointObject
+    | MergedObject
+    | HandoverObject
+    | StagedObject
+    | StateObject
+    | SegmentObject
+    | TableObject
+    | ClusterObject
+    | ProbeObject
+)
+
+_NUMBER = rf"(\d{{{NUMBER_DIGITS}}})"
+_OWNED = re.compile(
+    rf"(?:{WAL_FOLDER}|{CHECKPOINT_FOLDER}|{MERGED_FOLDER})"
+    rf"(0|[1-9]\d{{0,9}})-(0|[1-9]\d{{0,18}})/{_NUMBER}(\.[a-z]+)?"
+)
+_SUFFIXES = {WAL_FOLDER: WAL_SUFFIX, CHECKPOINT_FOLDER: None, MERGED_FOLDER: MERGED_SUFFIX}
+_STATE = re.compile(
+    rf"{STATE_PREFIX}([^/]+)/(0|[1-9]\d{{0,9}})/(\d{{{OFFSET_DIGITS}}}){re.escape(SNAPSHOT_SUFFIX)}"
+)
+_TABLE = re.compile(rf"{TOPICS_PREFIX}([0-9a-f-]{{36}})/.+")
+
+
+def parse_key(key: str) -> BucketObject | None:
+    """What this is; None for what Tidelog never writes."""
+    folder = key[: key.find("/") + 1]
+    match folder:
+        case "wal/" | "checkpoint/" | "merged/":
+            return _parse_owned(folder, key)
+        case "state/":
+            found = _STATE.fullmatch(key)
+            if found is None:
+                return None
+            return StateObject(found[1], int(found[2]), int(found[3]))
+        case "topics/":
+            return _parse_table(key)
+        case "handover/":
+            return HandoverObject(key)
+        case "staged/":
+            return StagedObject(key)
+        case _ if folder == CLUSTER_FOLDER:
+            return ClusterObject(key)
+        case _ if folder == PROBE_FOLDER:
+            return ProbeObject(key)
+    return None
+
+
+def _parse_owned(folder: str, key: str) -> BucketObject | None:
+    found = _OWNED.fullmatch(key)
+    if found is None or found[4] != _SUFFIXES[folder]:
+        return None
+    incarnation = Incarnation(BrokerId(int(found[1])), Epoch(int(found[2])))
+    number = int(found[3])
+    if folder == MERGED_FOLDER:
+        return MergedObject(incarnation, number)
+    if folder == WAL_FOLDER:
+        return WalObject(incarnation, Slot(number))
+    return CheckpointObject(incarnation, Slot(number))
+
+
+def _parse_table(key: str) -> BucketObject | None:
+    found = _TABLE.fullmatch(key)
+    if found is None:
+        return None
+    try:
+        topic_id = UUID(found[1])
+    except ValueError:
+        return None
+    prefix = table_prefix(topic_id)
+    if not key.startswith(prefix):
+        return None
+    name = SegmentName.parse(key.removeprefix(prefix))
+    return TableObject(topic_id) if name is None else SegmentObject(topic_id, name)

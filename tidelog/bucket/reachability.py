@@ -1,0 +1,223 @@
+"""Which objects of a bucket nobody can need any more (rules F1 to F3). Pure.
+
+What is judged here was read in this order: the objects' listings, the metadata log, the newest
+checkpoints and the hand-over images, the metadata log once more with the same tenures. So whatever
+was listed was written before the state that it is judged by.
+
+The conditions are somewhat stricter than F1, so that no WAL need be read. A partition's base (C5)
+is an image in a checkpoint, a hand-over image, or an opening image that is not in a checkpoint yet.
+The metadata log hears of an opening only when a checkpoint has it. So what an opening image refers
+to is also referred to by the base of the tenure before, which the metadata log names then, or lies
+in that tenure's WAL at or above its floor, where nothing is deleted. Everything that the needed
+checkpoints and hand-over images refer to is kept, whichever partition it is of.
+
+Each condition, once true, stays true (F2): checkpoints of an incarnation refer only to what the one
+before referred to, and to what came later; where batches lie is said in the WAL, so whoever starts
+from an older checkpoint and replays the WAL comes to refer to the same; what refers to more than
+that refers to offsets that are in the table (E4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.bucket.object_keys import (
+    BucketObject,
+    CheckpointObject,
+    HandoverObject,
+    MergedObject,
+    ProbeObject,
+    StateObject,
+    WalObject,
+)
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Tenures
+from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicId, TopicPartition
+from tidelog.storage.segment import SegmentName
+from tidelog.storage.table_state import TableState
+from tidelog.wal.image_codec import Images
+
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What an incarnation's newest checkpoint says."""
+
+    slot: Slot
+    """The incarnation's floor."""
+    tenures: frozenset[tuple[TopicPartition, LeaderEpoch]]
+    objects: frozenset[str]
+    """What its images refer to."""
+
+    @classmethod
+    def of(cls, slot: Slot, images: Images) -> Anchor:
+        """Of a checkpoint that was read."""
+        return cls(slot, frozenset(images.tenures), frozenset(images.objects))
+
+
+def all_tenures(state: ClusterState) -> Iterator[tuple[TopicPartition, Tenures]]:
+    """Of all partitions."""
+    for topic in state.topics.values():
+        for number, tenures in enumerate(topic.partitions):
+            yield TopicPartition(topic.topic_id, number), tenures
+
+
+def needed_incarnations(state: ClusterState) -> frozenset[Incarnation]:
+    """Those whose WAL may be replayed: they are not retired, or a partition's tenures name them."""
+    found = {info.incarnation for info in state.brokers.values()}
+    for _, tenures in all_tenures(state):
+        found.update([tenure.incarnation for tenure in tenures])
+    return frozenset(found)
+
+
+def named_handovers(state: ClusterState) -> frozenset[str]:
+    """The hand-over objects that may be a partition's base."""
+    return frozenset(
+        tenure.handover
+        for _, tenures in all_tenures(state)
+        for tenure in tenures
+        if tenure.handover is not None
+    )
+
+
+def same_tenures(before: ClusterState, after: ClusterState) -> bool:
+    """Whether all partitions that are still there have the same tenures."""
+    if before.topics is after.topics:
+        return True
+    return all(after.tenures(partition) in ((), had) for partition, had in all_tenures(before))
+
+
+def unanchored(
+    state: ClusterState, anchors: Mapping[Incarnation, Anchor]
+) -> Iterator[TopicPartition]:
+    """Partitions of which it cannot be told without reading a WAL what they refer to. There are
+    none, unless a checkpoint was lost or something else than Tidelog's brokers was at work."""
+    for partition, tenures in all_tenures(state):
+        oldest = tenures[0]
+        anchor = anchors.get(oldest.incarnation)
+        key = (partition, oldest.leader_epoch)
+        if (
+            oldest.handover is None
+            and oldest.leader_epoch != FIRST_LEADER_EPOCH
+            and (anchor is None or key not in anchor.tenures)
+        ):
+            yield partition
+
+
+@dataclass(frozen=True)
+class Reachability:
+    """What may go of the objects that no table has to be read for."""
+
+    state: ClusterState
+    anchors: Mapping[Incarnation, Anchor]
+    """Of all needed incarnations that have a checkpoint."""
+    handover_objects: frozenset[str]
+    """What the named hand-over images refer to."""
+    snapshots: Mapping[tuple[str, int], int]
+    """The newest state snapshot of each internal partition, by name and number."""
+    is_settled: Callable[[MergedObject, Slot], bool]
+    """Whether no entry of a WAL at or above its floor names this merged object, nor will any. Only
+    the process knows that whose WAL it is."""
+    metadata_aged: Callable[[str], bool]
+    """Whether the metadata log has gone on more than the grace after this object was written: then
+    nobody may name it there any more who has not done so."""
+    _needed: frozenset[Incarnation] = field(init=False)
+    _handovers: frozenset[str] = field(init=False)
+    _referenced: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_needed", needed_incarnations(self.state))
+        object.__setattr__(self, "_handovers", named_handovers(self.state))
+        objects = (anchor.objects for anchor in self.anchors.values())
+        object.__setattr__(self, "_referenced", self.handover_objects.union(*objects))
+
+    def may_go(self, key: str, found: BucketObject) -> bool:
+        """Whether nobody can need this object any more. Of tables, leases and the metadata log it
+        says nothing, and nothing of staged objects, which are kept (H9)."""
+        match found:
+            case WalObject(incarnation, slot):
+                return key not in self._referenced and self._slot_may_go(incarnation, slot)
+            case MergedObject(incarnation):
+                return key not in self._referenced and self._merged_may_go(incarnation, found)
+            case CheckpointObject(incarnation, slot):
+                return self._is_passed(incarnation) or slot < self._floor(incarnation)
+            case StateObject(topic, partition, next_offset):
+                return next_offset < self.snapshots.get((topic, partition), 0)
+            case HandoverObject():
+                return key not in self._handovers and self.metadata_aged(key)
+            case ProbeObject():
+                return True
+        return False
+
+    def _slot_may_go(self, incarnation: Incarnation, slot: Slot) -> bool:
+        if self._is_passed(incarnation):
+            # The lowest seal stays for ever: a late put must meet it.
+            return slot != self.state.retired[incarnation.epoch].end_slot
+        return slot < self._floor(incarnation)
+
+    def _merged_may_go(self, incarnation: Incarnation, found: MergedObject) -> bool:
+        if self._is_passed(incarnation):
+            return True
+        return self.is_settled(found, self._floor(incarnation))
+
+    def _is_passed(self, incarnation: Incarnation) -> bool:
+        """Retired, and no partition's tenures name it any more: its WAL is not replayed again."""
+        return self._is_retired(incarnation.epoch) and incarnation not in self._needed
+
+    def _is_retired(self, epoch: Epoch) -> bool:
+        return epoch in self.state.retired
+
+    def _floor(self, incarnation: Incarnation) -> Slot:
+        anchor = self.anchors.get(incarnation)
+        return Slot(0) if anchor is None else anchor.slot
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment that lies in the bucket, and when it was put, by the store's clock."""
+
+    name: SegmentName
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LooseSegments:
+    """Segments that are not in the table's newest version."""
+
+    gone: tuple[SegmentName, ...]
+    """They can never be in it again."""
+    may_come: tuple[SegmentName, ...]
+    """Their commit may still be on its way: the table has not gone on since they were too old."""
+
+
+def loose_segments(
+    table: TableState,
+    newest_commit_ms: int,
+    stored: Iterable[StoredSegment],
+    grace_ms: int,
+) -> LooseSegments:
+    """What of a table's segments is not in it.
+
+    Who commits a segment looks at the table first and then believes that it began to write the
+    segment less than half the grace ago (`TableLog.commit`). So a commit that is made later than
+    the grace after a segment was put keeps all from adding it: the number that they are about to
+    take is taken. `newest_commit_ms`: when the table's newest commit was put, by the store's clock.
+    """
+    gone, may_come = [], []
+    for each in stored:
+        name = each.name
+        if table.partition(name.partition).holds(name):
+            continue
+        if name in table.removed or newest_commit_ms - each.modified_ms >= grace_ms:
+            gone.append(name)
+        else:
+            may_come.append(name)
+    return LooseSegments(tuple(gone), tuple(may_come))
+
+
+def is_deleted_topic(state: ClusterState, topic_id: TopicId) -> bool:
+    """Whether a table that was listed before this state was read is a deleted topic's: topics are
+    created before anything of theirs is stored, and their ids are never used again."""
+    return topic_id not in state.topics
