@@ -55,6 +55,8 @@ PAUSE_SECONDS = 15.0
 """How long a partition is left alone after a failure."""
 CORRUPT_SECONDS = 300.0
 """How long it is left alone where something of it is corrupt."""
+LOOKED_AT_ONCE = 100
+"""Partitions that are looked at before others may go on."""
 PACE_SECONDS_MIN = 0.001
 """Less is not worth waiting for."""
 SHARE_BELOW_WORTH_A_REWRITE = 0.5
@@ -154,7 +156,9 @@ class LogCleaner:
         merge: _Job | None = None
         looked: dict[TopicPartition, _Looked] = {}
         self.metrics.dirty_ratio_max = 0.0
-        for partition in list(self._partitions):
+        for number, partition in enumerate(list(self._partitions), 1):
+            if number % LOOKED_AT_ONCE == 0:
+                await self._clock.sleep(0)
             place = partition.log.partition
             if not self._may_be_cleaned(partition):
                 continue

@@ -4,6 +4,8 @@ record of each key, and whatever is not deleted, where it was acknowledged."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,20 @@ def check(bootstrap: str, told: dict[str, Log]) -> None:
     assert aged.found == {offset: r for offset, r in told[AGED].items() if offset >= first}
 
 
+def fsck(folder: Path) -> None:
+    """Have the bucket proved consistent."""
+    command = [
+        sys.executable,
+        "-m",
+        "tidelog.cli",
+        "fsck",
+        "--store",
+        f"file://{folder / 'bucket'}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 async def produce(server: Server) -> Load:
     """Records until the broker has died among them, and some more; a reader goes along."""
     load = Load(server.listen)
@@ -216,5 +232,7 @@ def test_a_death_while_logs_are_cleaned_loses_nothing_that_is_to_stay(
         survivor: BrokerProcess = server._start(None)
         with survivor:
             check(survivor.kafka, load.told)
+            fsck(tmp_path)
+        fsck(tmp_path)
     finally:
         server.broker.kill()

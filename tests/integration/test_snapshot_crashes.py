@@ -23,11 +23,8 @@ from tests.integration.test_transaction_crashes import (
 )
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.pool import Client
-from tidelog.client.transactions import (
-    TransactionalProducer,
-    TransactionSettings,
-    TransactionVersion,
-)
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork

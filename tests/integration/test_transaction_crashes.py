@@ -19,13 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidelog.client.groups import Place
 from tidelog.client.pool import Client
-from tidelog.client.transactions import (
-    MustAbort,
-    ProducerFenced,
-    TransactionalProducer,
-    TransactionSettings,
-    TransactionVersion,
-)
+from tidelog.client.transaction_errors import MustAbort, ProducerFenced
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused, TidelogError

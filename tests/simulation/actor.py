@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tests.simulation.history import History, Key
+from tests.simulation.history import GroupProtocol, History, Key
 from tests.simulation.log_client import LogClient, NoAnswer, RequestRefused
 from tidelog.client.errors import RequestFailed
 from tidelog.client.errors import RequestRefused as Refusal
@@ -34,6 +34,9 @@ class WorkloadSettings:
     records_max: int = 4
     padding_bytes_max: int = 2000
     group_readers: int = 0
+    """Of a group of the classic protocol; there is one reader in a group by itself, too."""
+    consumer_readers: int = 0
+    """Of a group of the consumer protocol (KIP-848)."""
     transfers: int = 0
     """Transactional ids, each of which two instances want."""
     transformers: int = 0
@@ -41,6 +44,8 @@ class WorkloadSettings:
     """What transformers read."""
     derived: tuple[Key, ...] = ()
     """What they write."""
+    transform_protocol: GroupProtocol = "classic"
+    """Of their group."""
     transaction_versions: tuple[int, ...] = (1, 2)
     """Of the protocol, that instances may speak."""
     delivery_seconds_max: float = 40.0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.actor import Actor, error_text
-from tests.simulation.history import Claim, GroupOffsets, Key
+from tests.simulation.consumer_member import ConsumerMember
+from tests.simulation.history import Claim, GroupOffsets, GroupProtocol, Key
 from tests.simulation.log_client import NoAnswer
 from tests.simulation.log_client import RequestRefused as FetchRefused
 from tests.simulation.readers import read_once
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups import Place
-from tidelog.client.membership import GroupMember, Membership, MembershipSettings
+from tidelog.client.membership import GroupMember
+from tidelog.client.membership_requests import Membership, MembershipSettings
 from tidelog.client.patience import RetrySettings
 from tidelog.client.pool import Client
 
@@ -30,12 +32,22 @@ _STALL_SECONDS_MAX = 3 * MEMBERSHIP.session_timeout_ms / 1000
 class Seat:
     """An actor's place in its group: membership, positions, and what the history is told of it."""
 
-    def __init__(self, actor: Actor, client: Client, group: str, keys: tuple[Key, ...]) -> None:
+    def __init__(
+        self,
+        actor: Actor,
+        client: Client,
+        group: str,
+        keys: tuple[Key, ...],
+        protocol: GroupProtocol,
+    ) -> None:
         self._actor = actor
         self.group = group
-        self.member = GroupMember(
-            client, actor.clock, actor.entropy, group, {key.topic for key in keys}, MEMBERSHIP
-        )
+        topics = {key.topic for key in keys}
+        self.member: GroupMember | ConsumerMember
+        if protocol == "classic":
+            self.member = GroupMember(client, actor.clock, actor.entropy, group, topics, MEMBERSHIP)
+        else:
+            self.member = ConsumerMember(actor, client, group, topics, MEMBERSHIP)
         self.positions: dict[Key, int] = {}
         self._beats: asyncio.Task[None] | None = None
 
@@ -55,6 +67,10 @@ class Seat:
         """Join the next generation, and go on where the group has committed."""
         actor = self._actor
         self.positions = {}
+        if isinstance(self.member, ConsumerMember):
+            # Each of its heartbeats is in the history.
+            await self.rewind(await self.member.join())
+            return
         operation = actor.history.invoke(actor.name, "join")
         membership = await self.member.join()
         operation.claim = Claim(
@@ -95,16 +111,17 @@ class Seat:
 class GroupReader:
     """Reads as a member of a group and commits what it has read."""
 
-    def __init__(self, actor: Actor, group: str) -> None:
+    def __init__(self, actor: Actor, group: str, protocol: GroupProtocol) -> None:
         self._actor = actor
         self._group = group
+        self._protocol = protocol
 
     async def run(self) -> None:
         """One life after the other, until everything was consumed."""
         actor = self._actor
         while not actor.closing.is_set():
             async with actor.kafka() as client:
-                seat = Seat(actor, client, self._group, actor.settings.keys)
+                seat = Seat(actor, client, self._group, actor.settings.keys, self._protocol)
                 seat.wake()
                 try:
                     await self._live(seat)

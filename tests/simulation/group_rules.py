@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.simulation.anomaly import Anomaly
-from tests.simulation.history import History, Key, Operation, Outcome
+from tests.simulation.history import GroupProtocol, History, Key, Operation, Outcome
 
 
 def anomalies(history: History) -> Iterator[Anomaly]:
@@ -15,6 +15,8 @@ def anomalies(history: History) -> Iterator[Anomaly]:
     yield from _owners(operations)
     yield from _generations(operations)
     yield from _stale_commits(operations)
+    yield from _holders(operations)
+    yield from _member_epochs(operations)
     yield from _committed_offsets(operations)
     yield from _passed_over(operations)
 
@@ -25,7 +27,7 @@ def _owners(operations: list[Operation]) -> Iterator[Anomaly]:
     leaders: dict[tuple[str, int], Operation] = {}
     for operation in operations:
         claim = operation.claim
-        if claim is None or operation.outcome is not Outcome.OK:
+        if claim is None or claim.protocol != "classic" or operation.outcome is not Outcome.OK:
             continue
         if claim.leader:
             other = leaders.setdefault((claim.group, claim.generation), operation)
@@ -41,13 +43,8 @@ def _owners(operations: list[Operation]) -> Iterator[Anomaly]:
 
 def _generations(operations: list[Operation]) -> Iterator[Anomaly]:
     """A group's generations only grow: who joins later is not told of an earlier one."""
-    events = []
-    for operation in operations:
-        if operation.claim is not None and operation.completed is not None:
-            events.append((operation.invoked, 1, operation))
-            events.append((operation.completed, 0, operation))
     newest: dict[str, tuple[int, Operation]] = {}
-    for _, began, operation in sorted(events, key=lambda event: event[:2]):
+    for _, began, operation in _claims(operations, "classic"):
         claim = operation.claim
         assert claim is not None
         known = newest.get(claim.group)
@@ -59,12 +56,89 @@ def _generations(operations: list[Operation]) -> Iterator[Anomaly]:
             yield Anomaly("generation-back", f"{text}, after {known[1]} joined {known[0]}")
 
 
+def _claims(
+    operations: list[Operation], protocol: GroupProtocol
+) -> list[tuple[int, int, Operation]]:
+    """When claims were asked for (1), and when they were known (0)."""
+    events = []
+    for operation in operations:
+        claim = operation.claim
+        if claim is not None and claim.protocol == protocol and operation.completed is not None:
+            events.append((operation.invoked, 1, operation))
+            events.append((operation.completed, 0, operation))
+    return sorted(events, key=lambda event: event[:2])
+
+
+def _member_epochs(operations: list[Operation]) -> Iterator[Anomaly]:
+    """The epoch of a member only grows, for as long as it stays."""
+    newest: dict[tuple[str, str], tuple[int, Operation]] = {}
+    for _, began, operation in _claims(operations, "consumer"):
+        claim = operation.claim
+        assert claim is not None
+        member = (claim.group, claim.member)
+        known = newest.get(member)
+        if not began:
+            if known is None or claim.generation > known[0]:
+                newest[member] = (claim.generation, operation)
+        elif known is not None and claim.generation < known[0]:
+            text = f"{operation} was told epoch {claim.generation} in {claim.group}"
+            yield Anomaly("epoch-of-member-back", f"{text}, after {known[1]} was told {known[0]}")
+
+
+def _holders(operations: list[Operation]) -> Iterator[Anomaly]:
+    """Under the consumer protocol nobody is given what another still has (12). Whoever is told that
+    a partition is its own, and later that it still is, or commits offsets of it, had it all the
+    time: what it gives up, it is first told to."""
+    given: dict[tuple[str, Key], list[Operation]] = defaultdict(list)
+    for _, began, operation in _claims(operations, "consumer"):
+        if began and operation.claim is not None:
+            for key in operation.claim.keys:
+                given[operation.claim.group, key].append(operation)
+    held: dict[tuple[str, str], tuple[str, dict[Key, Operation]]] = {}
+    """By group and process: the member, and when it was last heard of what it has."""
+    for operation in sorted(operations, key=lambda one: one.completed or 0):
+        if operation.outcome is not Outcome.OK:
+            continue
+        claim, offsets = operation.claim, operation.offsets
+        if claim is not None and claim.protocol == "consumer":
+            place = (claim.group, operation.process)
+            member, before = held.get(place, (claim.member, {}))
+            if member != claim.member:
+                before = {}
+            held[place] = (claim.member, dict.fromkeys(claim.keys, operation))
+            confirmed = [key for key in claim.keys if key in before]
+        elif operation.kind == "commit" and offsets is not None:
+            place = (offsets.group, operation.process)
+            if place not in held:
+                continue
+            _, before = held[place]
+            confirmed = [key for key in offsets.offsets if key in before]
+            held[place] = (held[place][0], before | dict.fromkeys(confirmed, operation))
+        else:
+            continue
+        for key in confirmed:
+            for other in _given_between(given[place[0], key], before[key], operation):
+                text = f"{other} was given {key} of {place[0]}"
+                yield Anomaly("given-twice", f"{text}: {before[key]} and {operation} had it")
+
+
+def _given_between(
+    given: list[Operation], earlier: Operation, later: Operation
+) -> Iterator[Operation]:
+    """Who else was given a partition after one operation, and before another."""
+    assert earlier.completed is not None
+    for one in given:
+        begins_after = one.invoked > earlier.completed
+        if begins_after and (one.completed or 0) < later.invoked and one.process != later.process:
+            yield one
+
+
 def _stale_commits(operations: list[Operation]) -> Iterator[Anomaly]:
     """A commit is not accepted from a generation that was over before it was sent (12)."""
     newest: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for operation in operations:
-        if operation.claim is not None and operation.completed is not None:
-            claim = operation.claim
+        claim = operation.claim
+        if claim is not None and claim.protocol == "classic" and operation.completed is not None:
             newest[claim.group].append((operation.completed, claim.generation))
     for operation in operations:
         offsets = operation.offsets

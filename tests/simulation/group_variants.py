@@ -9,12 +9,15 @@ from tidelog.coordinator import runtime
 from tidelog.coordinator.group import group_offsets
 from tidelog.coordinator.group.classic import ClassicGroup, Member
 from tidelog.coordinator.group.commands import CommitOffsets
+from tidelog.coordinator.group.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.log_records import OffsetStored
 from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.rebalance import Rebalancer
 from tidelog.protocol.error_codes import ErrorCode
 
-_FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
+_FENCING = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH}
+)
 
 
 def _stale_commits() -> list[Patch]:
@@ -82,10 +85,28 @@ def _same_for_all() -> list[Patch]:
     return [(Rebalancer, "assignment_reply", assignment_reply)]
 
 
+def _given_while_had() -> list[Patch]:
+    """A member is given what another has yet to give up (KIP-848)."""
+    return [(ConsumerGroup, "is_free", lambda *_: True)]
+
+
+def _stale_member_epochs() -> list[Patch]:
+    """Whoever was a member of a consumer group once may commit for ever."""
+    right = group_offsets.consumer_commit_error
+
+    def commit_error(group: ConsumerGroup, commit: Any) -> ErrorCode:
+        error = right(group, commit)
+        return ErrorCode.NONE if error in _FENCING else error
+
+    return everywhere("consumer_commit_error", commit_error)
+
+
 GROUP_VARIANTS: dict[str, Breakage] = {
     "stale-commits": _stale_commits,
     "answers-before-durable": _answers_before_durable,
     "offsets-forgotten": _offsets_forgotten,
     "generation-restarts": _generation_restarts,
     "same-for-all": _same_for_all,
+    "given-while-had": _given_while_had,
+    "stale-member-epochs": _stale_member_epochs,
 }

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["send", "transaction", "poll", "assign", "join", "commit", "offsets", "identity"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+GroupProtocol = Literal["classic", "consumer"]
 
 
 class Key(NamedTuple):
@@ -56,13 +57,15 @@ class Poll:
 
 @dataclass(slots=True)
 class Claim:
-    """A member of a group believes that these partitions are its own in this generation."""
+    """A member of a group is told that these partitions are its own in this generation; under the
+    consumer protocol (KIP-848), in this epoch of its own, and so by each heartbeat."""
 
     group: str
     generation: int
     member: str
     leader: bool
     keys: tuple[Key, ...]
+    protocol: GroupProtocol = "classic"
 
 
 @dataclass(slots=True)

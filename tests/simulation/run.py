@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
-from tests.simulation.history import History
+from tests.simulation.history import GroupProtocol, History
 from tests.simulation.late_markers import repeated_markers
 from tests.simulation.log_client import LogClient
 from tests.simulation.logs import traced
@@ -37,6 +37,7 @@ from tidelog.client.pool import Client
 FINAL_READER = "reader"
 """The client that reads everything at the end."""
 
+_GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
 _HEALED_SECONDS = 5.0
 """How long clients go on when everything is healed."""
 _DRAIN_SECONDS_MAX = 180.0
@@ -53,6 +54,8 @@ class System:
     client: ClientProgram
     kafka: Callable[[Environment], Client] | None = None
     """Tidelog's own client library, for groups and transactions; None where there are none."""
+    rolls: bool = False
+    """Records leave the WAL: what is read has no markers any more, and no sequences."""
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -115,8 +118,9 @@ def run(
             history.violate(f"{type(error).__name__}: {error}")
         for text in loop.unhandled:
             history.violate(f"nobody handled: {text}")
-        for text in simulation.store.violations + simulation.cluster.violations:
-            history.violate(text)
+        # What clients suffer from comes last: a report shows the first few.
+        causes = simulation.store.violations + simulation.cluster.violations
+        history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
             seed,
             workload,
@@ -124,7 +128,7 @@ def run(
             loop.steps,
             trace.events,
             loop.time(),
-            check(history),
+            check(history, dense=not system.rolls),
             simulation.count() + markers,
             history.errors,
             trace.tail(),
@@ -154,6 +158,7 @@ class _Simulation:
             workload if system.kafka is not None else without_groups(workload),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
+            transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()

@@ -388,3 +388,22 @@ def test_a_report_spells_out_a_few_of_many() -> None:
     text = str(check(story.history))
     assert text.count("phantom:") == 6
     assert "phantom: 15 more" in text
+
+
+def told_stable(history: History, stable: int, end: int) -> None:
+    operation = history.invoke("reader", "poll")
+    operation.polls = [Poll(A, 0, 0, [], high_watermark=end, last_stable_offset=stable)]
+    history.ok(operation)
+
+
+def test_a_stable_offset_above_the_end() -> None:
+    history = History()
+    told_stable(history, 4, 3)
+    assert check(history).names() == {"unstable-offset"}
+
+
+def test_a_stable_offset_that_goes_back() -> None:
+    history = History()
+    told_stable(history, 5, 9)
+    told_stable(history, 4, 9)
+    assert check(history).names() == {"stale-stable-offset"}

@@ -30,6 +30,14 @@ class Story:
         self.history.ok(operation)
         return operation
 
+    def heartbeat(self, process: str, epoch: int, *keys: Key, life: int = 0) -> Operation:
+        """Of a member of a consumer group, who is told what it may consume."""
+        operation = self.history.invoke(process, "join")
+        member = f"{process}.{life}"
+        operation.claim = Claim("group", epoch, member, False, keys, "consumer")
+        self.history.ok(operation)
+        return operation
+
     def commit(
         self, member: str, generation: int, offset: int, outcome: Outcome = Outcome.OK
     ) -> Operation:
@@ -174,4 +182,57 @@ def test_what_another_member_read_counts() -> None:
     story.join("two", 2, A)
     story.commit("two", 2, 1)
     story.poll("final", (0, "x"), final=True)
+    assert story.names() == set()
+
+
+def test_members_of_a_consumer_group_give_up_what_others_get() -> None:
+    story = Story()
+    story.heartbeat("one", 1, A, B)
+    story.heartbeat("one", 1, B)
+    story.heartbeat("two", 2, A)
+    story.commit("one", 1, 3)
+    story.heartbeat("one", 2, B)
+    story.heartbeat("two", 2, A)
+    story.commit("two", 2, 5)
+    assert str(check(story.history)) == ""
+
+
+def test_what_a_member_is_given_while_another_still_has_it() -> None:
+    story = Story()
+    story.heartbeat("one", 1, A, B)
+    story.heartbeat("two", 2, A)
+    assert story.names() == set(), "the first may have been put out"
+    story.heartbeat("one", 2, A, B)
+    assert story.names() == {"given-twice"}
+
+
+def test_a_commit_of_who_was_put_out_of_a_consumer_group() -> None:
+    story = Story()
+    story.heartbeat("one", 1, A)
+    story.heartbeat("two", 2, A)
+    story.commit("one", 1, 3)
+    assert story.names() == {"given-twice"}
+
+
+def test_who_comes_back_begins_anew() -> None:
+    story = Story()
+    story.heartbeat("one", 7, A)
+    story.heartbeat("two", 8, A)
+    story.heartbeat("two", 8)
+    story.heartbeat("one", 2, A, life=1)
+    assert story.names() == set()
+
+
+def test_an_epoch_of_a_member_that_goes_back() -> None:
+    story = Story()
+    story.heartbeat("one", 2, A)
+    story.heartbeat("one", 1, A)
+    assert story.names() == {"epoch-of-member-back"}
+
+
+def test_epochs_of_members_differ_on_the_way_to_the_newest() -> None:
+    story = Story()
+    story.heartbeat("one", 2, A)
+    story.heartbeat("two", 1, B)
+    story.commit("one", 2, 4)
     assert story.names() == set()

@@ -17,22 +17,19 @@ from tests.simulation.producers import CODECS
 from tests.simulation.values import new_record
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.groups import Place
-from tidelog.client.membership import Membership
+from tidelog.client.membership_requests import Membership
 from tidelog.client.patience import RetrySettings
 from tidelog.client.pool import Client
-from tidelog.client.transactions import (
-    MustAbort,
-    ProducerFenced,
-    TransactionalProducer,
-    TransactionSettings,
-    TransactionVersion,
-)
+from tidelog.client.transaction_errors import MustAbort, ProducerFenced
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions import TransactionalProducer
 from tidelog.records.compression import Compression
 
 TRANSFORM_GROUP = "transform"
 SEPARATOR = ">"
 """Between the value that was read and what makes the derived one unique."""
 _COMMIT_ATTEMPTS_MAX = 3
+_STALL_PROBABILITY = 0.04
 _STALL_SECONDS_MAX = 12.0
 
 
@@ -228,10 +225,18 @@ async def end(instance: Instance, operation: Operation) -> bool:
     return await instance.commit(operation)
 
 
-async def stall_perhaps(actor: Actor) -> None:
-    """Now and then, a process that is stopped beyond its transaction's timeout."""
-    if not actor.stopping.is_set() and actor.random.random() < 0.04:
-        await actor.clock.sleep(actor.random.uniform(0.5, _STALL_SECONDS_MAX))
+async def stall_perhaps(
+    actor: Actor, seat: Seat | None = None, probability: float = _STALL_PROBABILITY
+) -> None:
+    """Now and then, a process that is stopped beyond its transaction's timeout, and beyond the
+    timeout of its session in a group."""
+    if actor.stopping.is_set() or actor.random.random() >= probability:
+        return
+    if seat is not None:
+        await seat.sleep()
+    await actor.clock.sleep(actor.random.uniform(0.5, _STALL_SECONDS_MAX))
+    if seat is not None:
+        seat.wake()
 
 
 class Transformer(Transactor):
@@ -243,7 +248,10 @@ class Transformer(Transactor):
     async def live(self, instance: Instance, client: Client) -> None:
         actor = self._actor
         async with actor.kafka() as group_client:
-            seat = Seat(actor, group_client, TRANSFORM_GROUP, actor.settings.inputs)
+            settings = actor.settings
+            seat = Seat(
+                actor, group_client, TRANSFORM_GROUP, settings.inputs, settings.transform_protocol
+            )
             seat.wake()
             try:
                 await self._transform(instance, seat)
@@ -305,10 +313,11 @@ class Transformer(Transactor):
         producer.begin()
         try:
             await self._write(instance, operation)
-            await stall_perhaps(actor)
+            await stall_perhaps(actor, seat)
             offsets = {Place(*one.key): one.end for one in operation.advances}
             await producer.send_offsets(seat.group, offsets, membership)
-            await stall_perhaps(actor)
+            # Others may take its partitions over while its offsets are pending.
+            await stall_perhaps(actor, seat, 3 * _STALL_PROBABILITY)
         except ProducerFenced:
             actor.history.fail(operation, "fenced")
             return False

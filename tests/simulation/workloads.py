@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.auditors import audit_group, audit_stability, audit_states
 from tests.simulation.group_readers import GroupReader
-from tests.simulation.history import Isolation, Key
+from tests.simulation.history import GroupProtocol, Isolation, Key
 from tests.simulation.nemesis import PROFILES
 from tests.simulation.producers import IdempotentProducer, PlainProducer
 from tests.simulation.readers import Consumer, Observer
@@ -21,12 +21,19 @@ ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
 DERIVED = (Key("derived", 0), Key("derived", 1))
 READERS_GROUP = "readers"
+CONSUMERS_GROUP = "consumers"
 LONER_GROUP = "loner"
 
 WORKLOADS: Mapping[str, WorkloadSettings] = {
     "log": WorkloadSettings(keys=KEYS),
     "groups": WorkloadSettings(
-        keys=KEYS, producers=1, consumers=0, observers=1, topic_churns=0, group_readers=3
+        keys=KEYS,
+        producers=1,
+        consumers=0,
+        observers=1,
+        topic_churns=0,
+        group_readers=3,
+        consumer_readers=3,
     ),
     "transactions": WorkloadSettings(
         keys=KEYS,
@@ -91,11 +98,15 @@ def producers(settings: WorkloadSettings) -> list[Program]:
 def members(settings: WorkloadSettings) -> list[Program]:
     """Members of groups, who read on until they are told that everything was consumed."""
     programs = [
-        Program(f"reader-{number}", lambda actor: GroupReader(actor, READERS_GROUP).run())
+        Program(f"reader-{number}", _member(READERS_GROUP, "classic"))
         for number in range(settings.group_readers)
     ]
+    programs += [
+        Program(f"consumer-{number}", _member(CONSUMERS_GROUP, "consumer"))
+        for number in range(settings.consumer_readers)
+    ]
     if settings.group_readers:
-        programs.append(Program("loner", lambda actor: GroupReader(actor, LONER_GROUP).run()))
+        programs.append(Program("loner", _member(LONER_GROUP, "classic")))
     programs += [
         Program(f"transformer-{number}", _transactor(Transformer, f"transform-{number}", 1.5))
         for number in range(settings.transformers)
@@ -111,6 +122,8 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
             (READERS_GROUP, settings.group_readers, settings.keys),
             (LONER_GROUP, 1, settings.keys),
         ]
+    if settings.consumer_readers:
+        groups.append((CONSUMERS_GROUP, settings.consumer_readers, settings.keys))
     if settings.transformers:
         groups.append((TRANSFORM_GROUP, settings.transformers, settings.inputs))
     programs = [Program(f"audit of {group[0]}", _audit(*group)) for group in groups]
@@ -122,11 +135,17 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
 
 def without_groups(settings: WorkloadSettings) -> WorkloadSettings:
     """For a system that has none."""
-    return replace(settings, group_readers=0, transfers=0, transformers=0, topic_churns=0)
+    return replace(
+        settings, group_readers=0, consumer_readers=0, transfers=0, transformers=0, topic_churns=0
+    )
 
 
 def _consumer(isolation: Isolation) -> ActorProgram:
     return lambda actor: Consumer(actor, isolation).run()
+
+
+def _member(group: str, protocol: GroupProtocol) -> ActorProgram:
+    return lambda actor: GroupReader(actor, group, protocol).run()
 
 
 def _transactor(

@@ -15,41 +15,32 @@ holds up what is asked after it on its connection: the member takes a `Client` o
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
+from tidelog.client import membership_requests as requests
 from tidelog.client.assignors import (
     CONSUMER_PROTOCOL,
-    RANGE,
-    ROUND_ROBIN,
-    Assignor,
     decode_assignment,
     decode_subscription,
     encode_assignment,
-    encode_subscription,
 )
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups import NO_OFFSET, Place
-from tidelog.client.patience import Patience, RetrySettings
+from tidelog.client.membership_requests import (
+    REACTIONS,
+    Membership,
+    MembershipSettings,
+    Reaction,
+)
+from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
 from tidelog.protocol.schemas.groups import (
     HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupMember,
     LeaveGroupRequest,
@@ -65,60 +56,6 @@ _NAMED_TOPICS_MAX = 9
 """The last version of OffsetCommit and OffsetFetch that names topics."""
 _JOIN_GRACE_MS = 5000
 """How much longer than the rebalance timeout a JoinGroup is waited for."""
-
-
-class Membership(NamedTuple):
-    """A member in one generation of its group."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    generation: int
-    is_leader: bool
-    assignment: tuple[Place, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipSettings:
-    """Kafka's consumer settings of the same names, with its defaults."""
-
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 300_000
-    """Kafka takes max.poll.interval.ms for it."""
-    api_timeout_ms: int = 60_000
-    """How long a commit or a fetch of offsets is repeated."""
-    instance_id: str | None = None
-    assignors: Sequence[Assignor] = (RANGE, ROUND_ROBIN)
-    """In order of preference."""
-    retries: RetrySettings = field(default_factory=RetrySettings)
-
-
-class _Reaction(enum.Enum):
-    """What an error of the coordinator says of the membership."""
-
-    REPEAT = enum.auto()
-    """Nothing; the coordinator may be elsewhere, or not ready."""
-    JOIN = enum.auto()
-    """The next generation begins; the partitions are kept until then."""
-    GENERATION_LOST = enum.auto()
-    """The group is further on: others may read the partitions already."""
-    MEMBER_LOST = enum.auto()
-    """The group does not know the member any more."""
-
-
-_REACTIONS: Mapping[int, _Reaction] = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _Reaction.REPEAT,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: _Reaction.REPEAT,
-    ErrorCode.NOT_COORDINATOR: _Reaction.REPEAT,
-    ErrorCode.REQUEST_TIMED_OUT: _Reaction.REPEAT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _Reaction.REPEAT,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT: _Reaction.REPEAT,
-    ErrorCode.REBALANCE_IN_PROGRESS: _Reaction.JOIN,
-    ErrorCode.ILLEGAL_GENERATION: _Reaction.GENERATION_LOST,
-    ErrorCode.UNKNOWN_MEMBER_ID: _Reaction.MEMBER_LOST,
-}
-"""All other errors are final."""
 
 
 class GroupMember:
@@ -174,8 +111,11 @@ class GroupMember:
             if self._fatal is not None:
                 raise self._fatal
             try:
+                request = requests.join_group(
+                    self.group_id, self._member_id, self._topics, self.settings
+                )
                 joined = await self._request(
-                    self._join_request(), self.settings.rebalance_timeout_ms + _JOIN_GRACE_MS
+                    request, self.settings.rebalance_timeout_ms + _JOIN_GRACE_MS
                 )
                 if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                     self._member_id = joined.member_id
@@ -193,22 +133,6 @@ class GroupMember:
                 self._membership = membership
                 self._must_join = False
                 return membership
-
-    def _join_request(self) -> JoinGroupRequest:
-        settings = self.settings
-        metadata = encode_subscription(self._topics)
-        return JoinGroupRequest(
-            group_id=self.group_id,
-            session_timeout_ms=settings.session_timeout_ms,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            member_id=self._member_id,
-            group_instance_id=settings.instance_id,
-            protocol_type=CONSUMER_PROTOCOL,
-            protocols=[
-                JoinGroupRequestProtocol(name=assignor.name, metadata=metadata)
-                for assignor in settings.assignors
-            ],
-        )
 
     async def _sync(self, joined: JoinGroupResponse) -> Membership:
         assignments: list[SyncGroupRequestAssignment] = []
@@ -352,26 +276,7 @@ class GroupMember:
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 "not a member at present; nothing was sent",
             )
-        request = OffsetCommitRequest(
-            group_id=self.group_id,
-            generation_id_or_member_epoch=membership.generation,
-            member_id=membership.member_id,
-            group_instance_id=membership.instance_id,
-            topics=[
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        OffsetCommitRequestPartition(
-                            partition_index=number,
-                            committed_offset=offsets[Place(topic, number)],
-                            committed_metadata=metadata,
-                        )
-                        for number in numbers
-                    ],
-                )
-                for topic, numbers in _by_topic(offsets).items()
-            ],
-        )
+        request = requests.commit_offsets(membership, offsets, metadata)
 
         def check(response: Response) -> None:
             for topic in response.topics:  # type: ignore[attr-defined]
@@ -389,14 +294,9 @@ class GroupMember:
         Raises:
             RequestRefused, RequestFailed: nobody can say.
         """
-        topics = [
-            OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
-            for topic, numbers in _by_topic(places).items()
-        ]
-        if not topics:
+        request = requests.fetch_offsets(self.group_id, places, require_stable=require_stable)
+        if request is None:
             return {}
-        group = OffsetFetchRequestGroup(group_id=self.group_id, topics=topics)
-        request = OffsetFetchRequest(groups=[group], require_stable=require_stable)
         found: dict[Place, int] = {}
 
         def check(response: Response) -> None:
@@ -429,7 +329,7 @@ class GroupMember:
             except RequestRefused as refusal:
                 if self._membership is membership:
                     self._react(refusal)
-                if _REACTIONS.get(refusal.code) is not _Reaction.REPEAT:
+                if REACTIONS.get(refusal.code) is not Reaction.REPEAT:
                     raise
                 await patience.wait(refusal)
             else:
@@ -452,14 +352,14 @@ class GroupMember:
 
     def _react(self, refusal: RequestRefused) -> None:
         """Do what an error asks for; raise it if there is nothing to be done."""
-        match _REACTIONS.get(refusal.code):
-            case _Reaction.REPEAT:
+        match REACTIONS.get(refusal.code):
+            case Reaction.REPEAT:
                 return
-            case _Reaction.JOIN:
+            case Reaction.JOIN:
                 self._must_join = True
-            case _Reaction.GENERATION_LOST:
+            case Reaction.GENERATION_LOST:
                 self._lose(self._member_id)
-            case _Reaction.MEMBER_LOST:
+            case Reaction.MEMBER_LOST:
                 self._lose(NO_MEMBER)
             case None:
                 raise refusal
@@ -471,10 +371,3 @@ class GroupMember:
 
     def _patience(self, timeout_ms: int | None) -> Patience:
         return Patience(self._clock, self._entropy, self.settings.retries, timeout_ms)
-
-
-def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for place in sorted(places):
-        topics.setdefault(place.topic, []).append(place.partition)
-    return topics

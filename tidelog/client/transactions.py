@@ -25,103 +25,27 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tidelog.client import transaction_requests as requests
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.groups import Place
-from tidelog.client.membership import Membership
-from tidelog.client.operations import ProducerIdentity, init_producer_id
-from tidelog.client.patience import Patience, RetrySettings
-from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.client.membership_requests import Membership
+from tidelog.client.operations import ProducerIdentity
+from tidelog.client.patience import Patience
+from tidelog.client.pool import Client
+from tidelog.client.transaction_calls import TransactionCalls, check
+from tidelog.client.transaction_errors import MustAbort, ProducerFenced, WrongCall
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
-from tidelog.errors import Refused, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from tidelog.protocol.schemas.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from tidelog.records.batch import SEQUENCE_MAX
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Response)
-
-ACKS_ALL = -1
-NO_OFFSET = -1
-FEATURE = "transaction.version"
-"""The cluster's feature whose level says which version of the protocol is on."""
-
-
-class TransactionVersion(enum.IntEnum):
-    """How a producer and its brokers speak of transactions."""
-
-    V1 = 1
-    """Partitions are enlisted by AddPartitionsToTxn."""
-    V2 = 2
-    """Partitions are enlisted by Produce; each transaction has an epoch of its own (KIP-890)."""
-
-
-_PRODUCE_VERSION_MAX = {TransactionVersion.V1: 11, TransactionVersion.V2: 13}
-_OFFSETS_VERSION_MAX = {TransactionVersion.V1: 4, TransactionVersion.V2: 5}
-_END_VERSION_MAX = {TransactionVersion.V1: 4, TransactionVersion.V2: 5}
-_ENLIST_VERSION_MAX = 3
-"""Later versions of AddPartitionsToTxn are for brokers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
-    """Kafka's producer settings of the same names, with its defaults."""
-
-    transaction_timeout_ms: int = 60_000
-    """After which the coordinator aborts a transaction that was not ended."""
-    delivery_timeout_ms: int = 120_000
-    """How long a batch is repeated."""
-    api_timeout_ms: int = 60_000
-    """How long every other request is repeated (Kafka's max.block.ms)."""
-    retries: RetrySettings = field(default_factory=lambda: RetrySettings(backoff_ms_min=20))
-    version: TransactionVersion | None = None
-    """None: what the cluster says."""
-
-
-class MustAbort(Refused):
-    """The transaction cannot be committed; nothing of it will be visible. `cause` says why."""
-
-    def __init__(self, what: str, cause: TidelogError | None) -> None:
-        why = f": {cause}" if cause is not None else ""
-        super().__init__(f"{what}{why}; abort the transaction and begin it again")
-        self.cause = cause
-
-
-class ProducerFenced(Refused):
-    """Another instance of the transactional id has taken over, or the transaction has timed out.
-    `outcome`: whether the open transaction may have been committed. If not, it never will be."""
-
-    def __init__(self, transactional_id: str, why: TidelogError | None, outcome: Outcome) -> None:
-        cause = f" ({why})" if why is not None else ""
-        super().__init__(
-            f"producer {transactional_id} was fenced by another instance, or its transaction has"
-            f" timed out{cause}; of its commit {outcome.value}; start a new producer"
-        )
-        self.outcome = outcome
-
-
-class WrongCall(Refused):
-    """The producer is not in the state for this call; nothing was sent."""
 
 
 class _State(enum.Enum):
@@ -167,12 +91,13 @@ class TransactionalProducer:
             raise ValueError("a transactional producer needs a transactional id")
         self.transactional_id = transactional_id
         self.settings = settings if settings is not None else TransactionSettings()
-        self._client = client
+        self._calls = TransactionCalls(
+            client, transactional_id, self.settings.transaction_timeout_ms
+        )
         self._clock = clock
         self._entropy = entropy
         self._state = _State.NEW
         self._failure: TidelogError | None = None
-        self._version = TransactionVersion.V1
         self._identity = ProducerIdentity(-1, -1)
         self._sequences: dict[Place, int] = {}
         self._is_epoch_spent = False
@@ -197,7 +122,7 @@ class TransactionalProducer:
     @property
     def version(self) -> TransactionVersion:
         """The version of the protocol, known from `init_transactions` on."""
-        return self._version
+        return self._calls.version
 
     @property
     def is_fenced(self) -> bool:
@@ -223,8 +148,9 @@ class TransactionalProducer:
         patience = self._patience(self.settings.api_timeout_ms)
 
         async def ask() -> ProducerIdentity:
-            self._version = await self._negotiate()
-            return await self._init_producer_id(None)
+            calls, version = self._calls, self.settings.version
+            calls.version = version if version is not None else await calls.newest_version()
+            return await calls.init_producer_id(None)
 
         self._take(await self._repeat(ask, patience))
         self._state = _State.READY
@@ -279,11 +205,15 @@ class TransactionalProducer:
         self._refuse_if_failed()
         self._has_begun = True
         patience = self._patience(self.settings.api_timeout_ms)
-        if self._version is TransactionVersion.V1 and group_id not in self._groups:
-            await self._within(lambda: self._enlist_group(group_id), patience, _FENCED)
+        if self.version is TransactionVersion.V1 and group_id not in self._groups:
+            await self._within(
+                lambda: self._calls.enlist_group(self._identity, group_id), patience, _FENCED
+            )
             self._groups.add(group_id)
-        request = self._offsets_request(group_id, offsets, membership)
-        await self._within(lambda: self._commit_offsets(group_id, request), patience, _FENCED)
+        request = requests.commit_offsets(
+            self.transactional_id, self._identity, group_id, offsets, membership
+        )
+        await self._within(lambda: self._calls.commit_offsets(request), patience, _FENCED)
 
     async def commit(self) -> None:
         """Commit: waits for all sends, and returns when the decision is durable.
@@ -328,10 +258,12 @@ class TransactionalProducer:
         """Enlist the partition if it needs to be, then send the batch until it is answered."""
         patience = self._patience(self.settings.delivery_timeout_ms)
         self._has_begun = True
-        if self._version is TransactionVersion.V1:
+        if self.version is TransactionVersion.V1:
             async with self._enlisting:
                 if place not in self._enlisted:
-                    await self._within(lambda: self._enlist(place), patience, _FENCED)
+                    await self._within(
+                        lambda: self._calls.enlist(self._identity, place), patience, _FENCED
+                    )
                     self._enlisted.add(place)
         sequence = self._sequences.get(place, 0)
         batch = encode_batch(
@@ -343,124 +275,28 @@ class TransactionalProducer:
             is_transactional=True,
         )
         offset = await self._within(
-            lambda: self._produce(place, batch), patience, _FENCED_BY_LEADER, spends_epoch=True
+            lambda: self._calls.produce(place, batch),
+            patience,
+            _FENCED_BY_LEADER,
+            spends_epoch=True,
         )
         self._sequences[place] = (sequence + len(records)) % (SEQUENCE_MAX + 1)
         return offset
 
-    async def _enlist(self, place: Place) -> None:
-        producer_id, epoch = self._identity
-        topic = AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
-        response = await self._ask_coordinator(
-            AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self.transactional_id,
-                v3_and_below_producer_id=producer_id,
-                v3_and_below_producer_epoch=epoch,
-                v3_and_below_topics=[topic],
-            ),
-            _ENLIST_VERSION_MAX,
-        )
-        for each in response.results_by_topic_v3_and_below:
-            for result in each.results_by_partition:
-                self._check(f"enlisting {place}", result.partition_error_code)
-
-    async def _produce(self, place: Place, batch: bytearray) -> int:
-        topic = await self._client.topic(place.topic)
-        data = PartitionProduceData(index=place.partition, records=batch)
-        request = ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=ACKS_ALL,
-            timeout_ms=self._client.settings.request_timeout_ms,
-            topic_data=[
-                TopicProduceData(name=place.topic, topic_id=topic.topic_id, partition_data=[data])
-            ],
-        )
-        response: ProduceResponse = await self._client.request_to_leader(
-            *place, request, version_max=_PRODUCE_VERSION_MAX[self._version]
-        )
-        for result in (p for t in response.responses for p in t.partition_responses):
-            code = result.error_code
-            if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                return NO_OFFSET
-            if code != ErrorCode.NONE and code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                # Whoever leads the partition now, it may be another one.
-                self._client.forget(place.topic)
-            self._check(f"produce to {place}", code, result.error_message)
-            return result.base_offset
-        raise RequestRefused(f"produce to {place}", ErrorCode.UNKNOWN_SERVER_ERROR)
-
-    # --- offsets ---
-
-    async def _enlist_group(self, group_id: str) -> None:
-        producer_id, epoch = self._identity
-        response = await self._ask_coordinator(
-            AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                group_id=group_id,
-            )
-        )
-        self._check(f"enlisting the offsets of group {group_id}", response.error_code)
-
-    def _offsets_request(
-        self, group_id: str, offsets: Mapping[Place, int], membership: Membership | None
-    ) -> TxnOffsetCommitRequest:
-        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for place, offset in sorted(offsets.items()):
-            topics.setdefault(place.topic, []).append(
-                TxnOffsetCommitRequestPartition(
-                    partition_index=place.partition, committed_offset=offset, committed_metadata=""
-                )
-            )
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=group_id,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.producer_epoch,
-            topics=[
-                TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
-            ],
-        )
-        if membership is not None:
-            request.generation_id = membership.generation
-            request.member_id = membership.member_id
-            request.group_instance_id = membership.instance_id
-        return request
-
-    async def _commit_offsets(self, group_id: str, request: TxnOffsetCommitRequest) -> None:
-        response = await self._client.request_to_coordinator(
-            CoordinatorKind.GROUP,
-            group_id,
-            request,
-            version_max=_OFFSETS_VERSION_MAX[self._version],
-        )
-        for topic in response.topics:
-            for partition in topic.partitions:
-                subject = f"offset of group {group_id} in {topic.name}-{partition.partition_index}"
-                self._check(subject, partition.error_code)
-
     # --- ends ---
 
     async def _end(self, *, committed: bool) -> None:
-        producer_id, epoch = self._identity
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            committed=committed,
-        )
+        identity = self._identity
 
         async def ask() -> None:
             asked_before = self._is_commit_asked
             self._is_commit_asked = committed
-            response = await self._ask_coordinator(request, _END_VERSION_MAX[self._version])
+            response = await self._calls.end(identity, committed=committed)
             if response.error_code in _FENCED:
                 # The answer is about this request; what became of earlier ones is not known.
                 self._is_commit_asked = asked_before
             what = "commit" if committed else "abort"
-            self._check(f"{what} of {self.transactional_id}", response.error_code)
+            check(f"{what} of {self.transactional_id}", response.error_code)
             if response.producer_id >= 0:
                 self._take(ProducerIdentity(response.producer_id, response.producer_epoch))
 
@@ -479,7 +315,9 @@ class TransactionalProducer:
         """Begin at sequence 0 again, under the next epoch (KIP-360)."""
         patience = self._patience(self.settings.api_timeout_ms)
         try:
-            self._take(await self._repeat(lambda: self._init_producer_id(self._identity), patience))
+            self._take(
+                await self._repeat(lambda: self._calls.init_producer_id(self._identity), patience)
+            )
         except RequestRefused as refusal:
             if refusal.code in _FENCED:
                 raise self._fenced(refusal) from refusal
@@ -500,29 +338,6 @@ class TransactionalProducer:
         self._groups.clear()
 
     # --- requests ---
-
-    async def _negotiate(self) -> TransactionVersion:
-        """The version that is set, or the one that is on in the cluster."""
-        if self.settings.version is not None:
-            return self.settings.version
-        connection = await self._client.any_connection()
-        for feature in connection.api_versions.finalized_features:
-            if feature.name == FEATURE and feature.max_version_level >= TransactionVersion.V2:
-                return TransactionVersion.V2
-        return TransactionVersion.V1
-
-    async def _init_producer_id(self, current: ProducerIdentity | None) -> ProducerIdentity:
-        return await init_producer_id(
-            self._client,
-            self.transactional_id,
-            transaction_timeout_ms=self.settings.transaction_timeout_ms,
-            current=current,
-        )
-
-    async def _ask_coordinator(self, request: Request[R], version_max: int | None = None) -> R:
-        return await self._client.request_to_coordinator(
-            CoordinatorKind.TRANSACTION, self.transactional_id, request, version_max=version_max
-        )
 
     async def _repeat(self, ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
         """Ask until there is an answer that repeating would not change."""
@@ -582,10 +397,6 @@ class TransactionalProducer:
             self._failure = cause
         outcome = Outcome.UNKNOWN if self._is_commit_asked else Outcome.NOT_APPLIED
         return ProducerFenced(self.transactional_id, self._failure, outcome)
-
-    def _check(self, subject: str, code: int, message: str | None = None) -> None:
-        if code != ErrorCode.NONE:
-            raise RequestRefused(subject, code, message)
 
     def _patience(self, timeout_ms: int) -> Patience:
         return Patience(self._clock, self._entropy, self.settings.retries, timeout_ms)

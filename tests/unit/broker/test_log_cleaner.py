@@ -71,6 +71,7 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
             assert await held(world, topic_id) == kept
             metrics = one.broker.cleaner.metrics
             assert (metrics.compactions, metrics.records_compacted) == (1, 3)
+            assert b"tidelog_cleaner_compactions_total 1.0" in one.broker.metrics.exposition()
             assert (await one.offsets(-2)).offset == 0
             assert (await one.offsets(-1)).offset == 8
             # What is clean stays as it is, also for the next broker.

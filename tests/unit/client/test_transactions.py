@@ -15,16 +15,11 @@ from tests.unit.client.scripted_cluster import ScriptedCluster
 from tests.unit.client.simulated import World, play
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.groups import Place
-from tidelog.client.membership import Membership
+from tidelog.client.membership_requests import Membership
 from tidelog.client.pool import Client
-from tidelog.client.transactions import (
-    MustAbort,
-    ProducerFenced,
-    TransactionalProducer,
-    TransactionSettings,
-    TransactionVersion,
-    WrongCall,
-)
+from tidelog.client.transaction_errors import MustAbort, ProducerFenced, WrongCall
+from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions import TransactionalProducer
 from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.coordinators import (

@@ -1,0 +1,32 @@
+"""Why a transactional producer cannot go on, and what that says of its transaction."""
+
+from __future__ import annotations
+
+from tidelog.client.errors import Outcome
+from tidelog.errors import Refused, TidelogError
+
+
+class MustAbort(Refused):
+    """The transaction cannot be committed; nothing of it will be visible. `cause` says why."""
+
+    def __init__(self, what: str, cause: TidelogError | None) -> None:
+        why = f": {cause}" if cause is not None else ""
+        super().__init__(f"{what}{why}; abort the transaction and begin it again")
+        self.cause = cause
+
+
+class ProducerFenced(Refused):
+    """Another instance of the transactional id has taken over, or the transaction has timed out.
+    `outcome`: whether the open transaction may have been committed. If not, it never will be."""
+
+    def __init__(self, transactional_id: str, why: TidelogError | None, outcome: Outcome) -> None:
+        cause = f" ({why})" if why is not None else ""
+        super().__init__(
+            f"producer {transactional_id} was fenced by another instance, or its transaction has"
+            f" timed out{cause}; of its commit {outcome.value}; start a new producer"
+        )
+        self.outcome = outcome
+
+
+class WrongCall(Refused):
+    """The producer is not in the state for this call; nothing was sent."""
