@@ -22,7 +22,7 @@ from tests.integration.test_transaction_crashes import (
     read,
     transact,
 )
-from tidelog.client.transactions import TransactionVersion
+from tidelog.client.transaction_settings import TransactionVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
