@@ -39,7 +39,7 @@ help: ## This list
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
 
 .PHONY: demo
-demo: venv ## Real flights through a broker that is killed; two topics derived exactly once
+demo: venv ## Real flights through a broker that is killed; topics derived exactly once, read as tables
 	@$(PY) -m scripts.demo
 
 ##@ Check
