@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n 
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
 LONG := integration or compat or spark or slow
-CODE := tidelog storage wal coordinator broker localstack tests benchmarks scripts scripts/typing-links
+CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
 export PYTHONHASHSEED ?= 0
@@ -39,12 +39,12 @@ help: ## This list
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
 
 .PHONY: demo
-demo: venv ## Real flights through a broker that is killed; two topics derived exactly once
+demo: venv ## Real flights through a broker that is killed; topics derived exactly once, read as tables
 	@$(PY) -m scripts.demo
 
 ##@ Check
 .PHONY: test
-test: lint types imports unit ## Everything that is quick: lint, types, imports, unit tests
+test: lint types imports unit spark ## Everything that is quick: lint, types, imports, tests
 
 .PHONY: lint
 lint: venv ## ruff: rules and format
@@ -73,6 +73,11 @@ imports: links ## import-linter: who may import whom, which cores are pure
 .PHONY: unit
 unit: venv ## Unit, property and simulation tests (make unit PYTEST="-k fencing")
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not ($(LONG))" $(PYTEST)
+
+.PHONY: spark
+spark: venv ## Spark in local mode reads a bucket (make spark PYTEST="-k stream")
+	@$(PY) -m scripts.tools java
+	@$(PY) -m pytest -m spark tests/spark $(PYTEST)
 
 .PHONY: coverage
 coverage: venv ## Branch coverage of the unit tests, by module

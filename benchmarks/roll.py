@@ -25,6 +25,7 @@ NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
 FLUSH_SECONDS_MAX = 300
 LATENCY_ROUNDS = 3
+WARM_UP_BYTES = 20_000_000
 
 
 class RollShape(NamedTuple):
@@ -61,7 +62,7 @@ class Rolled:
     stored_bytes_a_byte: float
     """Of the segments, for each byte of values."""
     extra_memory_mb: float
-    """The peak while rolling above what was resident before."""
+    """The peak while rolling above what was resident before, when something was rolled already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     with tidelog("roll", f"file://{bucket}", folder, **ONLY_ON_REQUEST) as target:
+        # The first roll loads libraries, once in a process's life.
+        _flush(target, "warm-up", _produce(target, "warm-up", shape, WARM_UP_BYTES))
+        warm_up = _segment_bytes(target)
         records = _produce(target, "rolled", shape, total_bytes)
         _settle(target)
         target.reset_peak_memory()
@@ -86,13 +90,12 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
         seconds = time.perf_counter() - started
         used = target.usage().since(before)
         peak = target.peak_memory_mb()
-        assert target.metrics_url is not None
-        found = scrape(target.metrics_url)
+        stored_bytes = _segment_bytes(target) - warm_up
     raw_bytes = records * shape.record_bytes
     return Rolled(
         used.cpu_seconds * GB / raw_bytes,
         raw_bytes / 1e6 / seconds,
-        found["tidelog_roll_segment_bytes_total"] / raw_bytes,
+        stored_bytes / raw_bytes,
         peak - resident,
     )
 
@@ -115,6 +118,11 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
                 raise RuntimeError("the roll was over before the measurement: ask for more bytes")
             rolling.join()
     return Felt(_median(without), _median(during))
+
+
+def _segment_bytes(target: Target) -> float:
+    assert target.metrics_url is not None
+    return scrape(target.metrics_url)["tidelog_roll_segment_bytes_total"]
 
 
 def _median(found: list[Latency]) -> Latency:

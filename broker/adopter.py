@@ -3,7 +3,7 @@
 An adopt names staged objects; their batches for a partition become part of a transaction, in order,
 all of them or none. Step by step, and what is left if the broker dies there:
 
-1. The objects are looked at: there, young enough, staged for this transactional id; then every batch
+1. The objects are looked at: there, young enough, staged for this transactional id; then each batch
    of the partition is read and checked like a produced one. Nothing has happened yet.
 2. The coordinator is asked, unless the transaction has begun here, as for a first batch. The
    partition may be enlisted then without data, which does no harm.

@@ -252,6 +252,10 @@ class Appender:
         )
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
-        """Move the log start up to `offset`; the new log start, durable."""
+        """Move the log start up to `offset`; the new log start, durable.
+
+        PartitionError: the partition is not here any more; nothing was deleted.
+        """
+        self._partitions.find(partition.log.partition)
         await self._writer.durable(self._log_writer.begin_log_at(partition, offset))
         return Offset(partition.log.log_start)

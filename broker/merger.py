@@ -281,7 +281,6 @@ class Merger:
                 assemble_merged,
                 self._writer.incarnation,
                 number,
-                self._clock.time_ms(),
                 self._entropy.uuid().bytes,
                 runs,
                 indexes,

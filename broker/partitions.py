@@ -199,7 +199,7 @@ class PartitionRegistry:
         return None if partitions is None else partitions.get(partition.partition)
 
     def sizes(self) -> Mapping[TopicPartition, int]:
-        """Bytes of the log of each partition."""
+        """Bytes that the WAL has of each partition."""
         return {
             TopicPartition(topic_id, number): partition.log.extents.total_bytes
             for topic_id, partitions in self._topics.items()

@@ -32,7 +32,15 @@ class PartitionSizes(Protocol):
     """The partitions that this broker leads, as far as the administrative handlers need them."""
 
     def sizes(self) -> Mapping[TopicPartition, int]:
-        """Bytes of the log of each partition that this broker leads."""
+        """Bytes that the WAL has of each partition that this broker leads."""
+        ...
+
+
+class TableSizes(Protocol):
+    """The tables of topics, as far as the administrative handlers need them."""
+
+    async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
+        """Bytes of a topic's segments by partition. May raise TidelogError."""
         ...
 
 
@@ -71,6 +79,11 @@ class Services(Protocol):
     @property
     def partitions(self) -> PartitionSizes:
         """The partitions that this broker leads."""
+        ...
+
+    @property
+    def tables(self) -> TableSizes:
+        """The tables of topics."""
         ...
 
     @property

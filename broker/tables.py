@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -120,6 +120,18 @@ class Tables:
         log = await self._opened(topic_id)
         await log.refresh()
         return log.state
+
+    async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
+        """Bytes of the topic's segments by partition; of internal topics none. Errors as in
+        `open`."""
+        topic = self._state().topics.get(topic_id)
+        if topic is not None and topic.internal:
+            return {}
+        state = await self.open(topic_id)
+        return {
+            number: sum(s.segment.size_bytes for s in state.partition(number).segments)
+            for number in state.partitions
+        }
 
     async def commit(self, topic_id: TopicId, changes: tuple[PartitionChange, ...]) -> CommitResult:
         """Make the changes one version of the topic's table, or say why they are not valid.

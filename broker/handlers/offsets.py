@@ -9,8 +9,9 @@ from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetcher import Isolation, epoch_error
 from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.broker.services import DataServices
+from tidelog.broker.tables import NoTable
 from tidelog.broker.topic_creation import INTERNAL_TOPICS
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.identifiers import LeaderEpoch, Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.offsets import (
@@ -32,7 +33,6 @@ from tidelog.protocol.schemas.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from tidelog.storage.object_store import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -79,10 +79,18 @@ async def _list_offset(
             await _look_up(broker, partition, asked.timestamp, isolation, answer)
     except PartitionError as error:
         answer.error_code = error.code
-    except (CorruptObject, StoreError) as error:
+    except NoTable:
+        # The topic was deleted while we looked.
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except TidelogError as error:
         _log.error(
             "offsets cannot be looked up",
-            extra={"topic": topic, "partition": asked.partition_index, "key": error.key},
+            extra={
+                "topic": topic,
+                "partition": asked.partition_index,
+                "key": getattr(error, "key", None),
+                "why": str(error),
+            },
         )
         broker.metrics.storage_faults += 1
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -19,15 +19,16 @@ def _by_key(batches: list[StoredBatch]) -> dict[Key, list[StoredBatch]]:
     return by_key
 
 
-def sequences(batches: list[StoredBatch]) -> Iterator[Anomaly]:
-    """(producer id, epoch, sequence) at most once in a partition, without holes (invariant 4)."""
+def sequences(batches: list[StoredBatch], *, whole: bool) -> Iterator[Anomaly]:
+    """(producer id, epoch, sequence) at most once in a partition, without holes (invariant 4).
+    `whole`: no batch has left the WAL, so that each producer begins with sequence 0."""
     for key, of_key in _by_key(batches).items():
         next_sequence: dict[tuple[int, int], int] = {}
         for batch in of_key:
             if batch.producer_id < 0 or batch.control:
                 continue
             producer = (batch.producer_id, batch.producer_epoch)
-            expected = next_sequence.get(producer, 0)
+            expected = next_sequence.get(producer, 0 if whole else batch.base_sequence)
             if batch.base_sequence != expected:
                 name = "sequence-twice" if batch.base_sequence < expected else "sequence-hole"
                 text = f"{key}@{batch.base_offset}: {producer} {batch.base_sequence}"

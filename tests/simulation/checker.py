@@ -62,14 +62,15 @@ class Report:
 
 def check(history: History, *, dense: bool = True) -> Report:
     """Every rule. `dense`: the final batches are from the WAL, so that offsets have no gaps."""
-    return Report(list(_Checker(history).run(dense)))
+    return Report(list(_Checker(history, dense).run(dense)))
 
 
 class _Checker:
     """Indexes of a history, and one generator a rule."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, dense: bool) -> None:
         self.history = history
+        self._dense = dense
         self.writers: dict[str, tuple[Operation, Send]] = {
             send.value: (operation, send)
             for operation in history.operations
@@ -115,7 +116,7 @@ class _Checker:
         yield from self._sends()
         yield from watermark_rules.watermarks(self.history.operations)
         yield from watermark_rules.stable_offsets(self.history.operations)
-        yield from batch_rules.sequences(self.history.batches)
+        yield from batch_rules.sequences(self.history.batches, whole=dense)
         if dense:
             yield from batch_rules.gaps(self.history.batches)
         committed = [one for one in self.history.operations if self.must_commit(one)]
@@ -148,7 +149,8 @@ class _Checker:
         self.offsets[value][key].add(offset)
 
     def _is_visible(self, value: str, isolation: Isolation) -> bool:
-        if isolation == "read_uncommitted" or value not in self.writers:
+        # What leaves the WAL leaves what was aborted behind.
+        if (isolation == "read_uncommitted" and self._dense) or value not in self.writers:
             return True
         return self.must_commit(self.writers[value][0])
 

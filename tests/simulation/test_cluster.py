@@ -36,6 +36,13 @@ def test_every_promise_is_kept(seed: int) -> None:
     assert result.valid, f"{result.line()}\n{result.report}\nreplay: {replay}"
 
 
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_promise_is_kept_while_rolls_run(workload: str) -> None:
+    seed = SEEDS[0]
+    result = run(seed, SECONDS, tidelog_system(seed, rolls=True), workload=workload)
+    assert result.valid, f"{result.line()}\n{result.report}"
+
+
 def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
     """Also where hashes of strings, and addresses of objects, are others."""
     code = f"from tests.simulation.test_cluster import simulate; print(simulate({SEEDS[0]}).line())"
@@ -64,6 +71,7 @@ _SHOWN_BY = {
     "answers-before-durable": 37,
     "offsets-forgotten": 9,
     "generation-restarts": 9,
+    "given-while-had": 6,
     "markers-first": 3,
     "unstable-offsets-shown": 6,
     "replies-before-durable": 4,

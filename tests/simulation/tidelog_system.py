@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from tests.simulation.cluster import Environment, SimulatedCluster
 from tests.simulation.independent import compare
@@ -11,6 +12,7 @@ from tests.simulation.log_client import LogClient
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker.broker import Broker
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.setting_kinds import SettingValue
 from tidelog.broker.settings import BrokerSettings
 from tidelog.client.pool import Client
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
@@ -20,11 +22,17 @@ from tidelog.storage.retrying import RetryingStore
 
 PORT = 9092
 KIB = 1024
+_ROLLS: Mapping[str, SettingValue] = {
+    "roll.bytes": 4 * KIB,
+    "roll.age.ms": 1500,
+    "roll.min.bytes": 0,
+}
 
 
-def tidelog_system(seed: int) -> System:
-    """A cluster whose settings differ a little from seed to seed."""
-    settings = _settings(random.Random(f"settings {seed}"))
+def tidelog_system(seed: int, *, rolls: bool = False) -> System:
+    """A cluster whose settings differ a little from seed to seed. With `rolls`, what is decided
+    goes from the WAL into tables all the time."""
+    settings = _settings(random.Random(f"settings {seed}"), _ROLLS if rolls else {})
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -59,10 +67,10 @@ def tidelog_system(seed: int) -> System:
         addresses = [(host, PORT) for host in hosts]
         return Client(environment.network, environment.process.clock, addresses, SETTINGS)
 
-    return System(serve, client, kafka)
+    return System(serve, client, kafka, rolls=rolls)
 
 
-def _settings(chance: random.Random) -> BrokerSettings:
+def _settings(chance: random.Random, more: Mapping[str, SettingValue]) -> BrokerSettings:
     """Small objects, caches and intervals, so that a short run meets every border."""
     return BrokerSettings(
         {
@@ -83,6 +91,7 @@ def _settings(chance: random.Random) -> BrokerSettings:
             "tail.cache.bytes": chance.choice((0, 16 * KIB, 1024 * KIB)),
             "read.cache.bytes": chance.choice((0, 64 * KIB, 1024 * KIB)),
             "coordinator.snapshot.interval.records": chance.choice((5, 50, 10_000)),
+            **more,
         }
     )
 

@@ -11,7 +11,8 @@ Read in this order, each step begun when the one before is done:
 3. the coordinators' logs to their durable ends (t0), and those snapshots;
 4. the tails; then, from the WAL objects' indexes, which transactions are in them.
 
-Whatever has to be read again begins over with step 1.
+Whatever has to be read again begins over with step 1, and so does a tail that was copied into a
+merged object since step 2: it does not tell when its batches became durable.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.varints import Booleans, Integers
 from tidelog.wal.adoption import adoption_of
-from tidelog.wal.object_format import wal_position
+from tidelog.wal.object_format import MERGED_FOLDER, wal_position
 from tidelog.wal.reading import read_all
 from tidelog.wal.wal_listing import durable_end
 
@@ -87,11 +88,13 @@ async def read_atomically(
     coordinators = Reading(access)
     internal = _coordinators_in(await access.cluster.refresh())
     newest = await coordinators.read_ends(internal)
-    early = await _durable_ends(access)
+    early = await _durable_objects(access)
     if await coordinators.read_tails(internal, newest):
         return None
     decisions = await _read_decisions(access, tails, coordinators.view, internal)
     if await reading.read_tails(wanted, ends):
+        return None
+    if any(early.holds(key) is None for key in _tail_keys(reading.view)):
         return None
     found = await _transactions_in(tails, reading.view, early)
     return AtomicView(reading.view, excluded_transactions(decisions, found))
@@ -104,8 +107,29 @@ def _coordinators_in(state: ClusterState) -> list[TopicPartition]:
     return [TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)]
 
 
-async def _durable_ends(access: BucketAccess) -> Mapping[Incarnation, Slot]:
-    """How far each WAL is durable by now."""
+@dataclass(frozen=True, slots=True)
+class _DurableObjects:
+    """What had been durable at some moment."""
+
+    ends: Mapping[Incarnation, Slot]
+    merged: frozenset[str]
+
+    def holds(self, key: str) -> bool | None:
+        """Whether an object's batches were durable by then; None where it cannot be told: they were
+        copied together since, from objects that were there or not."""
+        position = wal_position(key)
+        if position is not None:
+            return position.slot < self.ends.get(position.incarnation, 0)
+        return True if key in self.merged else None
+
+
+def _tail_keys(view: BucketView) -> frozenset[str]:
+    return frozenset(key for each in view.partitions.values() for key in each.tail.keys)
+
+
+async def _durable_objects(access: BucketAccess) -> _DurableObjects:
+    """How far each WAL is durable by now, and which merged objects there are."""
+    merged = frozenset([meta.key async for meta in access.store.list(MERGED_FOLDER)])
     state = access.cluster.state
 
     async def end_of(incarnation: Incarnation) -> Slot:
@@ -114,7 +138,7 @@ async def _durable_ends(access: BucketAccess) -> Mapping[Incarnation, Slot]:
     growing = [info.incarnation for info in state.brokers.values()]
     found = await read_all(end_of, growing, asyncio.Semaphore(INDEXES_AT_ONCE_MAX))
     ends = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
-    return ends | dict(zip(growing, found, strict=True))
+    return _DurableObjects(ends | dict(zip(growing, found, strict=True)), merged)
 
 
 async def _read_decisions(
@@ -132,7 +156,7 @@ async def _read_decisions(
 
 
 async def _transactions_in(
-    tails: TailReader, view: BucketView, early: Mapping[Incarnation, Slot]
+    tails: TailReader, view: BucketView, early: _DurableObjects
 ) -> list[TailTransaction]:
     """The transactions that have data in the tails, as each partition shows them."""
 
@@ -152,7 +176,7 @@ async def _transactions_in(
 class _Seen:
     """What one partition's tail shows of transactions. Pure."""
 
-    def __init__(self, view: PartitionView, early: Mapping[Incarnation, Slot]) -> None:
+    def __init__(self, view: PartitionView, early: _DurableObjects) -> None:
         self._early = early
         self._start = max(view.log_start, view.table_next)
         self._end = view.high_watermark
@@ -169,8 +193,7 @@ class _Seen:
         bases = indexed.base_offsets
         inside = (bases >= self._start) & (bases < self._end) & indexed.is_transactional
         self._data |= _names(indexed, inside & ~indexed.is_marker)
-        position = wal_position(key)
-        if position is not None and position.slot < self._early.get(position.incarnation, 0):
+        if self._early.holds(key):
             self._early_markers |= _names(indexed, inside & indexed.is_marker)
 
     def transactions(self) -> list[TailTransaction]:

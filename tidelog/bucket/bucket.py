@@ -17,16 +17,18 @@ nothing. One that takes longer than `log.delete.grace.ms` may miss objects that 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 
 from tidelog.bucket.atomic import AtomicView, read_atomically
 from tidelog.bucket.cluster_reader import ClusterReader
+from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, NoSuchTopic, Reading
+from tidelog.bucket.rows import partition_rows
 from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, read_states
-from tidelog.bucket.tails import TailReader
+from tidelog.bucket.tails import Keep, TailReader
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
@@ -34,6 +36,7 @@ from tidelog.coordinator.cluster.topics import Topic
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
+from tidelog.records.rows import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import TableState
 from tidelog.wal.wal_reader import MissingObject
@@ -129,6 +132,29 @@ class Bucket:
         raises."""
         wanted = await self._partitions(topics)
         return await self._steadily(lambda: read_atomically(self._access, self.tails, wanted))
+
+    def rows(
+        self,
+        view: PartitionView,
+        start: int = 0,
+        upper: int | None = None,
+        *,
+        columns: Sequence[str] = ROW_SCHEMA.names,
+        committed: bool = True,
+        keep: Keep | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """A partition's rows at offsets [start, upper), those of segments and of the tail
+        (`partition_rows`). For an atomic view give its `keep`."""
+        return partition_rows(
+            self._access,
+            self.tails,
+            view,
+            start,
+            upper,
+            columns=columns,
+            committed=committed,
+            keep=keep,
+        )
 
     async def transactions(self) -> pa.Table:
         """The states of all transactional ids, as in `docs/formats/state.md`. Raises CorruptObject

@@ -12,7 +12,7 @@ from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import InvalidConfiguration
 from tidelog.offload import Offload
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import ObjectStore, StoreError
 
 
 class ClusterReader:
@@ -27,23 +27,31 @@ class ClusterReader:
         self._settings = settings
         self._lock = asyncio.Lock()
         self._view: LogView | None = None
-
-    @property
-    def state(self) -> ClusterState:
+        self.state = ClusterState()
         """As of the last `refresh`."""
-        return ClusterState() if self._view is None else self._view.state
 
     async def refresh(self) -> ClusterState:
         """Read what was appended since. InvalidConfiguration where there is no cluster;
         CorruptObject, UnsupportedFormat, StoreError."""
         async with self._lock:
-            if self._view is not None:
+            view, self._view = self._view, None
+            if view is not None:
                 # A view that was left alone for too long is worthless, but a new one costs little.
                 with suppress(LogAbandoned):
-                    await self._view.catch_up()
-                    return self._view.state
-            self._view = await self._load()
-            return self._view.state
+                    await self._catch_up(view)
+            if self._view is None:
+                self._view = await self._load()
+            self.state = self._view.state
+            return self.state
+
+    async def _catch_up(self, view: LogView) -> None:
+        """Read on. A view that has met something corrupt is not used again."""
+        try:
+            await view.catch_up()
+        except StoreError:
+            self._view = view
+            raise
+        self._view = view
 
     async def _load(self) -> LogView:
         snapshots = Snapshots(self._store, self._clock, self._offload)

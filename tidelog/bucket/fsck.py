@@ -17,13 +17,14 @@ from collections.abc import Iterable
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.faults import Fault, Findings
 from tidelog.bucket.fsck_context import CheckContext, Progress
+from tidelog.bucket.fsck_leftovers import check_leftovers
 from tidelog.bucket.fsck_metadata import check_leases, check_metadata
 from tidelog.bucket.fsck_states import check_states
 from tidelog.bucket.fsck_tables import check_table
 from tidelog.bucket.fsck_wals import (
     check_checkpoints,
     check_handovers,
-    check_strays,
+    check_merged,
     check_tails,
     check_wal,
     incarnations_of,
@@ -52,7 +53,7 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
     for incarnation in incarnations_of(state):
         findings.merge(await check_checkpoints(context, incarnation))
         findings.merge(await check_wal(context, incarnation))
-    findings.merge(await context.settled(lambda: check_strays(context)))
+    findings.merge(await check_merged(context))
     findings.merge(await check_handovers(context))
     for topic in state.topics.values():
         if not topic.internal:
@@ -64,6 +65,7 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
     ):
         findings.merge(await _check_partitions(context, partitions))
     findings.merge(await check_states(context))
+    findings.merge(await context.settled(lambda: check_leftovers(context)))
     return findings
 
 

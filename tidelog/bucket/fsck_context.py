@@ -52,6 +52,11 @@ class CheckContext:
     )
 
     @property
+    def grace_ms(self) -> int:
+        """How long brokers keep what is superfluous (`log.delete.grace.ms`)."""
+        return self.access.settings.delete_grace_ms
+
+    @property
     def access(self) -> BucketAccess:
         return self.bucket.access
 

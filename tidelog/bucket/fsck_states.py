@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.bucket.faults import FaultKind, Findings
+from tidelog.bucket.faults import Findings
 from tidelog.bucket.fsck_context import Check, CheckContext
 from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, restore
-from tidelog.coordinator.snapshot_format import STATE_PREFIX, SnapshotOrigin
+from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.coordinator.snapshots import apply_snapshot
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
@@ -26,7 +26,6 @@ async def check_states(context: CheckContext) -> Findings:
             origin = context.access.origin(topic, number)
             findings.merge(await _check_snapshots(context, origin, kind))
             findings.merge(await context.settled(_loading(context, partition, kind)))
-    findings.merge(await context.settled(lambda: _check_strays(context)))
     return findings
 
 
@@ -76,20 +75,3 @@ def _loading(context: CheckContext, partition: TopicPartition, kind: StateKind) 
         return findings
 
     return check
-
-
-async def _check_strays(context: CheckContext) -> Findings:
-    """Snapshots of no coordinator."""
-    findings = Findings()
-    keys = [meta.key async for meta in context.list(STATE_PREFIX)]
-    state = await context.bucket.refresh()
-    origins = [
-        context.access.origin(topic, number)
-        for kind in (TRANSACTIONS, GROUPS)
-        if (topic := state.topic_named(kind.topic)) is not None
-        for number in range(topic.partition_count)
-    ]
-    for key in keys:
-        if all(origin.offset_in(key) is None for origin in origins):
-            findings.add(FaultKind.FOREIGN, key, "it is no coordinator's snapshot")
-    return findings

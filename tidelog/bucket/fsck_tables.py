@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
+from tidelog.bucket.orphans import orphan_reason, orphaned_before_ms
+from tidelog.bucket.reachability import StoredSegment, loose_segments
 from tidelog.bucket.segment_check import check_segment
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.storage.object_store import ObjectNotFound
-from tidelog.storage.segment import Segment
+from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
+from tidelog.storage.segment import Segment, SegmentName, table_prefix
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.table_change import decode_commit
 from tidelog.storage.table_checkpoint import decode_checkpoint
@@ -47,7 +49,43 @@ async def check_table(context: CheckContext, topic: Topic) -> Findings:
         return await _check_segment(context, topic, *each)
 
     findings.merge(await context.each(segments, check))
+    findings.merge(await context.settled(lambda: _check_loose(context, topic)))
     findings.counts["tables"] += 1
+    return findings
+
+
+async def _check_loose(context: CheckContext, topic: Topic) -> Findings:
+    """Segments that the table does not list, and never will."""
+    findings = Findings()
+    prefix = table_prefix(topic.topic_id)
+    stored: dict[SegmentName, ObjectMeta] = {}
+    commits_ms: list[int] = []
+    async for meta in context.list(prefix):
+        name = SegmentName.parse(meta.key.removeprefix(prefix))
+        if name is not None:
+            stored[name] = meta
+        elif meta.key.endswith(_COMMIT_SUFFIX):
+            commits_ms.append(meta.modified_ms)
+    table = await _table(context, topic)
+    state = await context.bucket.refresh()
+    if isinstance(table, CorruptObject) or topic.topic_id not in state.topics:
+        return findings
+    grace_ms = context.grace_ms
+    loose = loose_segments(
+        table,
+        max(commits_ms, default=0),
+        [StoredSegment(name, meta.modified_ms) for name, meta in stored.items()],
+        grace_ms,
+    )
+    before_ms = await orphaned_before_ms(context, state)
+    for name in loose.gone:
+        meta = stored[name]
+        findings.counts["superfluous segments"] += 1
+        findings.counts["superfluous bytes"] += meta.size
+        too_late = (each for each in commits_ms if each - meta.modified_ms >= grace_ms)
+        since_ms = table.removed.get(name, min(too_late, default=before_ms))
+        if since_ms < before_ms:
+            findings.add(FaultKind.ORPHAN, meta.key, orphan_reason(since_ms, before_ms))
     return findings
 
 

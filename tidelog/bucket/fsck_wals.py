@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
+from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.wal_checks import check_adopted, check_extents, check_slot
 from tidelog.coordinator.cluster.state import ClusterState
@@ -16,17 +17,16 @@ from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
 from tidelog.wal.adoption import adoption_of, object_key
 from tidelog.wal.checkpoint import (
     checkpoint_key,
-    checkpoint_prefix,
     decode_checkpoint,
     list_checkpoints,
 )
 from tidelog.wal.object_format import (
     HEADER_BYTES,
+    MERGED_FOLDER,
     ObjectHeader,
     ObjectKind,
     SlotIndex,
     wal_key,
-    wal_position,
 )
 from tidelog.wal.recovery import decode_handover
 from tidelog.wal.staged_format import check_bodies
@@ -154,7 +154,7 @@ async def _check_run(context: CheckContext, wal: _Wal, run: list[Slot]) -> Findi
         key = wal_key(wal.incarnation, slot)
         try:
             found = await _read(context, key)
-            _check_place(key, wal.incarnation, slot, found)
+            _check_place(key, wal.incarnation, slot, found, (ObjectKind.DATA, ObjectKind.SEAL))
         except ObjectNotFound:
             return findings
         except CorruptObject as error:
@@ -190,11 +190,39 @@ async def _read(context: CheckContext, key: str) -> SlotIndex | ObjectHeader:
 
 
 def _check_place(
-    key: str, incarnation: Incarnation, slot: Slot, found: SlotIndex | ObjectHeader
+    key: str,
+    incarnation: Incarnation,
+    number: int,
+    found: SlotIndex | ObjectHeader,
+    kinds: tuple[ObjectKind, ...],
 ) -> None:
     header = found.header if isinstance(found, SlotIndex) else found
-    if (header.incarnation, header.slot) != (incarnation, slot):
-        raise CorruptObject(key, f"it is slot {header.slot} of {header.incarnation}")
+    if (header.incarnation, header.slot) != (incarnation, number) or header.kind not in kinds:
+        is_what = f"{header.kind.name.lower()} {header.slot} of {header.incarnation}"
+        raise CorruptObject(key, f"it says that it is {is_what}")
+
+
+async def check_merged(context: CheckContext) -> Findings:
+    """Each object into which batches were copied together."""
+
+    async def check(each: tuple[str, MergedObject]) -> Findings:
+        key, (incarnation, number) = each
+        findings = Findings()
+        try:
+            found = await _read(context, key)
+            _check_place(key, incarnation, number, found, (ObjectKind.MERGED,))
+        except ObjectNotFound:
+            return findings
+        except CorruptObject as error:
+            findings.blame(error)
+            return findings
+        findings.counts["merged objects"] += 1
+        context.progress(key)
+        return findings
+
+    keys = [meta.key async for meta in context.list(MERGED_FOLDER)]
+    merged = [(key, found) for key in keys if isinstance(found := parse_key(key), MergedObject)]
+    return await context.each(merged, check)
 
 
 async def check_checkpoints(context: CheckContext, incarnation: Incarnation) -> Findings:
@@ -302,18 +330,3 @@ async def _judge_missing(
         if key in view.tail.keys:
             why = f"it is missing: batches of {view} lie in it"
             findings.add(FaultKind.MISSING, object_key(key), why)
-
-
-async def check_strays(context: CheckContext) -> Findings:
-    """WALs and checkpoints of incarnations that nobody ever registered."""
-    findings = Findings()
-    seen = [meta.key async for meta in context.list("wal/")]
-    seen += [meta.key async for meta in context.list("checkpoint/")]
-    known = incarnations_of(await context.bucket.refresh())
-    prefixes = tuple([checkpoint_prefix(incarnation) for incarnation in known])
-    for key in seen:
-        position = wal_position(key)
-        if not key.startswith(prefixes) and (position is None or position.incarnation not in known):
-            why = "no broker was ever registered under this epoch"
-            findings.add(FaultKind.FOREIGN, key, why)
-    return findings

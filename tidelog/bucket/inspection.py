@@ -209,7 +209,7 @@ def _entry_facts(entry: IndexEntry, key: str) -> Facts:
 
 
 def _attributes(entry: IndexEntry) -> str:
-    if entry.kind in (EntryKind.OPENING, EntryKind.LOG_START, EntryKind.RELOCATED):
+    if entry.kind not in (EntryKind.BATCH, EntryKind.ADOPTED):
         return ""
     flags = entry.flags
     names = [Compression(flags & _CODEC_MASK).name.lower()]

@@ -10,6 +10,7 @@ import click
 
 from tidelog.bucket.bucket import Bucket
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import ThreadOffload
 from tidelog.storage.location import open_reader
@@ -25,7 +26,9 @@ store_option = click.option(
 )
 
 
-def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:
+def with_bucket(
+    url: str, use: Callable[[Bucket], Awaitable[T]], settings: ClusterSettings | None = None
+) -> T:
     """Run a command's coroutine on a bucket of which nothing is read yet."""
 
     async def run() -> T:
@@ -33,7 +36,7 @@ def with_bucket(url: str, use: Callable[[Bucket], Awaitable[T]]) -> T:
         store = open_reader(url, clock, entropy)
         offload = ThreadOffload(THREADS)
         try:
-            return await use(Bucket.unread(store, clock, entropy, offload))
+            return await use(Bucket.unread(store, clock, entropy, offload, settings))
         finally:
             offload.close()
             await store.close()

@@ -15,6 +15,7 @@ from tidelog.cli.broker_client import json_option
 from tidelog.cli.bucket_reader import store_option, with_bucket
 from tidelog.cli.exits import INCONSISTENT
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.settings import ClusterSettings
 
 PROGRESS_SECONDS = 5.0
 
@@ -22,8 +23,16 @@ PROGRESS_SECONDS = 5.0
 @click.command()
 @store_option
 @click.option("--shallow", is_flag=True, help="Read the ends of objects only, not every byte.")
+@click.option(
+    "--delete-grace-ms",
+    "grace_ms",
+    type=click.IntRange(1),
+    default=ClusterSettings().delete_grace_ms,
+    show_default=True,
+    help="The brokers' log.delete.grace.ms.",
+)
 @json_option
-def fsck(store: str, shallow: bool, as_json: bool) -> None:
+def fsck(store: str, shallow: bool, grace_ms: int, as_json: bool) -> None:
     """Prove a bucket consistent, also while brokers run; nothing is changed.
 
     Prints what was looked at, and each fault with the object's key. Exits with 4 if there is any.
@@ -33,7 +42,7 @@ def fsck(store: str, shallow: bool, as_json: bool) -> None:
     async def run(bucket: Bucket) -> Findings:
         return await check_bucket(bucket, progress, deep=not shallow)
 
-    found = with_bucket(store, run)
+    found = with_bucket(store, run, ClusterSettings(delete_grace_ms=grace_ms))
     faults = sorted(found.faults, key=lambda fault: (fault.key, fault.why))
     if as_json:
         facts = {

@@ -240,7 +240,6 @@ class World:
         merged = assemble_merged(
             owner.incarnation,
             owner.merged.begin(),
-            0,
             bytes(16),
             runs,
             {key: check_body(key, data[key]) for key in keys},

@@ -84,7 +84,7 @@ def test_the_bucket_is_the_log_directory(version: int) -> None:
             for each in result.topics
             for partition in each.partitions
         }
-        assert sizes == {("a", 0): 1000, ("b", 0): 1000, ("b", 1): 1001}
+        assert sizes == {("a", 0): 1000, ("b", 0): 1000, ("b", 1): 1501}
         some = [DescribableLogDirTopic(topic="b", partitions=[1, 7])]
         response = await broker.ask(describe_log_dirs, DescribeLogDirsRequest(topics=some), version)
         (only,) = response.results[0].topics

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
+import pytest
+
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.rolled import flush
 from tidelog.broker.handlers.fetch import API_NAME
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import BatchHeader
 from tidelog.records.compression import Compression
+from tidelog.records.records import decode_records
 from tidelog.records.row_decoding import decode_rows
+from tidelog.storage import segment, segment_writer
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.segment_writer import SegmentWriter
 from tidelog.storage.table_change import Advance, PartitionChange
@@ -107,5 +113,70 @@ def test_the_codec_of_a_topic_holds_for_what_comes_from_segments() -> None:
             answer = await one.fetch(0)
             header = BatchHeader.parse(b"".join(answer.records or ()))
             assert header.compression is Compression.ZSTD
+
+    run(story)
+
+
+def test_a_segment_of_a_newer_format_is_refused_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with World(MemoryStore(SystemClock())).broker() as one:
+            topic_id = await one.create_topic(retention_ms="-1")
+            await one.produce(batch(b"v"))
+            key = await roll(one, topic_id)
+            monkeypatch.setattr(segment, "FORMAT_VERSION", 0)
+            assert (await one.fetch(0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await one.offsets(1000)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            told = [getattr(each, "why", "") for each in caplog.records]
+            assert sum(key in why and "use a newer Tidelog" in why for why in told) == 2
+
+    run(story)
+
+
+def test_consumers_of_all_that_is_there_miss_nothing_while_it_is_rolled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From segments into the WAL and on to the tail, while the border between them moves."""
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
+
+    async def story() -> None:
+        settings = {"tail_cache_bytes": 20_000, "read_cache_bytes": 200_000}
+        async with World(MemoryStore(SystemClock()), **settings).broker() as one:
+            await one.create_topic(retention_ms="-1")
+            total = 240
+
+            async def consume(start: int, *, committed: bool) -> list[int]:
+                position, found = start, list[int]()
+                while position < total:
+                    answer = await one.fetch(
+                        position, bytes_max=3000, wait_ms=1000, committed=committed
+                    )
+                    assert answer.error_code == 0
+                    for record in decode_records(b"".join(answer.records or ())):
+                        if record.offset >= position:
+                            assert record.value == b"%d" % record.offset
+                            found.append(record.offset)
+                    position = found[-1] + 1 if found else position
+                return found
+
+            async def produce(start: int, end: int) -> None:
+                for base in range(start, end, 4):
+                    await one.produce(batch(*(b"%d" % each for each in range(base, base + 4))))
+                    if base % 24 == 0:
+                        await flush(one)
+
+            await produce(0, 80)
+            readers = [
+                consume(start, committed=committed)
+                for start in (0, 70)
+                for committed in (True, False)
+            ]
+            *found, _ = await asyncio.gather(*readers, produce(80, total))
+            for start, offsets in zip((0, 0, 70, 70), found, strict=True):
+                assert offsets == list(range(start, total))
+            # Again, when nearly all is in the table.
+            assert await consume(0, committed=True) == list(range(total))
+            assert one.broker._chunks.encoded > 0
 
     run(story)

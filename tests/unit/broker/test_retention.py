@@ -7,8 +7,10 @@ import pytest
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run
 from tests.unit.broker.rolled import flush, hosted, offsets, table_state
 from tidelog.broker.handlers.offsets import delete_records
+from tidelog.broker.partitions import PartitionError
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
+from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.topics import (
     DeleteRecordsPartition,
@@ -245,5 +247,19 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone() -> None:
             await one.broker.cleaner.retention.apply()
             assert one.broker.cleaner.metrics.failures == 0
             assert await offsets(world.store, topic_id) == [0, 1, 2]
+
+    run(story)
+
+
+def test_no_log_start_is_written_for_a_partition_that_is_gone() -> None:
+    async def story() -> None:
+        async with new_world().broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(dated(0))
+            partition = hosted(one)
+            await one.delete_topic(topic_id)
+            with pytest.raises(PartitionError):
+                await one.broker.appender.delete_records(partition, Offset(2))
+            assert partition.log.log_start == 0
 
     run(story)

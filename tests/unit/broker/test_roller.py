@@ -37,7 +37,7 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
-from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
 
@@ -107,6 +107,10 @@ def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
             ]
             log = hosted(one).log
             assert (log.table_next, len(log.extents)) == (4, 0)
+            # Its size is that of its segments now.
+            (key,) = await segments(here.store, topic_id)
+            stored = await one.broker.tables.stored_bytes(topic_id)
+            assert stored == {0: (await here.store.head(key)).size}
             assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
             # Nothing new: nothing is committed.
             await flush(one)
@@ -634,5 +638,44 @@ def test_a_table_that_has_lost_versions_stops_the_roll() -> None:
             with pytest.raises(CorruptObject, match="ends at offset 0"):
                 await flush(one)
             assert (await one.produce(batch(b"2"))).error_code == OK
+
+    run(story)
+
+
+# Readers meanwhile.
+
+
+@pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
+def test_readers_cross_from_segments_into_the_wal_while_it_is_rolled(tail_cache_bytes: int) -> None:
+    here = world(roll_bytes=1, roll_min_bytes=0, tail_cache_bytes=tail_cache_bytes)
+    count = 120
+
+    async def write(one: OneBroker) -> None:
+        for number in range(count):
+            await one.produce(batch(b"%d" % number))
+
+    async def read(one: OneBroker, *, committed: bool) -> list[tuple[int, bytes | None]]:
+        found: list[tuple[int, bytes | None]] = []
+        while len(found) < count:
+            answer = await one.fetch(len(found), wait_ms=100, committed=committed)
+            assert answer.error_code == OK
+            records = decode_records(b"".join(answer.records or ()))
+            found += [(each.offset, each.value) for each in records if each.offset >= len(found)]
+        return found
+
+    async def story() -> None:
+        expected = [(number, b"%d" % number) for number in range(count)]
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            reading = [
+                asyncio.create_task(read(one, committed=committed)) for committed in (True, False)
+            ]
+            await write(one)
+            assert await asyncio.gather(*reading) == [expected, expected]
+            # A late one, for which nearly all lies in segments.
+            assert await read(one, committed=True) == expected
+            assert (await table_state(here.store, topic_id)).version > 1
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(count))
 
     run(story)

@@ -25,7 +25,6 @@ from tidelog.storage.object_store import (
     StoredObject,
     Suffix,
 )
-from tidelog.storage.segment_reader import SegmentReader
 from tidelog.storage.segment_writer import SegmentWriter
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.storage.table_log import Committed, TableLog
@@ -97,25 +96,16 @@ async def tail_values(
     return values_in([rows async for rows in bucket.tails.rows(view, committed=committed)])
 
 
-async def segment_values(store: ObjectStore, view: PartitionView) -> list[bytes]:
-    found = []
-    for stored in view.segments:
-        reader = await SegmentReader.open(store, InlineOffload(), view.partition, stored.segment)
-        found += values_in(await reader.read(view.log_start, 1 << 30))
-    return found
-
-
-async def all_values(bucket: Bucket, store: ObjectStore, view: PartitionView) -> list[bytes]:
+async def all_values(bucket: Bucket, view: PartitionView) -> list[bytes]:
     """What a read_committed consumer would get, from segments and tail."""
-    return await segment_values(store, view) + await tail_values(bucket, view)
+    return values_in([rows async for rows in bucket.rows(view)])
 
 
 async def atomic_values(
-    bucket: Bucket, store: ObjectStore, found: AtomicView, partition: TopicPartition
+    bucket: Bucket, found: AtomicView, partition: TopicPartition
 ) -> list[bytes]:
     view = found.view.partition(partition)
-    tail = [rows async for rows in bucket.tails.rows(view, keep=found.keep)]
-    return await segment_values(store, view) + values_in(tail)
+    return values_in([rows async for rows in bucket.rows(view, keep=found.keep)])
 
 
 async def roll(store: ObjectStore, topic: str = TOPIC) -> None:

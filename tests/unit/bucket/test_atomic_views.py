@@ -38,12 +38,10 @@ async def send(client: TransactionalClient, value: bytes) -> None:
         assert await client.send(value, topic=name) is OK
 
 
-async def read(bucket: Bucket, store: ObjectStore, ids: dict[str, UUID]) -> list[list[bytes]]:
+async def read(bucket: Bucket, ids: dict[str, UUID]) -> list[list[bytes]]:
     """What an atomic view has of each topic."""
     found = await bucket.atomic_view(*TOPICS)
-    return [
-        await atomic_values(bucket, store, found, TopicPartition(ids[name], 0)) for name in TOPICS
-    ]
+    return [await atomic_values(bucket, found, TopicPartition(ids[name], 0)) for name in TOPICS]
 
 
 def test_decided_rows_above_an_open_transaction_are_in_and_undecided_ones_are_not() -> None:
@@ -66,8 +64,8 @@ def test_decided_rows_above_an_open_transaction_are_in_and_undecided_ones_are_no
             await send(committed, b"next")
             bucket = await opened(WatchedStore(here.store))
             expected = [[b"committed"], [b"committed", b"plain"]]
-            assert await read(bucket, here.store, ids) == expected
-        assert await read(bucket, here.store, ids) == expected
+            assert await read(bucket, ids) == expected
+        assert await read(bucket, ids) == expected
 
     run(story)
 
@@ -157,7 +155,7 @@ async def no_transaction_is_half_seen(happening: Happening, interval: int, step:
                 await happening(here.store, broker, client)
 
         store.before = interfere
-        left, right = await read(bucket, here.store, ids)
+        left, right = await read(bucket, ids)
         assert left == right, f"at request {step}"
         assert left[0] == b"before"
         return len(store.requests)
@@ -212,7 +210,7 @@ def test_a_producer_id_that_was_given_up_before_the_snapshot_is_not_taken_for_a_
                     await roll(here.store, "left")
             assert len(seen) > 2
             bucket = await opened(here.store)
-            assert await read(bucket, here.store, ids) == [expected, expected]
+            assert await read(bucket, ids) == [expected, expected]
 
     run(story)
 
@@ -230,7 +228,7 @@ def test_an_abort_without_a_transaction_does_not_undo_the_one_before() -> None:
             assert await client.commit() is OK
             assert await client.abort() is OK
             bucket = await opened(here.store)
-            assert await read(bucket, here.store, ids) == [[b"a"], [b"a"]]
+            assert await read(bucket, ids) == [[b"a"], [b"a"]]
 
     run(story)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.rolled import flush
 from tests.unit.broker.transactional_client import GROUP, TransactionalClient, find
 from tests.unit.bucket.bucket_world import (
     WatchedStore,
+    all_values,
     checkpoint,
     opened,
     roll,
     roll_and_checkpoint,
+    values_in,
     world,
 )
 from tidelog.bucket.bucket import Bucket
@@ -20,6 +23,7 @@ from tidelog.bucket.fsck import check_bucket
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.memory import MemoryStore
@@ -253,14 +257,153 @@ def test_a_bucket_whose_metadata_cannot_be_read_is_inconsistent() -> None:
 def test_what_does_not_belong_there_is_named() -> None:
     async def story() -> None:
         store = await damaged_bucket()
-        stray = "wal/9-999/00000000000000000000.wal"
-        await store.put(stray, b"x")
-        snapshot = "state/__consumer_offsets/99/00000000000000000001.parquet"
-        await store.put(snapshot, b"x")
-        found = await checked(store)
-        assert {(fault.kind, fault.key) for fault in found.faults} == {
-            (FaultKind.FOREIGN, stray),
-            (FaultKind.FOREIGN, snapshot),
+        strays = {
+            "wal/9-999/00000000000000000000.wal",
+            "checkpoint/9-999/00000000000000000000",
+            "state/__consumer_offsets/99/00000000000000000001.parquet",
+            "holiday/photo.jpg",
         }
+        for key in strays:
+            await store.put(key, b"x")
+        found = await checked(store)
+        assert {fault.key for fault in found.faults} == strays
+        assert {fault.kind for fault in found.faults} == {FaultKind.FOREIGN}
+
+    run(story)
+
+
+class LaterClock(SystemClock):
+    """A store's clock that can be put forward."""
+
+    later_ms = 0
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self.later_ms
+
+
+def test_what_brokers_should_have_deleted_long_ago_is_an_orphan() -> None:
+    clock = LaterClock()
+    here = world(
+        MemoryStore(clock),
+        coordinator_snapshot_interval_records=3,
+        broker_heartbeat_interval_ms=20,
+        log_collect_interval_ms=10**9,
+    )
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            await some_work(broker)
+            await here.store.put("probe/left", b"x")
+            found = await checked(here.store)
+            assert found.faults == []
+            superfluous = found.counts["superfluous objects"]
+            assert superfluous > 1
+            clock.later_ms = 2 * 3600 * 1000
+            lease = (await here.store.head("cluster/lease/0.json")).modified_ms
+            while (await here.store.head("cluster/lease/0.json")).modified_ms == lease:
+                await clock.sleep(0.01)
+            found = await checked(here.store)
+            assert {fault.kind for fault in found.faults} == {FaultKind.ORPHAN}
+            assert len(found.faults) == superfluous
+            assert "probe/left" in {fault.key for fault in found.faults}
+
+    run(story)
+
+
+def test_segments_that_no_table_will_list_are_superfluous() -> None:
+    here = here_with()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            await some_work(broker)
+            [key] = [
+                meta.key
+                async for meta in here.store.list("topics/")
+                if "partition=0" in meta.key and meta.key.endswith(".parquet")
+            ]
+            other = key[:-40] + "f" * 32 + ".parquet"
+            await here.store.put(other, (await here.store.get(key)).data)
+            # It may yet be committed: its writer may only be slow.
+            found = await checked(here.store)
+            assert found.faults == []
+            assert found.counts["superfluous segments"] == 0
+
+    run(story)
+
+
+def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
+    here = here_with(wal_objects_max=2, log_collect_interval_ms=20)
+
+    async def merged() -> list[str]:
+        return [meta.key async for meta in here.store.list("merged/")]
+
+    async def story() -> None:
+        async with here.broker(politely=False) as broker:
+            topic_id = await broker.create_topic(partitions=2)
+            client = TransactionalClient(broker)
+            assert await client.init() is OK
+            expected = []
+            while not await merged():
+                number = len(expected)
+                assert await client.send(b"%d" % number, number % 2) is OK
+                assert await client.commit() is OK
+                expected.append(b"%d" % number)
+                await broker.broker.clock.sleep(0.001)
+            found = await checked(here.store)
+            assert found.faults == []
+            assert found.counts["merged objects"] > 0
+            bucket = await opened(here.store)
+            for kept in (True, False):
+                atomic = await bucket.atomic_view(TOPIC)
+                values = []
+                for number in range(2):
+                    view = atomic.view.partition(TopicPartition(topic_id, number))
+                    keep = atomic.keep if kept else None
+                    rows = [each async for each in bucket.tails.rows(view, keep=keep)]
+                    values += values_in(rows)
+                assert sorted(values, key=int) == expected
+        assert (await checked(here.store)).faults == []
+        bucket = await opened(here.store)
+        tails = [each.tail for each in (await bucket.view(TOPIC)).partitions.values()]
+        key = next(key for tail in tails for key in tail.keys if key.startswith("merged/"))
+        whole = bytes((await here.store.get(key)).data)
+        await here.store.put(key, _altered(whole))
+        assert key in {fault.key for fault in (await checked(here.store)).faults}
+        await here.store.delete(key)
+        assert (FaultKind.MISSING, key) in {
+            (fault.kind, fault.key) for fault in (await checked(here.store)).faults
+        }
+
+    run(story)
+
+
+def test_what_brokers_roll_compact_and_let_go_stays_consistent() -> None:
+    here = here_with(merge_segment_bytes=1)
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            topic_id = await broker.create_topic(
+                cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+            )
+            kept_id = await broker.create_topic("kept", retention_ms="1000")
+            for number in range(3):
+                await broker.produce(batch(b"%d" % number, b"other"))
+                await flush(broker)
+                # Its records are dated long ago.
+                await broker.produce(batch(b"old"), topic="kept")
+                await flush(broker, topic="kept")
+                while await broker.broker.cleaner.clean_one():
+                    pass
+                assert (await checked(here.store)).faults == []
+            bucket = await opened(here.store)
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            assert await all_values(bucket, view) == [b"2", b"other"]
+            await broker.broker.cleaner.retention.apply()
+            view = (await bucket.view("kept")).partition(TopicPartition(kept_id, 0))
+            assert await all_values(bucket, view) == []
+            found = await checked(here.store)
+            assert found.faults == []
+            assert found.counts["superfluous segments"] > 3
+        assert (await checked(here.store)).faults == []
 
     run(story)

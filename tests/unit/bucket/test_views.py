@@ -17,11 +17,12 @@ from tests.unit.bucket.bucket_world import (
     roll,
     roll_and_checkpoint,
     tail_values,
+    values_in,
     world,
 )
 from tidelog.bucket.reading import NoSuchTopic
 from tidelog.errors import CorruptObject, InvalidConfiguration
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_batch
@@ -29,6 +30,8 @@ from tidelog.storage.fsspec_store import FsspecStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.table_state import NO_VERSION
+from tidelog.wal.checkpoint import newest_checkpoint
+from tidelog.wal.object_format import wal_key
 from tidelog.wal.wal_reader import MissingObject
 
 OK = ErrorCode.NONE
@@ -166,11 +169,37 @@ def test_what_was_rolled_comes_from_the_table_and_the_rest_from_the_tail() -> No
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert view.table_next == view.last_stable_offset
             assert view.segments[0].segment.row_count == len(COMMITTED)
-            assert await all_values(bucket, here.store, view) == COMMITTED
+            assert await all_values(bucket, view) == COMMITTED
             await broker.produce(batch(b"later"))
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
-            assert await all_values(bucket, here.store, view) == COMMITTED
+            assert await all_values(bucket, view) == COMMITTED
             assert view.table_next < view.high_watermark
+
+    run(story)
+
+
+def test_a_range_of_rows_and_few_columns_are_read_across_segments_and_tail() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            topic_id = await broker.create_topic()
+            for number in range(3):
+                await broker.produce(batch(b"%d" % number, b"%d!" % number))
+                if number < 2:
+                    await roll(here.store)
+            bucket = await opened(here.store)
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            assert len(view.segments) == 2
+            found = [each async for each in bucket.rows(view, 1, 5, columns=["value"])]
+            assert {each.schema.names[0] for each in found} == {"value"}
+            assert values_in(found) == [b"0!", b"1", b"1!", b"2"]
+            offsets = [each async for each in bucket.rows(view, 3, columns=["offset"])]
+            assert [row for each in offsets for row in each.column(0).to_pylist()] == [3, 4, 5]
+            assert [each async for each in bucket.rows(view, 6)] == []
+            await here.store.delete(view.segments[0].segment.key(topic_id))
+            with pytest.raises(MissingObject, match="partition=0"):
+                await all_values(bucket, view)
 
     run(story)
 
@@ -199,7 +228,7 @@ def test_a_table_that_is_too_old_for_the_base_is_read_again(table_first: bool) -
             store.before = interfere
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert done
-            assert await all_values(bucket, here.store, view) == [b"a", b"b"]
+            assert await all_values(bucket, view) == [b"a", b"b"]
 
     run(story)
 
@@ -224,7 +253,7 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
         view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
         requests = len(store.requests)
         store.before = None
-        found = await all_values(bucket, here.store, view)
+        found = await all_values(bucket, view)
         assert found in ([b"a", b"b"], [b"a", b"b", b"c"])
         return requests
 
@@ -233,6 +262,45 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
         while step < await story(step):
             step += 1
         assert step > 5
+
+    run(stories)
+
+
+def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
+    # As if the grace had passed between two requests: what was listed is gone (F4).
+    async def story(step: int) -> int:
+        here = world()
+        async with here.broker(politely=False) as broker:
+            topic_id = await broker.create_topic()
+            for value in (b"a", b"b", b"c"):
+                await broker.produce(batch(value))
+            store = WatchedStore(here.store)
+            bucket = await opened(store)
+
+            async def interfere(number: int, _: str) -> None:
+                if number == step:
+                    await roll_and_checkpoint(here.store, broker)
+                    floor = await newest_checkpoint(here.store, broker.broker.incarnation)
+                    for slot in range(floor or 0):
+                        key = wal_key(broker.broker.incarnation, Slot(slot))
+                        await here.store.delete(key)
+
+            store.requests.clear()
+            store.before = interfere
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            try:
+                found = await all_values(bucket, view)
+            except MissingObject:
+                view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+                found = await all_values(bucket, view)
+            assert found == [b"a", b"b", b"c"]
+            return len(store.requests)
+
+    async def stories() -> None:
+        step = 0
+        while step < await story(step):
+            step += 1
+        assert step > 10
 
     run(stories)
 
@@ -299,6 +367,25 @@ def test_a_prefix_without_a_cluster_and_an_unknown_topic_are_refused() -> None:
     run(story)
 
 
+def test_a_bucket_that_was_left_alone_or_met_damage_looks_anew() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            bucket = await opened(here.store)
+            await broker.create_topic()
+            key = f"cluster/log/{broker.broker.metadata.state.sequence:020d}.json"
+            whole = (await here.store.get(key)).data
+            await here.store.put(key, b"damaged")
+            with pytest.raises(CorruptObject, match=key):
+                await bucket.refresh()
+            assert bucket.state.topics == {}
+            await here.store.put(key, whole)
+            assert len((await bucket.refresh()).topics) == 1
+
+    run(story)
+
+
 def test_a_topic_that_is_deleted_while_it_is_read_is_left_out() -> None:
     here = world()
 
@@ -360,7 +447,7 @@ def test_a_view_can_be_sent_to_another_process() -> None:
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             received = pickle.loads(pickle.dumps(view))
             assert received == view
-            assert await all_values(bucket, here.store, received) == COMMITTED
+            assert await all_values(bucket, received) == COMMITTED
 
     run(story)
 

@@ -110,7 +110,7 @@ def test_heavy_parts_come_only_with_their_extras(python: Path, tmp_path: Path) -
     heavy = ["moto", "pandas", "confluent_kafka", "seaweedfs", "pyspark"]
     program = f"import importlib.util as u; print([n for n in {heavy!r} if u.find_spec(n)])"
     assert run(python, "-c", program, cwd=tmp_path).strip() == "[]"
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"localstack", "demo"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {"localstack", "demo", "spark"}
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def merged_of(slots: list[AssembledSlot], *partitions: TopicPartition) -> Merged
         ]
         runs.append(Run(partition, sources))
     indexes = {slot.key: check_body(slot.key, slot.data) for slot in slots}
-    return assemble_merged(incarnation(), 6, 1_000, bytes(16), runs, indexes)
+    return assemble_merged(incarnation(), 6, bytes(16), runs, indexes)
 
 
 def test_batches_and_their_rows_are_as_they_were() -> None:
@@ -74,6 +74,9 @@ def test_batches_and_their_rows_are_as_they_were() -> None:
     data = b"".join(merged.pieces)
     index = check_body(merged.key, data)
     assert (index.header.kind, index.header.slot) == (ObjectKind.MERGED, 6)
+    assert index.header.created_ms == min(
+        check_body(slot.key, slot.data).header.created_ms for slot in slots
+    )
     for partition, moved in merged.moved:
         before = b"".join(
             slot.data[e.position : e.position + e.length]
@@ -99,7 +102,6 @@ def test_an_index_that_does_not_list_what_is_copied_is_named() -> None:
     with pytest.raises(CorruptObject, match="does not list") as caught:
         assemble_merged(
             incarnation(),
-            0,
             0,
             bytes(16),
             [Run(A, [Source(extent, bytes(extent.length))])],

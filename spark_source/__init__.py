@@ -1,0 +1,55 @@
+"""Spark reads buckets without a broker: batches, streams, coordinators' states, plain files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.spark_source.files import (
+        SEGMENT_SCHEMA,
+        CommittedFile,
+        committed_files,
+        table_path,
+    )
+
+__all__ = ["SEGMENT_SCHEMA", "CommittedFile", "committed_files", "register", "table_path"]
+
+PYSPARK_OLDEST = (4, 2)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats known to a session: tidelog, tidelog.transactions, tidelog.groups.
+
+    InvalidConfiguration where PySpark is missing or too old.
+    """
+    _check_pyspark()
+    from tidelog.spark_source.source import TidelogSource
+    from tidelog.spark_source.states import GroupsSource, TransactionsSource
+
+    for source in (TidelogSource, TransactionsSource, GroupsSource):
+        spark.dataSource.register(source)
+
+
+def _check_pyspark() -> None:
+    oldest = ".".join(map(str, PYSPARK_OLDEST))
+    remedy = f"install tidelog[spark], which brings PySpark {oldest} or newer"
+    try:
+        import pyspark
+    except ImportError as error:
+        raise InvalidConfiguration(f"PySpark is not installed: {remedy}") from error
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if found < PYSPARK_OLDEST:
+        raise InvalidConfiguration(f"PySpark {pyspark.__version__} is too old: {remedy}")
+
+
+def __getattr__(name: str) -> Any:
+    # The pure modules of this package are to be imported without opening stores.
+    if name in __all__:
+        from tidelog.spark_source import files
+
+        return getattr(files, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,94 @@
+"""Batch reads: one DataFrame is one snapshot, however often it is planned and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidelog.spark_source.columns import batches, check_schema, row_columns
+from tidelog.spark_source.filters import comparisons
+from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.planning import Piece, plan
+from tidelog.spark_source.pruning import NOTHING_PRUNED, prune
+from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
+from tidelog.spark_source.row_reader import RowReader
+from tidelog.spark_source.session import Session
+from tidelog.spark_source.snapshots import offsets_since
+
+
+class PieceReader:
+    """Reads pieces in tasks, for batches and for streams. Holds no connection: it is pickled."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+        self._options = options
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece. Raises CorruptObject, DataLost, StoreError."""
+        piece: Piece | None = partition.value
+        if piece is None:
+            # Spark's stand-in for an empty list of partitions.
+            return
+        limits = piece.range.limits
+        columns = row_columns(self._schema.names)
+        with Session(self._options.store_url) as session:
+            reader = RowReader(
+                session.bucket, columns, fail_on_data_loss=self._options.fail_on_data_loss
+            )
+            for rows in session.iterate(reader.rows(piece)):
+                yield from batches(rows, limits.topic, limits.partition.partition, self._schema)
+
+
+class BatchReader(DataSourceReader):
+    """Plans a snapshot's pieces, and reads them."""
+
+    def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
+        self._options = options.for_batch()
+        self._snapshot = snapshot
+        self._pieces = PieceReader(self._options, schema)
+        self._pruning = NOTHING_PRUNED
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each piece. Raises InvalidConfiguration, DataLost, CorruptObject, StoreError."""
+        with Session(self._options.store_url) as session:
+            return [InputPartition(piece) for piece in session.run(self._plan(session))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece."""
+        return self._pieces.read(partition)
+
+    async def _plan(self, session: Session) -> list[Piece]:
+        options, bucket, limits = self._options, session.bucket, self._snapshot.partitions
+        await bucket.refresh()
+        view = await bucket.view_partitions(each.partition for each in limits)
+        starts = await offsets_since(bucket, view, options.starting, limits)
+        ends = await offsets_since(bucket, view, options.ending, limits)
+        planned = []
+        for wanted in batch_ranges(options, limits, starts, ends):
+            partition = view.partition(wanted.limits.partition)
+            there = available(
+                wanted, partition.log_start, fail_on_data_loss=options.fail_on_data_loss
+            )
+            planned.append((there, partition))
+        return plan(
+            planned,
+            self._pruning,
+            excluded=self._snapshot.excluded,
+            partitions_min=options.partitions_min,
+            records_max=options.records_max,
+        )
+
+
+class FilteringBatchReader(BatchReader):
+    """Also uses filters to read less. Apart, as Spark refuses such a reader unless
+    `spark.sql.python.filterPushdown.enabled` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All filters: they say what need not be read, and Spark applies them to the rows."""
+        self._pruning = prune(comparisons(filters))
+        return filters

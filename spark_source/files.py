@@ -1,0 +1,93 @@
+"""Committed segments as plain files, for Spark's own Parquet reader and other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.spark_source.session import Session
+from tidelog.spark_source.store_address import store_url_of
+from tidelog.storage.segment import table_prefix
+
+SEGMENT_SCHEMA = (
+    "offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
+    " headers array<struct<key: string, value: binary>>, producer_id bigint, producer_epoch int,"
+    " transaction bigint"
+)
+"""The files' columns as DDL, for `spark.read.schema(...)`; else Spark reads a footer first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedFile:
+    """A Parquet file of one partition's committed records, by offset."""
+
+    topic: str
+    partition: int
+    path: str
+    """For Hadoop's file systems: s3a://bucket/key or file:///path."""
+    size_bytes: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    """Of its last row, inclusive."""
+    log_start: int
+    """Rows below it were deleted and are not to be shown; they are in the first file at most."""
+
+
+def committed_files(store: str, *topics: str, **options: str) -> list[CommittedFile]:
+    """The files of some topics, by topic and offset, as of now. What is committed but not in the
+    tables yet is not among them. A file that compaction or retention has removed since stays for
+    `log.delete.grace.ms`.
+
+    `options`: what stands behind `store.` in the source's options, such as endpoint and region.
+    Raises NoSuchTopic, InvalidConfiguration, CorruptObject, StoreError.
+    """
+    with _session(store, options) as session:
+        return session.run(_files(session.bucket, topics))
+
+
+def table_path(store: str, topic: str, **options: str) -> str:
+    """Where a topic's Delta Lake table lies, for any engine that reads such. Raises as
+    `committed_files`."""
+    with _session(store, options) as session:
+        session.run(session.bucket.refresh())
+        topic_id = session.bucket.topic(topic).topic_id
+        return _path(session.store.url, table_prefix(topic_id).rstrip("/"))
+
+
+@contextmanager
+def _session(store: str, options: dict[str, str]) -> Iterator[Session]:
+    named = {f"store.{name}": value for name, value in options.items()}
+    with Session(store_url_of({"store": store, **named})) as session:
+        yield session
+
+
+async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]:
+    view = await bucket.view(*topics)
+    url = bucket.access.store.url
+    return [
+        CommittedFile(
+            topic=name,
+            partition=partition.partition.partition,
+            path=_path(url, stored.segment.key(partition.partition.topic_id)),
+            size_bytes=stored.segment.size_bytes,
+            rows=stored.segment.row_count,
+            first_offset=stored.segment.first_row,
+            last_offset=stored.segment.last_row,
+            log_start=partition.log_start,
+        )
+        for name in topics
+        for partition in view.of_topic(bucket.topic(name).topic_id)
+        for stored in partition.segments
+        if stored.segment.last_row >= partition.log_start
+    ]
+
+
+def _path(store_url: str, key: str) -> str:
+    """For Hadoop, which knows S3 as s3a and takes endpoint and credentials from its settings."""
+    base = store_url.partition("?")[0].rstrip("/")
+    if base.startswith("s3://"):
+        base = f"s3a://{base.removeprefix('s3://')}"
+    return f"{base}/{key}"

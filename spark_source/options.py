@@ -1,0 +1,369 @@
+"""The options of the sources: names, precedence and rules of Spark's Kafka connector. Pure.
+
+What is wrong is said when the options are read, before anything is asked of the store. Rules that
+hold for batches or for streams alone are applied by `for_batch` and `for_stream`: a source learns
+only later which of them it is used for. No message repeats a value that may be a credential.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Final, TypeAlias, TypeVar
+
+from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
+from tidelog.errors import InvalidConfiguration
+
+T = TypeVar("T")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What stands for an edge of the log in maps of offsets, as in Kafka's connector."""
+
+PerPartition: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Topic, partition, offset or milliseconds."""
+
+_CHOICES = ("assign", "subscribe", "subscribePattern")
+_READ_OPTIONS = (
+    *_CHOICES,
+    *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
+    *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "snapshot", "includeTail"),
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "includeProducer"),
+    "filterPushdown",
+)
+_IGNORED = frozenset(
+    name.lower()
+    for name in (
+        *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "pollTimeoutMs"),
+        *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    )
+)
+_ISOLATION_LEVEL = "kafka.isolation.level"
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONG_MAX = 2**63 - 1
+
+
+class Edge(Enum):
+    """An end of a log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """An offset for each partition; EARLIEST and LATEST stand for the edges."""
+
+    option: str
+    by_partition: PerPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamps:
+    """The first offset of a time or later, for each partition; or one time for all."""
+
+    option: str
+    by_partition: PerPartition | int
+
+
+Bound: TypeAlias = Edge | Offsets | Timestamps
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Partitions by number."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """Topics by name."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """All topics with a name that an expression describes wholly; internal ones are left out."""
+
+    expression: str
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is meant."""
+        return matches(self.expression, topic)
+
+
+Choice: TypeAlias = Assigned | Subscribed | Pattern
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """All that a source is told."""
+
+    store_url: str = field(repr=False)
+    """With the credentials that the options name."""
+    choice: Choice
+    starting: Bound | None
+    """None: by the default, which differs between batches and streams."""
+    ending: Bound | None
+    is_latest_without_match: bool
+    """Where no record is as late as the starting time: begin at the end, instead of failing."""
+    fail_on_data_loss: bool
+    is_atomic: bool
+    include_tail: bool
+    include_headers: bool
+    include_producer: bool
+    filter_pushdown: bool
+    partitions_min: int | None
+    records_max: int | None
+    """Of one input partition, counted in offsets."""
+    trigger_offsets_max: int | None
+    trigger_offsets_min: int | None
+    trigger_delay_max_ms: int
+
+    def for_batch(self) -> ReadOptions:
+        """With the defaults of a batch. InvalidConfiguration for what only a stream may ask."""
+        starting = self.starting or Edge.EARLIEST
+        ending = self.ending or Edge.LATEST
+        _refuse(starting, Edge.LATEST, LATEST, "startingOffsets", "a batch cannot start at latest")
+        _refuse(ending, Edge.EARLIEST, EARLIEST, "endingOffsets", "a batch cannot end at earliest")
+        if self.is_atomic and self.ending not in (None, Edge.LATEST):
+            raise InvalidConfiguration(
+                "snapshot=atomic chooses the ends itself: it goes with endingOffsets=latest only;"
+                " use snapshot=lso"
+            )
+        if self.is_atomic and not self.include_tail:
+            raise InvalidConfiguration(
+                "snapshot=atomic needs the tail: a transaction may be in the table of one topic and"
+                " still in the tail of another; leave out includeTail=false, or use snapshot=lso"
+            )
+        for name, value in (
+            ("maxOffsetsPerTrigger", self.trigger_offsets_max),
+            ("minOffsetsPerTrigger", self.trigger_offsets_min),
+        ):
+            if value is not None:
+                raise InvalidConfiguration(f"{name} is for streams; leave it out of a batch")
+        return replace(self, starting=starting, ending=ending)
+
+    def for_stream(self) -> ReadOptions:
+        """With the defaults of a stream. InvalidConfiguration for what only a batch may ask."""
+        if self.ending is not None:
+            option = "endingOffsets" if isinstance(self.ending, Edge) else self.ending.option
+            raise InvalidConfiguration(f"{option} is for batches: a stream has no end")
+        if self.is_atomic:
+            raise InvalidConfiguration(
+                "snapshot=atomic is for batches with latest ends; a stream reads each partition up"
+                " to its last stable offset (snapshot=lso)"
+            )
+        return replace(self, starting=self.starting or Edge.LATEST)
+
+
+def is_read(options: Mapping[str, str]) -> bool:
+    """Whether the options say what to read, in whatever way."""
+    return not lowered(options).keys().isdisjoint(name.lower() for name in _CHOICES)
+
+
+def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOptions:
+    """What the options of a read say, besides the store's address. InvalidConfiguration, naming the
+    option and the remedy."""
+    given = lowered(options)
+    _check_names(given)
+    isolation = given.get(_ISOLATION_LEVEL, "read_committed")
+    if isolation != "read_committed":
+        raise InvalidConfiguration(
+            f"{_ISOLATION_LEVEL}={isolation}: only what is committed is read; leave it out"
+        )
+    snapshot = given.get("snapshot", "lso").lower()
+    if snapshot not in {"lso", "atomic"}:
+        raise InvalidConfiguration(f"snapshot is lso or atomic, not {snapshot!r}")
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in {"error", "latest"}:
+        raise InvalidConfiguration(
+            f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}"
+        )
+    found = ReadOptions(
+        store_url=store_url,
+        choice=_choice(given),
+        starting=_bound(given, "starting"),
+        ending=_bound(given, "ending"),
+        is_latest_without_match=strategy == "latest",
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
+        is_atomic=snapshot == "atomic",
+        include_tail=_boolean(given, "includeTail", True),
+        include_headers=_boolean(given, "includeHeaders", False),
+        include_producer=_boolean(given, "includeProducer", False),
+        filter_pushdown=_boolean(given, "filterPushdown", False),
+        partitions_min=_positive(given, "minPartitions"),
+        records_max=_positive(given, "maxRecordsPerPartition"),
+        trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
+        trigger_offsets_min=_positive(given, "minOffsetsPerTrigger"),
+        trigger_delay_max_ms=_duration_ms(given, "maxTriggerDelay", "15m"),
+    )
+    most, least = found.trigger_offsets_max, found.trigger_offsets_min
+    if most is not None and least is not None and least > most:
+        raise InvalidConfiguration(
+            f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}"
+        )
+    return found
+
+
+def lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """By names in lower case: Spark's options have no case."""
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in ("store", *_READ_OPTIONS)}
+    for name in given:
+        # Settings of Kafka's clients mean nothing where no broker is asked.
+        if name in known or name in _IGNORED or name.startswith(("kafka.", "store.")):
+            continue
+        similar = get_close_matches(name, known, 1)
+        hint = f"did you mean {known[similar[0]]}?" if similar else f"known are {_names(known)}"
+        raise InvalidConfiguration(f"unknown option {name}; {hint}")
+
+
+def _names(known: Mapping[str, str]) -> str:
+    return ", ".join(known.values())
+
+
+def _choice(given: Mapping[str, str]) -> Choice:
+    chosen = [name for name in _CHOICES if name.lower() in given]
+    if len(chosen) != 1:
+        what = " and ".join(chosen) if chosen else "none"
+        raise InvalidConfiguration(f"give exactly one of {', '.join(_CHOICES)}, not {what}")
+    name, text = chosen[0], given[chosen[0].lower()]
+    if not text.strip():
+        raise InvalidConfiguration(f"{name} is empty")
+    match name:
+        case "assign":
+            return Assigned(_assignment(text))
+        case "subscribe":
+            topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+            if not topics:
+                raise InvalidConfiguration("subscribe names no topic")
+            return Subscribed(topics)
+    try:
+        check_pattern(text)
+    except InvalidPattern as error:
+        raise InvalidConfiguration(f"subscribePattern: {error}") from error
+    return Pattern(text)
+
+
+def _assignment(text: str) -> dict[str, tuple[int, ...]]:
+    example = '{"topic":[0,1]}'
+    found = _json_object("assign", text, example)
+    assigned = {}
+    for topic, numbers in found.items():
+        if (
+            not isinstance(numbers, list)
+            or not numbers
+            or not all(type(number) is int and number >= 0 for number in numbers)
+        ):
+            raise InvalidConfiguration(
+                f"assign: the partitions of {topic} are a list of numbers, as in {example}"
+            )
+        assigned[topic] = tuple(sorted(set(numbers)))
+    return assigned
+
+
+def _bound(given: Mapping[str, str], which: str) -> Bound | None:
+    """By Kafka's precedence: one time for all, times, offsets."""
+    option = f"{which}Timestamp"
+    text = given.get(option.lower())
+    if text is not None:
+        return Timestamps(option, _number(option, text, 0))
+    option = f"{which}OffsetsByTimestamp"
+    text = given.get(option.lower())
+    if text is not None:
+        return Timestamps(option, _numbers(option, text, '{"topic":{"0":1609459200000}}', 0))
+    option = f"{which}Offsets"
+    text = given.get(option.lower())
+    if text is None:
+        return None
+    if text.strip().lower() in {edge.value for edge in Edge}:
+        return Edge(text.strip().lower())
+    example = '{"topic":{"0":23,"1":-2}}'
+    if not text.strip().startswith("{"):
+        raise InvalidConfiguration(f"{option} is earliest, latest or JSON as {example}")
+    return Offsets(option, _numbers(option, text, example, EARLIEST))
+
+
+def _numbers(option: str, text: str, example: str, least: int) -> PerPartition:
+    found: dict[str, dict[int, int]] = {}
+    for topic, values in _json_object(option, text, example).items():
+        if not isinstance(values, dict) or not values:
+            raise InvalidConfiguration(f"{option}: {topic} has no numbers as in {example}")
+        for partition, value in values.items():
+            if not partition.isdecimal() or type(value) is not int:
+                raise InvalidConfiguration(
+                    f"{option}: {topic} has {json.dumps(partition)}: {json.dumps(value)}, which is"
+                    f" no partition and number, as in {example}"
+                )
+            if not least <= value <= _LONG_MAX:
+                raise InvalidConfiguration(f"{option}: {value} of {topic}-{partition} is too small")
+            found.setdefault(topic, {})[int(partition)] = value
+    return found
+
+
+def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"{option} is not JSON ({error}); it looks like {example}"
+        ) from None
+    if not isinstance(found, dict) or not found:
+        raise InvalidConfiguration(f"{option} is not a JSON object; it looks like {example}")
+    return found
+
+
+def _number(option: str, text: str, least: int) -> int:
+    if not text.strip().isdecimal() or not least <= int(text) <= _LONG_MAX:
+        raise InvalidConfiguration(f"{option} is a whole number from {least} on, not {text!r}")
+    return int(text)
+
+
+def _positive(given: Mapping[str, str], option: str) -> int | None:
+    return _given(given, option, lambda text: _number(option, text, 1))
+
+
+def _given(given: Mapping[str, str], option: str, parse: Callable[[str], T]) -> T | None:
+    text = given.get(option.lower())
+    return None if text is None else parse(text)
+
+
+def _boolean(given: Mapping[str, str], option: str, default: bool) -> bool:
+    text = given.get(option.lower(), str(default)).strip().lower()
+    if text not in {"true", "false"}:
+        raise InvalidConfiguration(f"{option} is true or false, not {text!r}")
+    return text == "true"
+
+
+def _duration_ms(given: Mapping[str, str], option: str, default: str) -> int:
+    text = given.get(option.lower(), default).strip().lower()
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise InvalidConfiguration(
+            f"{option} is a duration such as 15m, 30s or 500ms, not {text!r}"
+        )
+    return int(match[1]) * _UNIT_MS[match[2] or "ms"]
+
+
+def _refuse(bound: Bound, edge: Edge, number: int, option: str, why: str) -> None:
+    """Refuse an edge, also for a single partition."""
+    if bound is edge:
+        raise InvalidConfiguration(f"{option}={edge.value}: {why}")
+    if isinstance(bound, Offsets):
+        for topic, offsets in bound.by_partition.items():
+            for partition, offset in offsets.items():
+                if offset == number:
+                    raise InvalidConfiguration(f"{option}: {number} for {topic}-{partition}: {why}")

@@ -1,0 +1,163 @@
+"""Which task reads what: ranges of offsets, with the segments and tails that hold them. Pure.
+
+A piece is what one task reads: consecutive offsets of one partition, in as many segments as it
+takes. Small segments are read together, up to `PIECE_BYTES`; a segment is cut only where
+`maxRecordsPerPartition` or `minPartitions` ask for it, which count offsets as in Kafka's connector.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tidelog.bucket.decisions import TransactionName
+from tidelog.bucket.partition_view import PartitionView
+from tidelog.spark_source.pruning import Pruning
+from tidelog.spark_source.ranges import OffsetRange
+from tidelog.storage.segment import Segment
+from tidelog.wal.extents import Extent, Extents
+
+PIECE_BYTES = 128 * 1024 * 1024
+"""Of stored bytes; as Spark's own `spark.sql.files.maxPartitionBytes`."""
+PIECES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads."""
+
+    range: OffsetRange
+    segments: tuple[Segment, ...]
+    """Those with rows in the range, by offset."""
+    tail: PartitionView | None
+    """The partition, with what its tail has of the range; None where that is nothing."""
+    excluded: frozenset[TransactionName]
+    pruning: Pruning
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive offsets, and about how many stored bytes hold them."""
+
+    start: int
+    end: int
+    stored_bytes: int
+
+    @property
+    def offsets(self) -> int:
+        """How many."""
+        return self.end - self.start
+
+
+def plan(
+    ranges: Iterable[tuple[OffsetRange, PartitionView]],
+    pruning: Pruning,
+    *,
+    excluded: frozenset[TransactionName] = frozenset(),
+    partitions_min: int | None = None,
+    records_max: int | None = None,
+) -> list[Piece]:
+    """The pieces of some ranges, with views that reach to their ends."""
+    found = []
+    for wanted, view in ranges:
+        pruned = pruning.cut(wanted)
+        if pruned is not None:
+            kept = group(stretches(pruned, view, pruning), PIECE_BYTES)
+            found += [(pruned, view, each) for each in kept]
+    lengths = [stretch for _, _, stretch in found]
+    cut = _shares(lengths, partitions_min, records_max)
+    return [
+        _piece(OffsetRange(wanted.limits, part.start, part.end), view, excluded, pruning)
+        for (wanted, view, stretch), count in zip(found, cut, strict=True)
+        for part in split(stretch, count)
+    ]
+
+
+def stretches(wanted: OffsetRange, view: PartitionView, pruning: Pruning) -> Iterator[Stretch]:
+    """The parts of a range that have something to read, a segment or the tail each."""
+    for stored in view.segments:
+        segment = stored.segment
+        start, end = max(wanted.start, segment.first_row), min(wanted.end, segment.last_row + 1)
+        if start < end and pruning.may_hold(segment):
+            covered = segment.last_row + 1 - segment.first_row
+            yield Stretch(start, end, segment.size_bytes * (end - start) // covered)
+    start, end = max(wanted.start, view.table_next), wanted.end
+    if start < end:
+        yield Stretch(start, end, sum(each.length for each in _extents(view, start, end)))
+
+
+def group(parts: Iterable[Stretch], bytes_max: int) -> Iterator[Stretch]:
+    """Neighbours put together, as long as they stay below a size."""
+    current: Stretch | None = None
+    for part in parts:
+        if current is None:
+            current = part
+        elif current.stored_bytes + part.stored_bytes > bytes_max:
+            yield current
+            current = part
+        else:
+            total = current.stored_bytes + part.stored_bytes
+            current = Stretch(current.start, part.end, total)
+    if current is not None:
+        yield current
+
+
+def split(stretch: Stretch, count: int) -> Iterator[Stretch]:
+    """A stretch in so many parts of nearly equal numbers of offsets."""
+    bounds = [stretch.start + stretch.offsets * number // count for number in range(count + 1)]
+    for start, end in itertools.pairwise(bounds):
+        yield Stretch(start, end, stretch.stored_bytes // count)
+
+
+def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int | None) -> list[int]:
+    """In how many parts each is to be read."""
+    shares = [1 if records_max is None else -(-part.offsets // records_max) for part in parts]
+    if partitions_min is not None and sum(shares) < partitions_min:
+        total = sum(part.offsets for part in parts)
+        for index, part in enumerate(parts):
+            wanted = -(-part.offsets * partitions_min // total)
+            shares[index] = max(shares[index], min(wanted, part.offsets))
+    if sum(shares) > PIECES_MAX:
+        # Spark's driver would choke on more; nothing is left out.
+        factor = sum(shares) / PIECES_MAX
+        shares = [max(1, int(share / factor)) for share in shares]
+    return shares
+
+
+def _piece(
+    wanted: OffsetRange,
+    view: PartitionView,
+    excluded: frozenset[TransactionName],
+    pruning: Pruning,
+) -> Piece:
+    segments = tuple(
+        stored.segment
+        for stored in view.segments
+        if stored.segment.first_row < wanted.end
+        and stored.segment.last_row >= wanted.start
+        and pruning.may_hold(stored.segment)
+    )
+    return Piece(wanted, segments, tail_of(view, wanted.start, wanted.end), excluded, pruning)
+
+
+def tail_of(view: PartitionView, start: int, end: int) -> PartitionView | None:
+    """A view with what the tail has of some offsets, and little else: it is sent to a task."""
+    start = max(start, view.table_next)
+    if start >= end:
+        return None
+    image = replace(
+        view.image,
+        leader_epochs=(),
+        producers=(),
+        aborted=tuple(each for each in view.image.aborted if each.last_offset >= start),
+        extents=Extents(_extents(view, start, end)),
+    )
+    return replace(view, segments=(), image=image)
+
+
+def _extents(view: PartitionView, start: int, end: int) -> Iterator[Extent]:
+    for extent in view.tail.from_offset(start):
+        if extent.base_offset >= end:
+            return
+        yield extent

@@ -1,0 +1,153 @@
+"""A stream's offsets: their form in checkpoints, how far a batch goes, what was lost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.spark_source.ranges import DataLost, Limits, OffsetRange
+
+Checkpoint: TypeAlias = dict[str, Any]
+"""As Spark keeps it: `{topic: {"id": topic id, "offsets": {partition: next offset}}}`."""
+
+_ID: Final = "id"
+_OFFSETS: Final = "offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The next offset of each partition. The ids tell a topic from another of the same name."""
+
+    topics: Mapping[str, TopicId]
+    offsets: Mapping[TopicPartition, int]
+
+    def checkpoint(self) -> Checkpoint:
+        """As Spark keeps it."""
+        found: Checkpoint = {}
+        for name, topic_id in sorted(self.topics.items()):
+            numbers = sorted(
+                (each.partition, offset)
+                for each, offset in self.offsets.items()
+                if each.topic_id == topic_id
+            )
+            offsets = {str(number): offset for number, offset in numbers}
+            found[name] = {_ID: str(topic_id), _OFFSETS: offsets}
+        return found
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Progress:
+        """From a checkpoint. InvalidConfiguration for one of another source."""
+        topics: dict[str, TopicId] = {}
+        offsets: dict[TopicPartition, int] = {}
+        try:
+            for name, held in checkpoint.items():
+                topic_id = UUID(held[_ID])
+                topics[name] = topic_id
+                for number, offset in held[_OFFSETS].items():
+                    offsets[TopicPartition(topic_id, int(number))] = int(offset)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidConfiguration(
+                f"the checkpoint has offsets of another source: {checkpoint!r} ({error!r}); use a"
+                " new checkpointLocation"
+            ) from None
+        return cls(topics, offsets)
+
+
+def progress_at(limits: Iterable[Limits], offsets: Mapping[TopicPartition, int]) -> Progress:
+    """The progress at these offsets."""
+    topics = {each.topic: each.partition.topic_id for each in limits}
+    return Progress(topics, offsets)
+
+
+def pending(
+    start: Progress, limits: Iterable[Limits], *, fail_on_data_loss: bool
+) -> list[OffsetRange]:
+    """What is there behind a progress; an empty range where nothing is. Partitions that it does not
+    name are new, and are read from their beginning. DataLost, where that is to be an error."""
+    found = []
+    for each in limits:
+        begin = start.offsets.get(each.partition)
+        if begin is None:
+            _check_topic(start, each, fail_on_data_loss=fail_on_data_loss)
+            begin = each.log_start
+        elif begin > each.end and fail_on_data_loss:
+            raise DataLost(
+                f"the stream was at offset {begin} of {each}, which can be read up to {each.end}"
+                " only: has the bucket been restored from a copy? With failOnDataLoss=false the"
+                " stream goes on when the log reaches there"
+            )
+        found.append(OffsetRange(each, begin, max(begin, each.end)))
+    if fail_on_data_loss:
+        _check_all_there(start, found)
+    return found
+
+
+def limited(ranges: list[OffsetRange], offsets_max: int) -> dict[TopicPartition, int]:
+    """Where a batch of so many offsets ends, each partition by its share, as in Kafka's connector;
+    a partition with anything goes on by one at least."""
+    total = sum(each.end - each.start for each in ranges)
+    ends = {}
+    for each in ranges:
+        size = each.end - each.start
+        share = size if total <= offsets_max else max(1, size * offsets_max // total)
+        ends[each.limits.partition] = each.start + min(size, share)
+    return ends
+
+
+def between(
+    start: Progress,
+    end: Progress,
+    limits: Mapping[TopicPartition, Limits],
+    *,
+    fail_on_data_loss: bool,
+) -> list[OffsetRange]:
+    """What a batch reads. Partitions that only the end names begin with their log. DataLost for
+    what is gone, where that is to be an error."""
+    found = []
+    names = {topic_id: name for name, topic_id in end.topics.items()}
+    for partition, following in sorted(end.offsets.items()):
+        known = limits.get(partition)
+        begin = start.offsets.get(partition)
+        if begin is None and known is not None:
+            begin = known.log_start
+        if begin is not None and begin >= following:
+            continue
+        name = f"{names[partition.topic_id]}-{partition.partition}"
+        if known is None or known.end < following:
+            if fail_on_data_loss:
+                there = "it is not there any more" if known is None else f"it ends at {known.end}"
+                raise DataLost(
+                    f"a batch was to read {name} up to offset {following}, but {there}; with"
+                    " failOnDataLoss=false what is lost is passed over"
+                )
+            if known is None:
+                continue
+            following = known.end
+        if begin is not None and begin < following:
+            found.append(OffsetRange(known, begin, following))
+    return found
+
+
+def _check_topic(start: Progress, new: Limits, *, fail_on_data_loss: bool) -> None:
+    known = start.topics.get(new.topic)
+    if known is not None and known != new.partition.topic_id and fail_on_data_loss:
+        raise DataLost(
+            f"topic {new.topic} was deleted and created again: offsets of the former one are lost;"
+            " with failOnDataLoss=false the new one is read from its beginning"
+        )
+
+
+def _check_all_there(start: Progress, found: Iterable[OffsetRange]) -> None:
+    gone = start.offsets.keys() - {each.limits.partition for each in found}
+    names = {topic_id: name for name, topic_id in start.topics.items()}
+    for partition in sorted(gone):
+        name = names.get(partition.topic_id, str(partition.topic_id))
+        raise DataLost(
+            f"{name}-{partition.partition}, of which the stream was at offset"
+            f" {start.offsets[partition]}, is not there any more; with failOnDataLoss=false it is"
+            " passed over"
+        )

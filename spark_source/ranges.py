@@ -1,0 +1,202 @@
+"""Which offsets of which partitions a read is about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog.bucket.decisions import TransactionName
+from tidelog.bucket.partition_view import PartitionView
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
+from tidelog.errors import InvalidConfiguration, TidelogError
+from tidelog.identifiers import TopicPartition
+from tidelog.spark_source.options import (
+    EARLIEST,
+    LATEST,
+    Assigned,
+    Bound,
+    Choice,
+    Edge,
+    Offsets,
+    Pattern,
+    ReadOptions,
+    Timestamps,
+)
+
+
+class DataLost(TidelogError):
+    """Offsets that were to be read are not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a partition could be read at one moment."""
+
+    topic: str
+    partition: TopicPartition
+    log_start: int
+    table_next: int
+    end: int
+    """Exclusive: the last stable offset; the table's end without tails; the high watermark where
+    transactions are chosen one by one."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one DataFrame is about, decided when it is made."""
+
+    partitions: tuple[Limits, ...]
+    excluded: frozenset[TransactionName] = frozenset()
+    """Transactions that are not in, as they were not decided, or aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition."""
+
+    limits: Limits
+    start: int
+    end: int
+
+
+def limits_of(view: PartitionView, *, include_tail: bool, is_atomic: bool = False) -> Limits:
+    """How far a partition can be read."""
+    end = view.high_watermark if is_atomic else view.last_stable_offset
+    return Limits(
+        view.topic,
+        view.partition,
+        view.log_start,
+        view.table_next,
+        end if include_tail else min(end, view.table_next),
+    )
+
+
+def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:
+    """The topics that a read is about. InvalidConfiguration."""
+    if isinstance(choice, Pattern):
+        found = [
+            topic
+            for topic in state.topics.values()
+            if not topic.internal and choice.matches(topic.name)
+        ]
+        return sorted(found, key=lambda topic: topic.name)
+    names = choice.partitions if isinstance(choice, Assigned) else choice.topics
+    return [_topic(state, name) for name in names]
+
+
+def chosen_partitions(choice: Choice, topics: Iterable[Topic]) -> list[TopicPartition]:
+    """The partitions of these topics that a read is about. InvalidConfiguration."""
+    found = []
+    for topic in topics:
+        numbers: Iterable[int] = range(topic.partition_count)
+        if isinstance(choice, Assigned):
+            numbers = choice.partitions[topic.name]
+            if missing := [each for each in numbers if each >= topic.partition_count]:
+                raise InvalidConfiguration(
+                    f"assign: {topic.name} has no partition {missing[0]}, only"
+                    f" {topic.partition_count} from 0 on"
+                )
+        found += [TopicPartition(topic.topic_id, number) for number in numbers]
+    return found
+
+
+def check_named(option: str, named: Mapping[str, Mapping[int, int]], of: Iterable[Limits]) -> None:
+    """Whether a map names exactly the partitions that are read. InvalidConfiguration."""
+    given = {(topic, number) for topic, values in named.items() for number in values}
+    read = {(limits.topic, limits.partition.partition) for limits in of}
+    if given == read:
+        return
+    missing = ", ".join(f"{topic}-{number}" for topic, number in sorted(read - given))
+    added = ", ".join(f"{topic}-{number}" for topic, number in sorted(given - read))
+    raise InvalidConfiguration(
+        f"{option} must name exactly the partitions that are read:"
+        + (f" it lacks {missing};" if missing else "")
+        + (f" it adds {added};" if added else "")
+        + f" {EARLIEST} stands for earliest, {LATEST} for latest"
+    )
+
+
+def offset_at(
+    bound: Bound, limits: Limits, since: Mapping[TopicPartition, int | None], *, is_latest: bool
+) -> int:
+    """The offset that a bound means. `since`: what times mean, None where no record is as late.
+
+    `is_latest`: that then the end is meant. InvalidConfiguration otherwise."""
+    match bound:
+        case Edge.EARLIEST:
+            return limits.log_start
+        case Edge.LATEST:
+            return limits.end
+        case Offsets(by_partition=given):
+            offset = given[limits.topic][limits.partition.partition]
+            return {EARLIEST: limits.log_start, LATEST: limits.end}.get(offset, offset)
+        case Timestamps(option=option):
+            found = since[limits.partition]
+            if found is None and not is_latest:
+                raise InvalidConfiguration(
+                    f"{option}: {limits} has no record of that time or later; with"
+                    " startingOffsetsByTimestampStrategy=latest it is read from its end on"
+                )
+            return limits.end if found is None else found
+    raise AssertionError(bound)
+
+
+def batch_ranges(
+    options: ReadOptions,
+    limits: Iterable[Limits],
+    starts: Mapping[TopicPartition, int | None],
+    ends: Mapping[TopicPartition, int | None],
+) -> list[OffsetRange]:
+    """What a batch reads. `starts`, `ends`: what the times in the options mean.
+
+    InvalidConfiguration, DataLost."""
+    assert options.starting is not None
+    assert options.ending is not None
+    found = []
+    is_latest = options.is_latest_without_match
+    for each in limits:
+        start = offset_at(options.starting, each, starts, is_latest=is_latest)
+        end = offset_at(options.ending, each, ends, is_latest=True)
+        if end > each.end:
+            raise InvalidConfiguration(
+                f"endingOffsets: {end} of {each} is above {each.end}, to where it can be read"
+            )
+        if start > each.end:
+            raise InvalidConfiguration(
+                f"startingOffsets: {start} of {each} is above {each.end}, to where it can be read"
+            )
+        if start > end and isinstance(options.starting, Offsets):
+            raise InvalidConfiguration(f"startingOffsets: {start} of {each} is above its end {end}")
+        if start < end:
+            found.append(OffsetRange(each, start, end))
+    return found
+
+
+def available(wanted: OffsetRange, log_start: int, *, fail_on_data_loss: bool) -> OffsetRange:
+    """The part of a range that is still there. DataLost if that is to be an error."""
+    if wanted.start >= log_start:
+        return wanted
+    if fail_on_data_loss:
+        last = min(log_start, wanted.end) - 1
+        raise DataLost(
+            f"offsets {wanted.start} to {last} of {wanted.limits} are not there any more: its log"
+            f" begins at {log_start}. They were deleted by retention or on request; with"
+            " failOnDataLoss=false they are passed over"
+        )
+    return OffsetRange(wanted.limits, min(log_start, wanted.end), wanted.end)
+
+
+def _topic(state: ClusterState, name: str) -> Topic:
+    topic = state.topic_named(name)
+    if topic is None:
+        raise InvalidConfiguration(f"there is no topic {name} in this bucket")
+    if topic.internal:
+        raise InvalidConfiguration(
+            f"{name} is internal: read it as data with format tidelog.groups or"
+            " tidelog.transactions"
+        )
+    return topic

@@ -1,0 +1,196 @@
+"""Reads a piece's rows in a task: segments whole or by ranges, then the tail.
+
+What a task was told may be out of date when it runs: an object may be gone because compaction or a
+roll put another in its place. Then the partition is looked at again, and read on from where it
+was; the same object missing again is lost (rule F4). Rows that were given already are not given
+again. A task that dies has changed nothing; Spark runs it again from its first row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.bucket.atomic import AtomicView
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.decisions import TransactionName
+from tidelog.bucket.reading import BucketView
+from tidelog.records.row_arrays import integers_of
+from tidelog.spark_source.planning import Piece, tail_of
+from tidelog.spark_source.ranges import OffsetRange, available
+from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.segment import Segment
+from tidelog.storage.segment_reader import SegmentReader, read_groups
+from tidelog.wal.wal_reader import MissingObject
+
+WHOLE_BYTES_MAX = 32 * 1024 * 1024
+"""A segment up to this size is read by one request; a larger one by its footer and ranges."""
+RANGE_BYTES_MAX = 16 * 1024 * 1024
+_WHOLE_SHARE = 4
+"""A segment of which less than one part in so many is wanted is read by ranges."""
+_ALWAYS_WHOLE_BYTES = 1024 * 1024
+_ATTEMPTS_MAX = 10
+
+
+class RowReader:
+    """Reads pieces of a bucket."""
+
+    def __init__(self, bucket: Bucket, columns: Sequence[str], *, fail_on_data_loss: bool) -> None:
+        """`columns`: of rows, the offset first."""
+        self._bucket = bucket
+        self._columns = list(columns)
+        self._fail_on_data_loss = fail_on_data_loss
+
+    async def rows(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
+        """The piece's rows by offset. Raises CorruptObject, DataLost, StoreError."""
+        missing: str | None = None
+        for _ in range(_ATTEMPTS_MAX):
+            position = piece.range.start
+            try:
+                async for rows in self._read(piece):
+                    position = integers_of(rows.column("offset"))[-1].item() + 1
+                    yield rows.select(self._columns)
+                return
+            except (MissingObject, ObjectNotFound) as error:
+                if error.key == missing:
+                    raise MissingObject(error.key, "it is missing") from error
+                missing = error.key
+            piece = await self._look_again(piece, position)
+        raise MissingObject(missing or "", "objects vanish faster than they can be read; try again")
+
+    async def _read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
+        wanted = piece.range
+        columns = list(self._columns)
+        if piece.excluded:
+            columns = list(dict.fromkeys([*columns, "producer_id", "transaction"]))
+        upcoming: asyncio.Task[_Opened] | None = None
+        try:
+            for index, segment in enumerate(piece.segments):
+                opened = await (upcoming or self._start(piece, segment))
+                # The next one is under way while this one is decoded and taken by Spark.
+                following = piece.segments[index + 1 : index + 2]
+                upcoming = self._start(piece, following[0]) if following else None
+                async for rows in opened.rows(piece, columns):
+                    yield rows
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)
+        if piece.tail is None:
+            return
+        keep = AtomicView(BucketView(self._bucket.state), piece.excluded).keep
+        async for rows in self._bucket.tails.rows(
+            piece.tail,
+            wanted.start,
+            wanted.end,
+            columns=self._columns,
+            keep=keep if piece.excluded else None,
+        ):
+            yield rows
+
+    def _start(self, piece: Piece, segment: Segment) -> asyncio.Task[_Opened]:
+        return asyncio.create_task(_open(self._bucket, piece, segment))
+
+    async def _look_again(self, piece: Piece, position: int) -> Piece:
+        limits = piece.range.limits
+        await self._bucket.refresh()
+        found = await self._bucket.view_partitions([limits.partition])
+        view = found.partition(limits.partition)
+        wanted = available(
+            OffsetRange(limits, position, piece.range.end),
+            view.log_start,
+            fail_on_data_loss=self._fail_on_data_loss,
+        )
+        segments = tuple(
+            stored.segment
+            for stored in view.segments
+            if stored.segment.first_row < wanted.end and stored.segment.last_row >= wanted.start
+        )
+        tail = tail_of(view, wanted.start, wanted.end)
+        return replace(piece, range=wanted, segments=segments, tail=tail)
+
+
+class _Opened:
+    """A segment that is about to be read."""
+
+    def __init__(self, bucket: Bucket, reader: SegmentReader, whole: memoryview | None) -> None:
+        self._access = bucket.access
+        self._reader = reader
+        self._whole = whole
+
+    async def rows(self, piece: Piece, columns: list[str]) -> AsyncIterator[pa.RecordBatch]:
+        """The wanted rows, a row group at a time."""
+        index, wanted = self._reader.index, piece.range
+        low, high = piece.pruning.times
+        groups = [
+            group
+            for group in index.groups_within(low, high)
+            if index.offsets_of(group)[0] < wanted.end
+            and index.offsets_of(group)[1] >= wanted.start
+        ]
+        for first, last in _runs(groups, self._reader, columns, self._whole is not None):
+            if self._whole is None:
+                start, data = await read_groups(self._access.store, index, first, last, columns)
+            else:
+                start, data = 0, self._whole
+            for group in range(first, last + 1):
+                for rows in await self._access.offload.run(
+                    index.decode, group, group, start, data, columns
+                ):
+                    kept = _wanted(rows, wanted.start, wanted.end, piece.excluded)
+                    if kept.num_rows:
+                        yield kept
+
+
+async def _open(bucket: Bucket, piece: Piece, segment: Segment) -> _Opened:
+    access, partition = bucket.access, piece.range.limits.partition
+    if not _is_whole(piece, segment):
+        reader = await SegmentReader.open(access.store, access.offload, partition, segment)
+        return _Opened(bucket, reader, None)
+    reader, data = await SegmentReader.open_whole(access.store, access.offload, partition, segment)
+    return _Opened(bucket, reader, memoryview(data))
+
+
+def _is_whole(piece: Piece, segment: Segment) -> bool:
+    """Whether a segment is read by one request."""
+    if segment.size_bytes > WHOLE_BYTES_MAX:
+        return False
+    first, last = segment.first_row, segment.last_row
+    taken = min(last + 1, piece.range.end) - max(first, piece.range.start)
+    is_much = taken * _WHOLE_SHARE >= last + 1 - first
+    return is_much or segment.size_bytes <= _ALWAYS_WHOLE_BYTES
+
+
+def _runs(
+    groups: Sequence[int], reader: SegmentReader, columns: list[str], is_whole: bool
+) -> list[tuple[int, int]]:
+    """Neighbouring row groups, first and last, that are read by one request."""
+    runs: list[tuple[int, int]] = []
+    for group in groups:
+        if runs and group == runs[-1][1] + 1:
+            first = runs[-1][0]
+            if is_whole or reader.index.byte_range(first, group, columns).length <= RANGE_BYTES_MAX:
+                runs[-1] = (first, group)
+                continue
+        runs.append((group, group))
+    return runs
+
+
+def _wanted(
+    rows: pa.RecordBatch, start: int, end: int, excluded: frozenset[TransactionName]
+) -> pa.RecordBatch:
+    """The rows at offsets [start, end), without those of some transactions."""
+    first, following = np.searchsorted(integers_of(rows.column("offset")), [start, end])
+    rows = rows.slice(first, following - first)
+    if not excluded or not rows.num_rows:
+        return rows
+    producers = integers_of(rows.column("producer_id"), -1)
+    ordinals = integers_of(rows.column("transaction"), -1)
+    kept = np.ones(rows.num_rows, np.bool_)
+    for name in excluded:
+        kept &= (producers != name.producer_id) | (ordinals != name.ordinal)
+    return rows.filter(pa.array(kept))

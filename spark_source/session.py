@@ -1,0 +1,59 @@
+"""A bucket used from Spark's synchronous calls: one store, one event loop, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.clock import Clock, SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.offload import InlineOffload, Offload
+from tidelog.storage.location import open_reader
+from tidelog.storage.object_store import ObjectStore
+
+T = TypeVar("T")
+
+
+class Session:
+    """Opens a store where it is made; made in the process that uses it."""
+
+    def __init__(self, store_url: str) -> None:
+        self.clock: Clock = SystemClock()
+        entropy = SystemEntropy()
+        # Spark runs as many tasks as there are cores: threads would only get into their way.
+        self.offload: Offload = InlineOffload()
+        self.store: ObjectStore = open_reader(store_url, self.clock, entropy)
+        self.bucket = Bucket.unread(self.store, self.clock, entropy, self.offload)
+        self._runner = asyncio.Runner()
+
+    def run(self, use: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        return self._runner.run(use)
+
+    def iterate(self, found: AsyncIterator[T]) -> Iterator[T]:
+        """What an asynchronous iterator gives, one by one."""
+
+        async def following() -> T | None:
+            return await anext(found, None)
+
+        while (each := self.run(following())) is not None:
+            yield each
+
+    def close(self) -> None:
+        """Release connections."""
+        self.run(self.store.close())
+        self._runner.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,67 @@
+"""Looks at a bucket: what a DataFrame is about, and which offsets times mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.reading import BucketView
+from tidelog.identifiers import TopicPartition
+from tidelog.spark_source.options import Bound, Offsets, ReadOptions, Timestamps
+from tidelog.spark_source.ranges import (
+    Limits,
+    Snapshot,
+    check_named,
+    chosen_partitions,
+    chosen_topics,
+    limits_of,
+)
+from tidelog.spark_source.times import first_offset_since
+
+
+async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
+    """What the options mean now. Raises InvalidConfiguration, CorruptObject,
+    StoreError."""
+    state = await bucket.refresh()
+    topics = chosen_topics(options.choice, state)
+    wanted = chosen_partitions(options.choice, topics)
+    if not options.is_atomic:
+        view = await bucket.view_partitions(wanted)
+        return Snapshot(limits_in(view, wanted, options))
+    atomic = await bucket.atomic_view(*(topic.name for topic in topics))
+    return Snapshot(limits_in(atomic.view, wanted, options), atomic.excluded)
+
+
+def limits_in(
+    view: BucketView, wanted: Iterable[TopicPartition], options: ReadOptions
+) -> tuple[Limits, ...]:
+    """How far each of some partitions can be read. Raises CorruptObject, NoSuchTopic."""
+    return tuple(
+        limits_of(
+            view.partition(partition),
+            include_tail=options.include_tail,
+            is_atomic=options.is_atomic,
+        )
+        for partition in wanted
+    )
+
+
+async def offsets_since(
+    bucket: Bucket, view: BucketView, bound: Bound | None, limits: Iterable[Limits]
+) -> Mapping[TopicPartition, int | None]:
+    """Which offsets the times of a bound mean; nothing for other bounds. InvalidConfiguration where
+    a bound names other partitions than these; CorruptObject, StoreError."""
+    limits = list(limits)
+    if isinstance(bound, Offsets):
+        check_named(bound.option, bound.by_partition, limits)
+    if not isinstance(bound, Timestamps):
+        return {}
+    named = bound.by_partition
+    if not isinstance(named, int):
+        check_named(bound.option, named, limits)
+    found = {}
+    for each in limits:
+        time = named if isinstance(named, int) else named[each.topic][each.partition.partition]
+        partition = view.partition(each.partition)
+        found[each.partition] = await first_offset_since(bucket, partition, time, each.end)
+    return found

@@ -1,0 +1,59 @@
+"""`format("tidelog")`: what Spark makes of the options, and from which it gets its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tidelog.spark_source.batch import BatchReader, FilteringBatchReader
+from tidelog.spark_source.columns import default_schema
+from tidelog.spark_source.options import ReadOptions, is_read, parse_read_options
+from tidelog.spark_source.ranges import Snapshot
+from tidelog.spark_source.session import Session
+from tidelog.spark_source.snapshots import take_snapshot
+from tidelog.spark_source.store_address import store_url_of
+from tidelog.spark_source.stream import StreamReader
+
+
+class TidelogSource(DataSource):
+    """Topics of a bucket, without a broker.
+
+    Spark makes one for each DataFrame, sends copies of it about, and plans the DataFrame and what
+    is derived from it anew from these. So the snapshot is taken here, once. A stream does not use
+    it; but Spark does not tell what a source is for.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._snapshot: Snapshot | None = None
+        if is_read(options):
+            read = _read_options(options)
+            with Session(read.store_url) as session:
+                self._snapshot = session.run(take_snapshot(session.bucket, read))
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "tidelog"
+
+    def schema(self) -> str:
+        """The columns where the user asks for none by `.schema(...)`."""
+        options = _read_options(self.options)
+        return default_schema(headers=options.include_headers, producer=options.include_producer)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """For batches."""
+        options = _read_options(self.options)
+        assert self._snapshot is not None
+        kind = FilteringBatchReader if options.filter_pushdown else BatchReader
+        return kind(options, self._snapshot, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """For streams."""
+        return StreamReader(_read_options(self.options), schema)
+
+
+def _read_options(options: Mapping[str, str]) -> ReadOptions:
+    return parse_read_options(options, store_url_of(options))

@@ -1,0 +1,241 @@
+"""Streaming reads: each partition up to its last stable offset, from checkpoint to checkpoint.
+
+Where it stands lies in Spark's checkpoint alone. Spark logs the end of a batch before it reads it:
+a driver that dies then, or a batch that is run again, reads the same offsets to the same rows, as
+what is committed does not change. Of the first batch Spark logs no beginning, and asks for the
+initial offset again when it repeats it. So the first batch is empty: its end, which is logged, is
+the beginning of all that follows, and a repeated one has nothing to read at another place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.bucket.reading import BucketView
+from tidelog.identifiers import TopicPartition
+from tidelog.spark_source.batch import PieceReader
+from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.planning import plan
+from tidelog.spark_source.progress import (
+    Checkpoint,
+    Progress,
+    between,
+    limited,
+    pending,
+    progress_at,
+)
+from tidelog.spark_source.pruning import NOTHING_PRUNED
+from tidelog.spark_source.ranges import (
+    Limits,
+    available,
+    chosen_partitions,
+    chosen_topics,
+    offset_at,
+)
+from tidelog.spark_source.session import Session
+from tidelog.spark_source.snapshots import limits_in, offsets_since
+
+IDLE_POLL_SECONDS: Final = 1.0
+"""An idle query asks for the latest offsets many times a second; the store is asked once."""
+
+
+class Watcher:
+    """Looks at the chosen partitions, not more often than it must."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self.session = Session(options.store_url)
+        self._view: BucketView | None = None
+        self._limits: tuple[Limits, ...] = ()
+        self._looked_at = 0.0
+        self._was_busy = True
+
+    @property
+    def seen(self) -> tuple[Limits, ...]:
+        """As of the last look."""
+        return self._limits
+
+    def view(self) -> BucketView:
+        """As of the last look; of now where there was none."""
+        if self._view is None:
+            self.look()
+        assert self._view is not None
+        return self._view
+
+    def look(self) -> tuple[Limits, ...]:
+        """Look now. Raises InvalidConfiguration, CorruptObject, StoreError."""
+        self._looked_at = self.session.clock.monotonic()
+        self.session.run(self._look())
+        return self._limits
+
+    def poll(self, start: Progress) -> tuple[Limits, ...]:
+        """How far can be read, for who stands at `start`: as seen before, if there is more than he
+        has or it was just now."""
+        has_more = any(start.offsets.get(each.partition, -1) < each.end for each in self._limits)
+        is_recent = self.session.clock.monotonic() - self._looked_at < IDLE_POLL_SECONDS
+        if self._view is None or not (is_recent and (has_more or not self._was_busy)):
+            self.look()
+            has_more = any(start.offsets.get(each.partition, -1) < each.end for each in self.seen)
+        self._was_busy = has_more
+        return self._limits
+
+    async def _look(self) -> None:
+        bucket, options = self.session.bucket, self._options
+        state = await bucket.refresh()
+        wanted = chosen_partitions(options.choice, chosen_topics(options.choice, state))
+        view = await bucket.view_partitions(wanted)
+        there = [each for each in wanted if each in view.partitions or each in view.failures]
+        self._limits, self._view = limits_in(view, there, options), view
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in the driver's long-lived process, and reads them in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options.for_stream()
+        self._pieces = PieceReader(self._options, schema)
+        # Opened at the first use: tasks have readers of their own that never look.
+        self._watcher: Watcher | None = None
+        self._initial: Checkpoint | None = None
+        self._is_first_batch = False
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._triggered_at: float | None = None
+
+    def initialOffset(self) -> Checkpoint:
+        """Where the first batch begins."""
+        if self._initial is None:
+            limits = self._watched().look()
+            self._initial = self._starting_progress(limits).checkpoint()
+        self._is_first_batch = True
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say of a batch's size."""
+        if self._options.trigger_offsets_max is not None:
+            return ReadMaxRows(self._options.trigger_offsets_max)
+        if self._options.trigger_offsets_min is not None:
+            return ReadMinRows(self._options.trigger_offsets_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
+        """Where the next batch ends; `start` if there is to be none.
+
+        Raises DataLost, InvalidConfiguration, CorruptObject, StoreError."""
+        if self._is_first_batch:
+            self._is_first_batch = False
+            return start
+        progress = Progress.of(start)
+        watcher = self._watched()
+        limits = self._targeted(watcher.poll(progress))
+        ranges = pending(progress, limits, fail_on_data_loss=self._options.fail_on_data_loss)
+        offsets_max = 0
+        if not isinstance(limit, ReadAllAvailable):
+            offsets_max = self._options.trigger_offsets_max or 0
+            if self._is_to_wait(sum(each.end - each.start for each in ranges)):
+                return start
+        if offsets_max:
+            ends = limited(ranges, offsets_max)
+        else:
+            ends = {each.limits.partition: each.end for each in ranges}
+        latest = progress_at(limits, ends).checkpoint()
+        if latest != start:
+            self._triggered_at = watcher.session.clock.monotonic()
+        return latest
+
+    def reportLatestOffset(self) -> Checkpoint | None:
+        """How far could be read at the last look: the progress report shows the lag by it."""
+        if self._watcher is None or not self._watcher.seen:
+            return None
+        seen = self._watcher.seen
+        return progress_at(seen, {each.partition: each.end for each in seen}).checkpoint()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to what is there now, and no further."""
+        limits = self._watched().look()
+        self._target = {each.partition: each.end for each in limits}
+
+    def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
+        """The pieces from one progress to another. Raises DataLost, CorruptObject, StoreError."""
+        self._is_first_batch = False
+        first, last = Progress.of(start), Progress.of(end)
+        watcher = self._watched()
+        view = watcher.view()
+        limits = {each.partition: each for each in watcher.seen}
+        if any(
+            part not in limits or limits[part].end < last.offsets[part] for part in last.offsets
+        ):
+            limits = {each.partition: each for each in watcher.look()}
+            view = watcher.view()
+        is_loss = self._options.fail_on_data_loss
+        planned = []
+        for wanted in between(first, last, limits, fail_on_data_loss=is_loss):
+            partition = view.partition(wanted.limits.partition)
+            there = available(wanted, partition.log_start, fail_on_data_loss=is_loss)
+            planned.append((there, partition))
+        pieces = plan(
+            planned,
+            NOTHING_PRUNED,
+            partitions_min=self._options.partitions_min,
+            records_max=self._options.records_max,
+        )
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece."""
+        return self._pieces.read(partition)
+
+    def stop(self) -> None:
+        """Release connections."""
+        if self._watcher is not None:
+            self._watcher.session.close()
+            self._watcher = None
+
+    def _watched(self) -> Watcher:
+        if self._watcher is None:
+            self._watcher = Watcher(self._options)
+        return self._watcher
+
+    def _starting_progress(self, limits: tuple[Limits, ...]) -> Progress:
+        options, watcher = self._options, self._watched()
+        bucket, view = watcher.session.bucket, watcher.view()
+        assert options.starting is not None
+        since = watcher.session.run(offsets_since(bucket, view, options.starting, limits))
+        is_latest = options.is_latest_without_match
+        offsets = {
+            each.partition: offset_at(options.starting, each, since, is_latest=is_latest)
+            for each in limits
+        }
+        return progress_at(limits, offsets)
+
+    def _targeted(self, limits: tuple[Limits, ...]) -> list[Limits]:
+        target = self._target
+        if target is None:
+            return list(limits)
+        return [
+            replace(each, end=min(each.end, target[each.partition]))
+            for each in limits
+            if each.partition in target
+        ]
+
+    def _is_to_wait(self, offsets: int) -> bool:
+        """Whether a batch is still too small, and not yet overdue."""
+        least = self._options.trigger_offsets_min
+        if least is None or offsets >= least or self._target is not None:
+            return False
+        if self._triggered_at is None:
+            return False
+        waited = self._watched().session.clock.monotonic() - self._triggered_at
+        return waited * 1000 < self._options.trigger_delay_max_ms

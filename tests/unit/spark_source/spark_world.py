@@ -1,0 +1,149 @@
+"""A bucket that a broker writes, and readers used as Spark uses them, without Java.
+
+Each step of Spark's is another process: what goes from one to the next is pickled here too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tests.unit.broker.one_broker import OneBroker, batch, run
+from tests.unit.broker.transactional_client import TransactionalClient
+from tests.unit.bucket.bucket_world import roll_and_checkpoint, world
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.spark_source.source import TidelogSource
+from tidelog.spark_source.stream import StreamReader
+from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.object_store import ObjectStore
+
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(HEADER),
+    "producerId": LongType(),
+    "producerEpoch": IntegerType(),
+    "transaction": LongType(),
+}
+DEFAULT = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def schema_of(*names: str) -> StructType:
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def store_at(folder: Path) -> FilesystemStore:
+    return FilesystemStore(folder, SystemClock(), SeededEntropy(5))
+
+
+Story = Callable[[OneBroker, ObjectStore], Awaitable[None]]
+
+
+class SparkWorld:
+    """A bucket in a folder. A broker runs on it only while a story is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._here = world(store_at(folder))
+        self.readers: list[StreamReader] = []
+        """To be stopped at the end, as Spark does."""
+
+    def tell(self, story: Story) -> None:
+        async def told() -> None:
+            async with self._here.broker() as broker:
+                await story(broker, self._here.store)
+
+        run(told)
+
+    def options(self, **options: Any) -> dict[str, str]:
+        given = {"store": f"file://{self.folder}"} | options
+        return {name: str(value) for name, value in given.items()}
+
+    def source(self, **options: Any) -> TidelogSource:
+        return pickled(TidelogSource(self.options(**options)))
+
+
+@pytest.fixture
+def spark_world(tmp_path: Path) -> Iterator[SparkWorld]:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    made = SparkWorld(folder)
+    yield made
+    for reader in made.readers:
+        reader.stop()
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def rows_of(
+    source: TidelogSource, columns: Iterable[str] = DEFAULT, filters: list[Filter] | None = None
+) -> list[dict[str, Any]]:
+    """What a DataFrame of this source has, each task's rows after another's."""
+    reader = source.reader(schema_of(*columns))
+    if filters is not None:
+        reader.pushFilters(filters)
+    return [row for part in reader.partitions() for row in read_part(reader, part)]
+
+
+def read_part(reader: Any, part: InputPartition) -> list[dict[str, Any]]:
+    found = pickled(reader).read(pickled(part))
+    return [row for rows in found for row in rows.to_pylist()]
+
+
+def values(rows: Iterable[dict[str, Any]]) -> list[bytes]:
+    return [row["value"] for row in rows]
+
+
+async def transaction(broker: OneBroker, name: str, *sent: bytes) -> TransactionalClient:
+    client = TransactionalClient(broker, name)
+    assert await client.init() is ErrorCode.NONE
+    for value in sent:
+        assert await client.send(value) is ErrorCode.NONE
+    return client
+
+
+COMMITTED = [b"plain 0", b"plain 1", b"committed", b"plain 2", b"in the tail", b"decided"]
+
+
+async def history(broker: OneBroker, store: ObjectStore) -> None:
+    """Two segments with an aborted transaction between, a tail with an aborted and an open one."""
+    await broker.create_topic()
+    await broker.produce(batch(b"plain 0", b"plain 1"))
+    await roll_and_checkpoint(store, broker)
+    aborted = await transaction(broker, "aborted", b"aborted 1")
+    await (await transaction(broker, "committed", b"committed")).commit()
+    await aborted.abort()
+    await broker.produce(batch(b"plain 2"))
+    await roll_and_checkpoint(store, broker)
+    await broker.produce(batch(b"in the tail"))
+    late = await transaction(broker, "late", b"aborted 2")
+    await (await transaction(broker, "decided", b"decided")).commit()
+    await late.abort()
+    await transaction(broker, "open", b"open")
+    await broker.produce(batch(b"above"))

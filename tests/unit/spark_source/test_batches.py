@@ -1,0 +1,237 @@
+"""Batches, as Spark asks for them: snapshots, ranges, pruning, loss."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
+from tests.unit.bucket.bucket_world import roll_and_checkpoint
+from tests.unit.spark_source.spark_world import (
+    COMMITTED,
+    SparkWorld,
+    history,
+    read_part,
+    rows_of,
+    schema_of,
+    spark_world,
+    transaction,
+    values,
+)
+from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source import columns, row_reader
+from tidelog.spark_source.ranges import DataLost
+from tidelog.storage.object_store import ObjectStore
+from tidelog.wal.wal_reader import MissingObject
+
+__all__ = ["spark_world"]
+
+
+def seen(world: SparkWorld, **options: Any) -> list[bytes]:
+    return values(rows_of(world.source(**({"subscribe": TOPIC} | options))))
+
+
+def test_a_batch_has_what_is_committed_from_segments_and_tail(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    found = rows_of(spark_world.source(subscribe=TOPIC))
+    assert values(found) == COMMITTED
+    assert found[0] == {
+        "key": b"k0",
+        "value": b"plain 0",
+        "topic": TOPIC,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "timestampType": 0,
+    }
+    assert seen(spark_world, includeTail=False) == COMMITTED[:4]
+    assert values(rows_of(spark_world.source(subscribePattern="fl.*"))) == COMMITTED
+    assert values(rows_of(spark_world.source(assign='{"flights":[0]}'))) == COMMITTED
+
+
+def test_whatever_is_asked_of_offsets_and_columns_the_rows_are_the_same(
+    spark_world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_world.tell(history)
+    source = spark_world.source(subscribe=TOPIC)
+    names = ("transaction", "offset", "headers", "producerEpoch", "producerId", "value")
+    every = rows_of(source, names)
+    assert values(every) == COMMITTED
+    assert [row["transaction"] is None for row in every] == [True, True, False, True, True, False]
+    offsets = [row["offset"] for row in every]
+    last = offsets[-1] + 1
+    for start in range(0, last, 2):
+        for end in range(start, last + 1, 3):
+            part = spark_world.source(
+                subscribe=TOPIC,
+                startingOffsets=f'{{"{TOPIC}":{{"0":{start}}}}}',
+                endingOffsets=f'{{"{TOPIC}":{{"0":{end}}}}}',
+            )
+            expected = [row for row in every if start <= row["offset"] < end]
+            assert rows_of(part, names) == expected
+    monkeypatch.setattr(columns, "BATCH_ROWS", 1)
+    for limit in ({"minPartitions": 5}, {"maxRecordsPerPartition": 1}, {"minPartitions": 1000}):
+        assert rows_of(spark_world.source(subscribe=TOPIC, **limit), names) == every
+    # As large segments are read: the footer, then ranges.
+    monkeypatch.setattr(row_reader, "WHOLE_BYTES_MAX", 0)
+    assert rows_of(source, names) == every
+
+
+def test_one_frame_is_one_snapshot_however_late_it_is_read(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    frame = spark_world.source(subscribe=TOPIC)
+    planned = frame.reader(schema_of("value"))
+    parts = planned.partitions()
+
+    async def more(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.produce(batch(b"more"))
+        await roll_and_checkpoint(store, broker)
+
+    spark_world.tell(more)
+    assert values(rows_of(frame)) == COMMITTED
+    assert [row["value"] for part in parts for row in read_part(planned, part)] == COMMITTED
+
+
+def test_an_atomic_frame_stays_as_it_was_when_open_transactions_commit_and_are_rolled(
+    spark_world: SparkWorld,
+) -> None:
+    async def two_topics(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        opening = await transaction(broker, "later", b"later")
+        await (await transaction(broker, "now", b"now")).commit()
+        await broker.produce(batch(b"above"))
+        frames.append(await in_thread(spark_world, snapshot="atomic"))
+        frames.append(await in_thread(spark_world))
+        assert (await opening.commit()).name == "NONE"
+        frames.append(await in_thread(spark_world, snapshot="atomic"))
+        await roll_and_checkpoint(store, broker)
+
+    frames: list[Any] = []
+    spark_world.tell(two_topics)
+    assert [values(rows_of(frame)) for frame in frames] == [
+        [b"now", b"above"],
+        [],
+        [b"later", b"now", b"above"],
+    ]
+    names = {row["topic"] for row in rows_of(frames[0], ["topic"])}
+    assert names == {TOPIC}
+
+
+async def in_thread(world: SparkWorld, **options: Any) -> Any:
+    """A source is made in a process of its own; an event loop must not run in its thread."""
+    return await asyncio.to_thread(lambda: world.source(subscribe=TOPIC, **options))
+
+
+def test_filters_leave_out_what_they_can(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    source = spark_world.source(subscribe=TOPIC, filterPushdown=True)
+    assert rows_of(source, filters=[EqualTo(("partition",), 1)]) == []
+    assert rows_of(source, filters=[In(("topic",), ("other",))]) == []
+    above = rows_of(source, ["offset"], [GreaterThanOrEqual(("offset",), 4)])
+    assert [row["offset"] for row in above] == [
+        row["offset"] for row in rows_of(source, ["offset"]) if row["offset"] >= 4
+    ]
+    long_ago = datetime(1969, 1, 1, tzinfo=UTC)
+    early = rows_of(source, filters=[LessThan(("timestamp",), long_ago)])
+    # Segments are left out by their statistics; of a tail nothing is known before it is read.
+    assert values(early) == COMMITTED[4:]
+
+
+def test_times_mean_offsets(spark_world: SparkWorld) -> None:
+    async def dated(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        await broker.produce(batch(*(b"%d" % number for number in range(5))))
+        await roll_and_checkpoint(store, broker)
+        await broker.produce(batch(*(b"tail %d" % number for number in range(7))))
+
+    spark_world.tell(dated)
+    assert seen(spark_world, startingTimestamp=1003, endingTimestamp=1005) == [
+        *(b"3", b"4", b"tail 0", b"tail 1", b"tail 2", b"tail 3", b"tail 4"),
+    ]
+    each = f'{{"{TOPIC}":{{"0":1006}}}}'
+    assert seen(spark_world, startingOffsetsByTimestamp=each) == [b"tail 6"]
+    assert seen(spark_world, endingTimestamp=9999)[-1] == b"tail 6"
+    with pytest.raises(InvalidConfiguration, match=r"startingTimestamp: flights-0 has no record"):
+        seen(spark_world, startingTimestamp=1007)
+    late = {"startingTimestamp": 1007, "startingOffsetsByTimestampStrategy": "latest"}
+    assert seen(spark_world, **late) == []
+
+
+WRONG: list[tuple[dict[str, str], str]] = [
+    ({"subscribe": "nowhere"}, "there is no topic nowhere in this bucket"),
+    ({"subscribe": "__transaction_state"}, "is internal: read it as data with format tidelog.g"),
+    ({"assign": '{"flights":[0,3]}'}, "assign: flights has no partition 3, only 1 from 0 on"),
+    ({"startingOffsets": '{"flights":{"0":1,"1":1}}'}, "it adds flights-1"),
+    ({"endingOffsets": '{"other":{"0":1}}'}, "it lacks flights-0; it adds other-0"),
+    ({"startingOffsetsByTimestamp": '{"other":{"0":1}}'}, "it lacks flights-0"),
+    ({"endingOffsets": '{"flights":{"0":99}}'}, "endingOffsets: 99 of flights-0 is above"),
+    ({"startingOffsets": '{"flights":{"0":99}}'}, "startingOffsets: 99 of flights-0 is above"),
+    (
+        {"startingOffsets": '{"flights":{"0":3}}', "endingOffsets": '{"flights":{"0":2}}'},
+        "startingOffsets: 3 of flights-0 is above its end 2",
+    ),
+]
+
+
+def test_wrong_input_is_named(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    for options, message in WRONG:
+        given = options if "assign" in options else {"subscribe": TOPIC} | options
+        with pytest.raises(InvalidConfiguration, match=message):
+            rows_of(spark_world.source(**given))
+
+
+def test_no_cluster_is_named(spark_world: SparkWorld) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"holds no cluster\. Check the address"):
+        spark_world.source(subscribe=TOPIC)
+
+
+def test_what_retention_took_is_named_or_passed_over(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    strict = spark_world.source(subscribe=TOPIC)
+    lenient = spark_world.source(subscribe=TOPIC, failOnDataLoss=False)
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.partitions.named(TOPIC, 0)
+        await broker.broker.appender.delete_records(partition, 3)
+
+    spark_world.tell(delete)
+    with pytest.raises(DataLost, match="offsets 0 to 2 of flights-0 are not there any more"):
+        rows_of(strict)
+    assert values(rows_of(lenient)) == COMMITTED[2:]
+    assert values(rows_of(spark_world.source(subscribe=TOPIC))) == COMMITTED[2:]
+
+
+def test_an_object_that_is_lost_is_named(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    source = spark_world.source(subscribe=TOPIC)
+    lost = sorted(spark_world.folder.glob("topics/*/partition=0/*.parquet"))[1]
+    lost.unlink()
+    with pytest.raises(MissingObject, match=f"{lost.name} is corrupt: it is missing"):
+        rows_of(source)
+
+
+def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    reader = spark_world.source(subscribe=TOPIC, includeTail=True).reader(schema_of("value"))
+    parts = reader.partitions()
+
+    async def roll_rest(broker: OneBroker, store: ObjectStore) -> None:
+        await roll_and_checkpoint(store, broker)
+
+    spark_world.tell(roll_rest)
+    for stale in {key for part in parts for key in part.value.tail.tail.keys}:
+        (spark_world.folder / stale).unlink()
+    assert [row["value"] for part in parts for row in read_part(reader, part)] == COMMITTED
+
+
+def test_sparks_stand_in_for_no_partition_has_no_rows(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    reader = spark_world.source(subscribe=TOPIC).reader(schema_of("value"))
+    assert read_part(reader, InputPartition(None)) == []
+    empty = spark_world.source(subscribePattern="none.*").reader(schema_of("value"))
+    assert empty.partitions() == []

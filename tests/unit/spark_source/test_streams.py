@@ -1,0 +1,256 @@
+"""Streams, as Spark drives them: offsets, limits, restarts, new partitions, loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
+from tests.unit.bucket.bucket_world import roll_and_checkpoint
+from tests.unit.spark_source.spark_world import (
+    COMMITTED,
+    SparkWorld,
+    history,
+    pickled,
+    read_part,
+    schema_of,
+    spark_world,
+)
+from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source.progress import Checkpoint
+from tidelog.spark_source.ranges import DataLost
+from tidelog.spark_source.stream import StreamReader
+from tidelog.storage.object_store import ObjectStore
+
+__all__ = ["spark_world"]
+
+ALL = ReadAllAvailable()
+
+
+class Query:
+    """Asks a reader in Spark's order; what it has logged outlives the reader."""
+
+    def __init__(self, world: SparkWorld, **options: Any) -> None:
+        self._world = world
+        chosen = {} if "subscribePattern" in options else {"subscribe": TOPIC}
+        self._options = chosen | {"startingOffsets": "earliest"} | options
+        self.log: list[Checkpoint] = []
+        self.reader = self._reader()
+
+    def _reader(self) -> StreamReader:
+        reader = self._world.source(**self._options).streamReader(schema_of("value"))
+        self._world.readers.append(reader)
+        return reader
+
+    def restart(self) -> None:
+        """The driver is another process now."""
+        self.reader.stop()
+        self.reader = self._reader()
+
+    @property
+    def start(self) -> Checkpoint:
+        return self.log[-1] if self.log else self.reader.initialOffset()
+
+    def trigger(self) -> list[bytes] | None:
+        """One batch; None where there is none."""
+        start = self.start
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        if self.log and end == start:
+            return None
+        begin = self.start
+        self.log.append(pickled(end))
+        return self.read(begin, end)
+
+    def repeat(self) -> list[bytes]:
+        """The last batch, of which Spark does not know whether it was done."""
+        begin = self.log[-2] if len(self.log) > 1 else self.reader.initialOffset()
+        return self.read(begin, self.log[-1])
+
+    def read(self, start: Checkpoint, end: Checkpoint) -> list[bytes]:
+        parts = self.reader.partitions(start, end)
+        second = self._reader()
+        return [row["value"] for part in parts for row in read_part(second, part)]
+
+    def look(self) -> None:
+        """As if a second had passed."""
+        if self.reader._watcher is not None:
+            self.reader._watcher._looked_at -= 2
+
+
+async def one_more(broker: OneBroker, store: ObjectStore) -> None:
+    await broker.produce(batch(b"more"))
+
+
+def test_a_stream_reads_what_is_committed_and_waits_for_more(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(2))
+    query = Query(spark_world)
+    assert query.trigger() == []
+    assert query.trigger() == [b"0", b"1"]
+    assert query.trigger() is None
+    spark_world.tell(one_more)
+    assert query.trigger() is None
+    query.look()
+    assert query.trigger() == [b"more"]
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert report == query.log[-1]
+    assert report[TOPIC]["offsets"] == {"0": 3}
+
+
+def topic_of(records: int, **options: int) -> Any:
+    async def story(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic(**options)
+        await broker.produce(batch(*(b"%d" % number for number in range(records))))
+
+    return story
+
+
+def test_an_idle_stream_asks_the_store_once_a_second(
+    spark_world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world)
+    query.trigger()
+    query.trigger()
+    assert query.trigger() is None
+    watcher = query.reader._watcher
+    assert watcher is not None
+    looks = []
+    monkeypatch.setattr(watcher, "look", lambda: looks.append(1))
+    for _ in range(50):
+        assert query.trigger() is None
+    assert looks == []
+    query.look()
+    assert query.trigger() is None
+    assert looks == [1]
+
+
+def test_a_restarted_stream_repeats_its_batch_and_goes_on(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    query = Query(spark_world, maxOffsetsPerTrigger=2)
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(2)
+    found = []
+    while (rows := query.trigger()) is not None:
+        found += rows
+        query.restart()
+        assert query.repeat() == rows
+
+        async def roll(broker: OneBroker, store: ObjectStore) -> None:
+            await roll_and_checkpoint(store, broker)
+
+        spark_world.tell(roll)
+        assert query.repeat() == rows
+    assert found == COMMITTED
+
+
+def test_the_first_batch_is_empty_so_that_a_repeated_one_misses_nothing(
+    spark_world: SparkWorld,
+) -> None:
+    spark_world.tell(topic_of(2))
+    query = Query(spark_world, startingOffsets="latest")
+    assert query.trigger() == []
+    spark_world.tell(one_more)
+    # It died before it committed its first batch; by now latest is another offset.
+    query.restart()
+    assert query.repeat() == []
+    assert query.trigger() == [b"more"]
+
+
+def test_available_now_reads_to_what_was_there_and_no_further(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(5))
+    query = Query(spark_world, maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == []
+    spark_world.tell(one_more)
+    query.look()
+    found = []
+    while (rows := query.trigger()) is not None:
+        found.append(rows)
+        query.look()
+    assert found == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == [b"more"]
+    assert query.trigger() is None
+
+
+def test_small_batches_wait_for_more_until_they_are_overdue(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(3))
+    query = Query(spark_world, minOffsetsPerTrigger=2, maxTriggerDelay="10m")
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(2)
+    assert query.trigger() == []
+    assert query.trigger() == [b"0", b"1", b"2"]
+    spark_world.tell(one_more)
+    query.look()
+    assert query.trigger() is None
+    assert query.reader.latestOffset(query.start, ALL) != query.start
+    query.reader._triggered_at -= 601
+    assert query.trigger() == [b"more"]
+
+
+def test_new_topics_of_a_pattern_are_read_from_their_beginning(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world, startingOffsets="latest", subscribePattern="f.*")
+    assert query.trigger() == []
+
+    async def another(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic("fares")
+        await broker.produce(batch(b"fare"), topic="fares")
+
+    spark_world.tell(another)
+    query.look()
+    assert query.trigger() == [b"fare"]
+    assert sorted(query.log[-1]) == ["fares", TOPIC]
+
+
+def test_what_is_lost_is_named_or_passed_over(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(5))
+    query = Query(spark_world, maxOffsetsPerTrigger=1)
+    query.trigger()
+    assert query.trigger() == [b"0"]
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.partitions.named(TOPIC, 0)
+        await broker.broker.appender.delete_records(partition, 3)
+
+    spark_world.tell(delete)
+    query.look()
+    query.restart()
+    with pytest.raises(DataLost, match="offsets 1 to 1 of flights-0 are not there any more"):
+        query.trigger()
+    lenient = Query(spark_world, failOnDataLoss=False)
+    lenient.log = query.log[:2]
+    assert lenient.trigger() == [b"3", b"4"]
+
+
+def test_another_topic_of_the_same_name_is_not_taken_for_the_first(
+    spark_world: SparkWorld,
+) -> None:
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world)
+    query.trigger()
+    query.trigger()
+
+    async def again(broker: OneBroker, store: ObjectStore) -> None:
+        topic = broker.broker.metadata.state.topic_named(TOPIC)
+        assert topic is not None
+        await broker.delete_topic(topic.topic_id)
+        await broker.create_topic()
+        await broker.produce(batch(b"new 1", b"new 2"))
+
+    spark_world.tell(again)
+    query.look()
+    with pytest.raises(DataLost, match="topic flights was deleted and created again"):
+        query.trigger()
+    lenient = Query(spark_world, failOnDataLoss=False)
+    lenient.log = query.log
+    assert lenient.trigger() == [b"new 1", b"new 2"]
+
+
+def test_a_checkpoint_of_another_source_is_refused(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world)
+    with pytest.raises(InvalidConfiguration, match="has offsets of another source"):
+        query.reader.latestOffset({"t": {"0": 5}}, ALL)

@@ -1,0 +1,192 @@
+"""What lies in a bucket and belongs to nothing: what is not Tidelog's, and what is superfluous.
+
+Superfluous objects are no fault: they wait for the grace, or for a broker that deletes them. They
+are counted. One is an orphan only if it can be proved that a broker has lived long enough to delete
+it since it became superfluous. Nothing tells when that was, but what it is judged by does: it
+was superfluous at the latest when the youngest of those objects had been written (`orphans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog.bucket.faults import FaultKind, Findings
+from tidelog.bucket.fsck_context import CheckContext
+from tidelog.bucket.object_keys import (
+    CHECKPOINT_FOLDER,
+    BucketObject,
+    CheckpointObject,
+    MergedObject,
+    SegmentObject,
+    StateObject,
+    TableObject,
+    WalObject,
+    parse_key,
+)
+from tidelog.bucket.orphans import entry_put_ms, orphan_reason, orphaned_before_ms
+from tidelog.bucket.reachability import (
+    Anchor,
+    Reachability,
+    is_deleted_topic,
+    named_handovers,
+    needed_incarnations,
+    same_tenures,
+    unanchored,
+)
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import Incarnation
+from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
+from tidelog.wal.checkpoint import decode_checkpoint
+from tidelog.wal.image_codec import Images
+
+_Listed = Mapping[str, tuple[BucketObject, ObjectMeta]]
+
+
+async def check_leftovers(context: CheckContext) -> Findings:
+    """Look at the key of everything in the bucket."""
+    findings = Findings()
+    listed: dict[str, tuple[BucketObject, ObjectMeta]] = {}
+    tables: dict[str, tuple[BucketObject, ObjectMeta]] = {}
+    async for meta in context.list(""):
+        findings.counts["objects"] += 1
+        findings.counts["bytes"] += meta.size
+        found = parse_key(meta.key)
+        if found is None:
+            why = "no object of Tidelog's has such a key"
+            findings.add(FaultKind.FOREIGN, meta.key, why)
+        elif isinstance(found, TableObject | SegmentObject):
+            tables[meta.key] = found, meta
+        else:
+            listed[meta.key] = found, meta
+    state = await context.bucket.refresh()
+    for key, (found, _) in listed.items():
+        stranger = _stranger(state, found)
+        if stranger is not None:
+            findings.add(FaultKind.FOREIGN, key, stranger)
+    judge = await _judge(context, state, listed)
+    if judge is not None:
+        _judge_objects(judge, listed, findings)
+    _judge_deleted_topics(state, tables, findings)
+    return findings
+
+
+def _stranger(state: ClusterState, found: BucketObject) -> str | None:
+    """Why an object is nobody's, though its key is of the right form."""
+    match found:
+        case WalObject(owner) | MergedObject(owner) | CheckpointObject(owner):
+            if state.incarnation(owner.epoch) != owner:
+                return f"no broker was ever registered as {owner}"
+        case StateObject(name, partition):
+            topic = state.topic_named(name)
+            is_internal = name in (GROUP_TOPIC, TRANSACTION_TOPIC)
+            if not is_internal or topic is None or partition >= topic.partition_count:
+                return "there is no coordinator whose state it could be"
+        case _:
+            pass
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What superfluous objects are judged by."""
+
+    reachability: Reachability
+    newest_ms: Mapping[Incarnation, int]
+    """When each incarnation's newest checkpoint was put."""
+    metadata_ms: int
+    """When the metadata log's newest entry was put."""
+    snapshots_ms: Mapping[tuple[str, int], int]
+    """When the newest snapshot of each coordinator's state was put."""
+    orphaned_before_ms: int
+    """What had been superfluous before is an orphan; 0 if no broker has lived long enough."""
+
+    def superfluous_since_ms(self, found: BucketObject, meta: ObjectMeta) -> int:
+        """When it was superfluous at the latest."""
+        match found:
+            case CheckpointObject(owner) if owner in self.newest_ms:
+                return max(meta.modified_ms, self.newest_ms[owner])
+            case StateObject(topic, partition):
+                return max(meta.modified_ms, self.snapshots_ms.get((topic, partition), 0))
+        return max(meta.modified_ms, self.metadata_ms, *self.newest_ms.values())
+
+
+def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
+    for key, (found, meta) in listed.items():
+        if not judge.reachability.may_go(key, found):
+            continue
+        findings.counts["superfluous objects"] += 1
+        findings.counts["superfluous bytes"] += meta.size
+        since_ms = judge.superfluous_since_ms(found, meta)
+        if since_ms < judge.orphaned_before_ms:
+            why = orphan_reason(since_ms, judge.orphaned_before_ms)
+            findings.add(FaultKind.ORPHAN, key, why)
+
+
+def _judge_deleted_topics(state: ClusterState, tables: _Listed, findings: Findings) -> None:
+    for found, meta in tables.values():
+        if isinstance(found, TableObject | SegmentObject) and is_deleted_topic(
+            state, found.topic_id
+        ):
+            findings.counts["objects of deleted topics"] += 1
+            findings.counts["bytes of deleted topics"] += meta.size
+
+
+async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) -> _Judge | None:
+    """By what to judge; None where that cannot be said: ownership is changing, or what would tell
+    is damaged, which other checks find."""
+    newest: dict[Incarnation, ObjectMeta] = {}
+    async for meta in context.list(CHECKPOINT_FOLDER):
+        found = parse_key(meta.key)
+        if isinstance(found, CheckpointObject):
+            newest[found.incarnation] = meta
+    needed = needed_incarnations(state)
+    try:
+        anchors = {
+            owner: await _anchor(context, meta.key)
+            for owner, meta in newest.items()
+            if owner in needed
+        }
+        handovers = [await _handover(context, key) for key in named_handovers(state)]
+    except (ObjectNotFound, CorruptObject):
+        return None
+    if not same_tenures(state, await context.bucket.refresh()):
+        return None
+    if next(unanchored(state, anchors), None) is not None:
+        return None
+    snapshots: dict[tuple[str, int], tuple[int, int]] = {}
+    for found, meta in listed.values():
+        if isinstance(found, StateObject):
+            place = found.topic, found.partition
+            put = found.next_offset, meta.modified_ms
+            snapshots[place] = max(snapshots.get(place, put), put)
+    metadata_ms = await entry_put_ms(context, state.sequence)
+    reachability = Reachability(
+        state=state,
+        anchors=anchors,
+        handover_objects=frozenset[str]().union(*handovers),
+        snapshots={place: offset for place, (offset, _) in snapshots.items()},
+        # Only its own process knows that of a merged object.
+        is_settled=lambda _, __: False,
+        metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,
+    )
+    return _Judge(
+        reachability,
+        {owner: meta.modified_ms for owner, meta in newest.items()},
+        metadata_ms,
+        {place: put_ms for place, (_, put_ms) in snapshots.items()},
+        await orphaned_before_ms(context, state),
+    )
+
+
+async def _anchor(context: CheckContext, key: str) -> Anchor:
+    data = (await context.access.store.get(key)).data
+    checkpoint = await context.access.offload.run(decode_checkpoint, key, data)
+    return Anchor.of(checkpoint.slot, checkpoint.images)
+
+
+async def _handover(context: CheckContext, key: str) -> frozenset[str]:
+    data = (await context.access.store.get(key)).data
+    return frozenset(Images(key, data).objects)
