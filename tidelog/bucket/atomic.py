@@ -124,7 +124,9 @@ class _DurableObjects:
 
 
 def _tail_keys(view: BucketView) -> frozenset[str]:
-    return frozenset(key for each in view.partitions.values() for key in each.tail.keys)
+    """Of objects that may hold markers: staged ones hold none."""
+    keys = (key for each in view.partitions.values() for key in each.tail.keys)
+    return frozenset(key for key in keys if adoption_of(key) is None)
 
 
 async def _durable_objects(access: BucketAccess) -> _DurableObjects:

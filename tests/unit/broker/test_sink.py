@@ -428,7 +428,7 @@ def test_a_bucket_shows_adopted_records_without_a_broker_and_fsck_finds_it_sound
                 view = await bucket.view(TOPIC)
                 assert await tail_values(bucket, view.of_topic(topic_id)[0]) == []
                 atomic = await bucket.atomic_view(TOPIC)
-                assert await atomic_values(bucket, here.store, atomic, places(topic_id, 2)[0]) == []
+                assert await atomic_values(bucket, atomic, places(topic_id, 2)[0]) == []
                 await producer.adopt(TOPIC, 1, [staged])
                 await producer.commit()
             for after in (None, checkpoint):
@@ -444,8 +444,7 @@ def test_a_bucket_shows_adopted_records_without_a_broker_and_fsck_finds_it_sound
                 assert ordinal is not None
                 atomic = await bucket.atomic_view(TOPIC)
                 values = [
-                    await atomic_values(bucket, here.store, atomic, place)
-                    for place in places(topic_id, 2)
+                    await atomic_values(bucket, atomic, place) for place in places(topic_id, 2)
                 ]
                 assert values == [[b"a", b"b"], [b"c"]]
                 assert (await checked(here.store)).faults == []
