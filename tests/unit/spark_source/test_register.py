@@ -6,6 +6,7 @@ import sys
 
 import pyspark
 import pytest
+from pyspark.sql.datasource import DataSource
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source import register
@@ -18,7 +19,7 @@ class Session:
         self.dataSource = self
         self.names: list[str] = []
 
-    def register(self, source: type) -> None:
+    def register(self, source: type[DataSource]) -> None:
         self.names.append(source.name())
 
 
