@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tidelog.broker.admission import Admissions
+from tidelog.broker.adopter import Adopter
 from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
 from tidelog.broker.chunk_reads import ChunkReads
@@ -434,6 +435,16 @@ class Broker:
             self._crash_points,
         )
         self.admissions = Admissions(self.coordinators, self.clock)
+        self.adopter = Adopter(
+            self._store,
+            self.clock,
+            self._offload,
+            self.wal,
+            log_writer,
+            self.partitions,
+            self.admissions,
+            lambda: self.settings.integer("staged.retention.ms"),
+        )
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))

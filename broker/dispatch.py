@@ -35,7 +35,9 @@ SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
 """Lowest version served where it is above the lowest advertised: record batches of the second
 format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
 
-LONG_POLLS: Final[frozenset[int]] = frozenset({ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS})
+LONG_POLLS: Final[frozenset[int]] = frozenset(
+    {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
+)
 """Requests that may wait for long, or have large answers: one of a connection is served at a time,
 and nothing after it, which is how Kafka treats all requests. Ended when the connection is lost."""
 

@@ -11,6 +11,7 @@ from tidelog.broker.transaction_error_responses import TRANSACTION_SHAPES
 from tidelog.protocol.error_codes import ErrorCode, error_name
 from tidelog.protocol.message import Message, Request, Response, Struct
 from tidelog.protocol.schemas import (
+    adopt,
     api_versions,
     configs,
     coordinators,
@@ -340,6 +341,23 @@ def _flush_topics(request: flush.FlushTopicsRequest, _v: int, code: int, m: str)
     )
 
 
+def _adopt(request: adopt.AdoptRequest, _v: int, code: int, m: str) -> Response:
+    return adopt.AdoptResponse(
+        topics=[
+            adopt.AdoptTopicResult(
+                topic_id=topic.topic_id,
+                partitions=[
+                    adopt.AdoptPartitionResult(
+                        partition_index=each.partition_index, error_code=code, error_message=m
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
 _SHAPES: Mapping[type[Message], Shape] = {
     produce.ProduceRequest: _produce,
     fetch.FetchRequest: _fetch,
@@ -358,6 +376,7 @@ _SHAPES: Mapping[type[Message], Shape] = {
     replicas.ElectLeadersRequest: _elect_leaders,
     replicas.DescribeLogDirsRequest: _describe_log_dirs,
     flush.FlushTopicsRequest: _flush_topics,
+    adopt.AdoptRequest: _adopt,
     api_versions.ApiVersionsRequest: lambda _r, _v, code, _m: api_versions.ApiVersionsResponse(
         error_code=code
     ),

@@ -23,6 +23,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
+from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.extents import Extent, Extents
 from tidelog.wal.read_cache import ReadCache, StoredRange
 from tidelog.wal.tail_cache import TailCache
@@ -197,7 +198,7 @@ class LogReader:
         found = self._read_cache.get(key, position, length)
         if found is None or position in found.doubted:
             return None
-        if position in found.proven:
+        if position in found.proven and adoption_of(key) is None:
             return found.view(position, length)
         self._reads.used(extent)
         proven = _proven(extent, found)
@@ -264,13 +265,15 @@ def _proven(
 ) -> memoryview | CorruptObject | StoreError:
     """An extent's bytes in what was read, checked."""
     if isinstance(outcome, ObjectNotFound):
-        missing = CorruptObject(extent.key, "the object is missing")
+        missing = CorruptObject(object_key(extent.key), "the object is missing")
         missing.__cause__ = outcome
         return missing
     if isinstance(outcome, StoreError):
         return outcome
     data = outcome.view(extent.position, extent.length)
     try:
+        # An adopted batch is stamped each time: what is kept is what others may have adopted too.
+        data = memoryview(readable(extent, data)).toreadonly()
         verify_extent(data, extent)
     except CorruptObject as error:
         return error

@@ -6,7 +6,7 @@ tenure in the WAL is its image (C2). Synchronous: the order of the calls is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidelog.broker.partitions import Partition
@@ -14,6 +14,7 @@ from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, control_batch
+from tidelog.wal.adoption import AdoptedBatch
 from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.extents import Extent
@@ -81,6 +82,36 @@ class LogWriter:
             log.partition, log.leader_epoch, data, header, appended.base_offset, appended.ordinal
         )
         return Placed(appended, slot)
+
+    def adopt(
+        self,
+        partition: Partition,
+        batches: Sequence[AdoptedBatch],
+        now_ms: int,
+        *,
+        ordinal: int = NO_ORDINAL,
+        transaction_version: int = 0,
+    ) -> Placed:
+        """Append batches of staged objects, of one producer and at least one: all or none. The
+        place of the first one.
+
+        All are in one slot. After the first one the log has nothing against the others: they
+        are of the same producer, epoch and transaction, and have no sequences.
+        """
+        log = partition.log
+        opening = _opening(partition)
+        first: Appended | None = None
+        placed: list[tuple[AdoptedBatch, int]] = []
+        for batch in batches:
+            appended = log.append(
+                batch, now_ms, ordinal=ordinal, transaction_version=transaction_version
+            )
+            first = first or appended
+            placed.append((batch, appended.base_offset))
+        assert first is not None
+        self._open(partition, opening)
+        slot = self._wal.add_adopted(log.partition, log.leader_epoch, placed, first.ordinal)
+        return Placed(first, slot)
 
     def append_marker(self, partition: Partition, ended: EndedTransaction, now_ms: int) -> Placed:
         """Append the marker that ends a transaction in this partition; a late duplicate of it has

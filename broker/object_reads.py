@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tidelog.broker.read_gate import ReadGate
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoredObject, StoreError
+from tidelog.wal.adoption import object_key
 from tidelog.wal.extents import Extent
 from tidelog.wal.read_cache import ReadCache, StoredRange
 from tidelog.wal.read_plan import Demand, PlannedRead, plan_reads
@@ -176,7 +177,7 @@ class ObjectReads:
         key, start, end = flight.planned
         await gate.enter(end - start)
         try:
-            stored = await self._store.get(key, ByteRange(start, end - start))
+            stored = await self._store.get(object_key(key), ByteRange(start, end - start))
         except StoreError as error:
             return error
         finally:

@@ -19,6 +19,7 @@ from tidelog.storage.object_store import (
     ObjectStore,
     Suffix,
 )
+from tidelog.wal.adoption import object_key
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import TAIL_READ_BYTES, SlotIndex, decode_tail, tail_bytes
 from tidelog.wal.reading import read_all
@@ -76,10 +77,10 @@ class RollSource:
         async def read(extent: Extent) -> Buffer:
             try:
                 stored = await self._store.get(
-                    extent.key, ByteRange(extent.position, extent.length)
+                    object_key(extent.key), ByteRange(extent.position, extent.length)
                 )
             except ObjectNotFound as error:
-                raise MissingWalObject(extent.key, "the object is missing") from error
+                raise MissingWalObject(object_key(extent.key), "the object is missing") from error
             self.bytes_read += len(stored.data)
             return stored.data
 

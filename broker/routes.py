@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.broker.dispatch import Handler
+from tidelog.broker.handlers.adopt import adopt
 from tidelog.broker.handlers.cluster import (
     describe_cluster,
     describe_log_dirs,
@@ -94,4 +95,5 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.ELECT_LEADERS: elect_leaders,
     OwnApiKey.FLUSH_TOPICS: flush_topics,
+    OwnApiKey.ADOPT: adopt,
 }

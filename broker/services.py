@@ -14,6 +14,7 @@ from tidelog.network import Network
 
 if TYPE_CHECKING:
     from tidelog.broker.admission import Admissions
+    from tidelog.broker.adopter import Adopter
     from tidelog.broker.appender import Appender
     from tidelog.broker.coordinators import Coordinators
     from tidelog.broker.fetch_session import FetchSessions
@@ -119,6 +120,11 @@ class DataServices(Services, Protocol):
     @property
     def appender(self) -> Appender:
         """The way into the log."""
+        ...
+
+    @property
+    def adopter(self) -> Adopter:
+        """Takes staged batches into transactions."""
         ...
 
     @property

@@ -165,6 +165,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         " partitions, the emptiest are merged; those that are full for the most part are not.",
     ),
     _own(
+        "staged.retention.ms",
+        Kind.LONG,
+        24 * HOUR_MS,
+        1,
+        "How long what an exactly-once sink has staged may be adopted. The collector keeps it for"
+        " at least twice that.",
+    ),
+    _own(
         "http.connections.max",
         Kind.INT,
         16,

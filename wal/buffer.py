@@ -25,6 +25,7 @@ from tidelog.records.batch import (
     stamp,
 )
 from tidelog.storage.object_store import Buffer
+from tidelog.wal.adoption import Adoption
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
 from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
@@ -42,8 +43,15 @@ from tidelog.wal.object_format import (
     wal_key,
 )
 
-_BATCH, _OPENING, _LOG_START, _RELOCATED = map(
-    int, (EntryKind.BATCH, EntryKind.OPENING, EntryKind.LOG_START, EntryKind.RELOCATED)
+_BATCH, _ADOPTED, _OPENING, _LOG_START, _RELOCATED = map(
+    int,
+    (
+        EntryKind.BATCH,
+        EntryKind.ADOPTED,
+        EntryKind.OPENING,
+        EntryKind.LOG_START,
+        EntryKind.RELOCATED,
+    ),
 )
 """Plain integers: an enumeration's members are slow to compare."""
 _IMAGE_BYTES = 128
@@ -292,11 +300,27 @@ class SlotBuffer:
         extents: dict[int, list[Extent]] = {}
         # The last of several wins: a log start only grows.
         log_starts: dict[int, int] = {}
-        for kind, reference, base, last, timestamp, number, position, length in zip(
+        tenures = list(self._partitions)
+        for (
+            kind,
+            reference,
+            base,
+            last,
+            producer_id,
+            producer_epoch,
+            ordinal,
+            timestamp,
+            number,
+            position,
+            length,
+        ) in zip(
             columns.kind,
             columns.partition,
             columns.base_offset,
             columns.last_offset,
+            columns.producer_id,
+            columns.producer_epoch,
+            columns.ordinal,
             columns.max_timestamp,
             columns.object,
             columns.position,
@@ -306,7 +330,16 @@ class SlotBuffer:
             if kind == _LOG_START:
                 log_starts[reference] = base
             elif kind not in (_OPENING, _RELOCATED):
-                extent = Extent(base, last, timestamp, names[number], position, length)
+                named = names[number]
+                if kind == _ADOPTED:
+                    named = Adoption(
+                        named,
+                        producer_id,
+                        producer_epoch,
+                        ordinal,
+                        tenures[reference][1],
+                    ).reference
+                extent = Extent(base, last, timestamp, named, position, length)
                 _extend(extents.setdefault(reference, []), extent, kind)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             found, log_start = extents.get(reference, ()), log_starts.get(reference)

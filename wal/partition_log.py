@@ -27,6 +27,7 @@ from tidelog.records.batch import (
     TRANSACTIONAL_FLAG,
     advance_sequence,
 )
+from tidelog.wal.adoption import Adoption, adoption_of
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
 from tidelog.wal.extents import Advance, Extent, Extents
 from tidelog.wal.image import PartitionImage
@@ -287,6 +288,21 @@ class PartitionLog:
         self._apply_marker(producer_id, producer_epoch, commit, coordinator_epoch, ordinal, now_ms)
         return Appended(offset, offset, False, ordinal, now_ms)
 
+    def adopted(self, producer_id: int) -> frozenset[str]:
+        """The staged objects of which the producer's open transaction has adopted batches here, by
+        their keys, as far as that is durable (H7)."""
+        state = self._producers.get(producer_id)
+        if state is None or not state.has_open_transaction:
+            return frozenset()
+        extents = self._extents.from_offset(state.transaction_first_offset)
+        adoptions = map(adoption_of, dict.fromkeys(extent.key for extent in extents))
+        return frozenset(
+            adoption.key
+            for adoption in adoptions
+            if adoption is not None
+            and (adoption.producer_id, adoption.ordinal) == (producer_id, state.ordinal)
+        )
+
     def set_log_start(self, offset: int) -> bool:
         """Begin the log at a later offset (DeleteRecords); False if it does already.
 
@@ -521,11 +537,16 @@ class PartitionLog:
 
 
 def _extent_of(entry: IndexEntry) -> Extent:
+    key = entry.key
+    if entry.kind is EntryKind.ADOPTED:
+        key = Adoption(
+            key, entry.producer_id, entry.producer_epoch, entry.ordinal, entry.leader_epoch
+        ).reference
     return Extent(
         entry.base_offset,
         entry.last_offset,
         entry.max_timestamp,
-        entry.key,
+        key,
         entry.position,
         entry.length,
     )

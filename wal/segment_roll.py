@@ -30,6 +30,7 @@ from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
 from tidelog.records.row_decoding import BatchHeaders, decode_rows
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
@@ -98,9 +99,12 @@ def scan(pieces: Sequence[StoredBatches]) -> Scanned:
     first_batches: list[int] = []
     transactional = set()
     start = batches = 0
+    pieces = [StoredBatches(extent, readable(extent, data)) for extent, data in pieces]
     for extent, data in pieces:
         found, headers = _take_apart(extent, data)
-        if (_flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG).any():
+        is_data = _flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG
+        # Of adopted batches the extent itself says in which transaction they are.
+        if adoption_of(extent.key) is None and is_data.any():
             transactional.add(extent.key)
         positions.append(found + start)
         first_batches.append(batches)
@@ -232,7 +236,9 @@ class SegmentRoll:
         positions = scanned.positions[chosen]
         if not len(positions):
             return
-        numbers = _ordinals_of(scanned, ordinals)[chosen] if ordinals else None
+        numbers = _ordinals_of(scanned, ordinals)
+        if numbers is not None:
+            numbers = numbers[chosen]
         for rows in decode_rows(
             scanned.buffer,
             positions,
@@ -258,17 +264,26 @@ class SegmentRoll:
                 ):
                     pass
             except _DAMAGE as damage:
-                return CorruptObject(extent.key, f"at position {extent.position}: {damage}")
-        return CorruptObject(scanned.extents[0].key, str(error))
+                return CorruptObject(
+                    object_key(extent.key), f"at position {extent.position}: {damage}"
+                )
+        return CorruptObject(object_key(scanned.extents[0].key), str(error))
 
 
-def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers:
-    """For each batch the ordinal of its transaction."""
+def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers | None:
+    """For each batch the ordinal of its transaction; None if none is in one."""
+    adoptions = [adoption_of(extent.key) for extent in scanned.extents]
+    if not ordinals and not any(adoptions):
+        return None
     numbers = np.full(len(scanned.positions), NO_ORDINAL, np.int64)
     ends = [*scanned.first_batches[1:], len(scanned.positions)]
-    for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
+    for extent, adoption, first, end in zip(
+        scanned.extents, adoptions, scanned.first_batches, ends, strict=True
+    ):
         known = ordinals.get(extent.key)
-        if known is not None:
+        if adoption is not None:
+            numbers[first:end] = adoption.ordinal
+        elif known is not None:
             in_object = scanned.positions[first:end] - scanned.positions[first] + extent.position
             numbers[first:end] = known.at(extent.key, in_object)
     # What is in no transaction has none, whatever else the index may say.

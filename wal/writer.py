@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
@@ -39,6 +39,7 @@ from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
+from tidelog.wal.adoption import AdoptedBatch
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.entries import NO_ORDINAL, BatchFields
 from tidelog.wal.extents import Advance, Extent
@@ -180,6 +181,20 @@ class WalWriter:
         """A batch that the partition log has just appended. `data` must not change any more."""
         buffer = self._buffer_for(len(data))
         buffer.add_batch(partition, leader_epoch, data, batch, base_offset, ordinal)
+        return self._added()
+
+    def add_adopted(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        batches: Iterable[tuple[AdoptedBatch, int]],
+        ordinal: int,
+    ) -> Slot:
+        """Batches of staged objects that the partition log has just appended at these offsets. All
+        in one slot, however many: after a crash either all of them are there or none."""
+        buffer = self._buffer_for(0)
+        for batch, base_offset in batches:
+            buffer.add_adopted(partition, leader_epoch, batch, base_offset, ordinal, batch.place)
         return self._added()
 
     def add_marker(

@@ -32,12 +32,13 @@ from tidelog.bucket.decisions import (
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, Reading
 from tidelog.bucket.states import STATES_AT_ONCE_MAX, TRANSACTIONS, restore
-from tidelog.bucket.tail_rows import IndexedBatches, TailBatches
+from tidelog.bucket.tail_rows import IndexedBatches, TailBatches, adopted_batches
 from tidelog.bucket.tails import TailReader
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.varints import Booleans, Integers
+from tidelog.wal.adoption import adoption_of
 from tidelog.wal.object_format import MERGED_FOLDER, wal_position
 from tidelog.wal.reading import read_all
 from tidelog.wal.wal_listing import durable_end
@@ -123,7 +124,9 @@ class _DurableObjects:
 
 
 def _tail_keys(view: BucketView) -> frozenset[str]:
-    return frozenset(key for each in view.partitions.values() for key in each.tail.keys)
+    """Of objects that may hold markers: staged ones hold none."""
+    keys = (key for each in view.partitions.values() for key in each.tail.keys)
+    return frozenset(key for key in keys if adoption_of(key) is None)
 
 
 async def _durable_objects(access: BucketAccess) -> _DurableObjects:
@@ -162,7 +165,9 @@ async def _transactions_in(
     async def look_into(partition: PartitionView) -> list[TailTransaction]:
         seen = _Seen(partition, early)
         for key in dict.fromkeys(partition.tail.keys):
-            seen.add(key, await tails.indexed(key, partition.partition))
+            if adoption_of(key) is None:
+                seen.add(key, await tails.indexed(key, partition.partition))
+        seen.add("", adopted_batches(partition.tail))
         return seen.transactions()
 
     views = [each for each in view.partitions.values() if len(each.tail)]

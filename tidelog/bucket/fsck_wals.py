@@ -9,11 +9,12 @@ from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
 from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.bucket.partition_view import PartitionView
-from tidelog.bucket.wal_checks import check_extents, check_slot
+from tidelog.bucket.wal_checks import check_adopted, check_extents, check_slot
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
+from tidelog.wal.adoption import adoption_of, object_key
 from tidelog.wal.checkpoint import (
     checkpoint_key,
     decode_checkpoint,
@@ -28,6 +29,8 @@ from tidelog.wal.object_format import (
     wal_key,
 )
 from tidelog.wal.recovery import decode_handover
+from tidelog.wal.staged_format import check_bodies
+from tidelog.wal.staging import read_staged_index
 from tidelog.wal.wal_listing import list_slots
 from tidelog.wal.wal_reader import read_index
 
@@ -284,6 +287,9 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
     async def check(key: str) -> Findings:
         findings = Findings()
         try:
+            if adoption_of(key) is not None:
+                await _check_staged(context, key, by_key[key], findings)
+                return findings
             index = await read_index(context.access.store, context.access.offload, key)
             if not isinstance(index, SlotIndex):
                 raise CorruptObject(key, "it is a seal, and partitions' batches are to lie in it")
@@ -300,6 +306,21 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
     return await context.each(by_key, check)
 
 
+async def _check_staged(
+    context: CheckContext, reference: str, views: list[PartitionView], findings: Findings
+) -> None:
+    """That a staged object holds what partitions have adopted of it."""
+    key, store = object_key(reference), context.access.store
+    if context.deep:
+        index = await context.access.offload.run(check_bodies, key, (await store.get(key)).data)
+    else:
+        index = await read_staged_index(store, key)
+    for view in views:
+        extents = [extent for extent in view.tail if extent.key == reference]
+        check_adopted(key, index, view.partition, extents)
+        findings.counts["extents"] += len(extents)
+
+
 async def _judge_missing(
     context: CheckContext, key: str, views: list[PartitionView], findings: Findings
 ) -> None:
@@ -307,4 +328,5 @@ async def _judge_missing(
     newest = await context.bucket.view_partitions([view.partition for view in views])
     for view in newest.partitions.values():
         if key in view.tail.keys:
-            findings.add(FaultKind.MISSING, key, f"it is missing: batches of {view} lie in it")
+            why = f"it is missing: batches of {view} lie in it"
+            findings.add(FaultKind.MISSING, object_key(key), why)

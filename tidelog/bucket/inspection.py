@@ -34,6 +34,7 @@ from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import Images
 from tidelog.wal.object_format import ObjectHeader
+from tidelog.wal.staged_format import check_bodies
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -155,6 +156,22 @@ def metadata_facts(key: str, data: Buffer) -> Facts:
         )
     facts: Facts = json.loads(bytes(data))
     return facts
+
+
+def staged_facts(key: str, data: Buffer) -> Facts:
+    """A staged object: what it was staged for, and its batches."""
+    found = check_bodies(key, data)
+    return {
+        "staged_id": str(found.staged_id),
+        "staged_ms": found.staged_ms,
+        **found.purpose._asdict(),
+        "size_bytes": found.size_bytes,
+        "batches": [
+            {"topic_id": str(place.topic_id), "partition": place.partition} | batch._asdict()
+            for place, batches in found.partitions.items()
+            for batch in batches
+        ],
+    }
 
 
 def _header_facts(header: ObjectHeader) -> Facts:

@@ -6,7 +6,7 @@ makes segments of the same batches: a row reads the same before it is rolled and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from tidelog.records.row_decoding import BatchHeaders, decode_rows
 from tidelog.records.rows import AbortedRange
 from tidelog.records.varints import Booleans, Integers
 from tidelog.storage.object_store import Buffer
+from tidelog.wal.adoption import adoption_of, object_key
 from tidelog.wal.entries import COMMIT_FLAG, EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
@@ -112,6 +113,18 @@ def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches
     )
 
 
+def adopted_batches(extents: Iterable[Extent]) -> IndexedBatches:
+    """The adopted batches among a partition's extents, which say of themselves whose they are."""
+    found = [
+        (extent.base_offset, adoption.producer_id, adoption.ordinal)
+        for extent in extents
+        if (adoption := adoption_of(extent.key)) is not None
+    ]
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    data = np.ones(len(found), np.bool_)
+    return IndexedBatches(columns[:, 0], columns[:, 1], columns[:, 2], data, ~data, ~data)
+
+
 def ordinals_in(key: str, indexed: IndexedBatches, base_offsets: Integers) -> Integers:
     """The ordinals of the batches that begin at these offsets. CorruptObject, naming `key`, where
     the index does not list one."""
@@ -159,6 +172,6 @@ def rows_of(
 
 def _corrupt(extent: Extent, error: TidelogError) -> CorruptObject:
     return CorruptObject(
-        extent.key,
+        object_key(extent.key),
         f"the record batches of offsets {extent.base_offset} to {extent.last_offset}: {error}",
     )

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tidelog.bucket.partition_view import PartitionView
@@ -28,6 +29,7 @@ from tidelog.offload import Offload
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.records.varints import Booleans, Integers
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore
+from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.read_plan import Demand, PlannedRead, plan_reads
@@ -62,10 +64,16 @@ class TailReader:
 
     async def batches(self, extents: Iterable[Extent]) -> AsyncIterator[ExtentBytes]:
         """The extents' bytes, in their order; those of one object that lie together are read
-        together. Raises MissingObject and other CorruptObjects, and StoreError."""
+        together; adopted ones are as consumers see them.
+
+        Raises MissingObject and other CorruptObjects, and StoreError."""
         for window in _windows(extents):
-            for found in await self._read(window):
-                yield found
+            for extent, data in await self._read(window):
+                if adoption_of(extent.key) is None:
+                    yield ExtentBytes(extent, data)
+                else:
+                    stamped = await self._offload.run(readable, extent, data)
+                    yield ExtentBytes(extent, memoryview(stamped))
 
     async def rows(
         self,
@@ -93,12 +101,20 @@ class TailReader:
             batches = await self._offload.run(batches_of, extent, data)
             ordinals = kept = None
             if keep is not None or "transaction" in names:
-                indexed = await self.indexed(extent.key, view.partition)
-                ordinals = ordinals_in(extent.key, indexed, batches.base_offsets)
+                ordinals = await self._ordinals(extent, view.partition, batches)
                 kept = None if keep is None else keep(batches, ordinals)
             pieces = rows_of(extent, data, batches, start, end, aborted, ordinals, kept)
             while (rows := await self._offload.run(_next, pieces)) is not None:
                 yield rows.select(names)
+
+    async def _ordinals(
+        self, extent: Extent, partition: TopicPartition, batches: TailBatches
+    ) -> Integers:
+        adoption = adoption_of(extent.key)
+        if adoption is not None:
+            return np.full(len(batches.positions), adoption.ordinal, np.int64)
+        indexed = await self.indexed(extent.key, partition)
+        return ordinals_in(extent.key, indexed, batches.base_offsets)
 
     async def indexed(self, key: str, partition: TopicPartition) -> IndexedBatches:
         """What the index of a WAL object says of a partition. Raises as `batches` does."""
@@ -141,9 +157,9 @@ class TailReader:
     async def _read_range(self, planned: PlannedRead) -> Buffer:
         key, start, end = planned
         try:
-            return (await self._store.get(key, ByteRange(start, end - start))).data
+            return (await self._store.get(object_key(key), ByteRange(start, end - start))).data
         except ObjectNotFound:
-            raise MissingObject(key, "it is missing") from None
+            raise MissingObject(object_key(key), "it is missing") from None
 
 
 def _windows(extents: Iterable[Extent]) -> Iterator[list[Extent]]:

@@ -15,6 +15,7 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import HEADER_BYTES, ObjectHeader, SlotIndex, check_body, decode_tail
+from tidelog.wal.staged_format import StagedIndex
 
 _ATTRIBUTES_MASK = 0xFF
 
@@ -67,6 +68,26 @@ def check_extents(
                 key,
                 f"its index has no batches of offsets {extent.base_offset} to"
                 f" {extent.last_offset} of {partition} at position {extent.position}",
+            )
+
+
+def check_adopted(
+    key: str, index: StagedIndex, partition: TopicPartition, extents: Sequence[Extent]
+) -> None:
+    """Whether extents of adopted batches are batches that a staged object has for the partition.
+
+    CorruptObject, naming the object."""
+    staged = {
+        (each.position, each.length): (each.last_offset_delta, each.max_timestamp)
+        for each in index.partitions.get(partition, ())
+    }
+    for extent in extents:
+        expected = (extent.last_offset - extent.base_offset, extent.max_timestamp)
+        if staged.get((extent.position, extent.length)) != expected:
+            raise CorruptObject(
+                key,
+                f"its index has no batch of {partition} at position {extent.position} that could"
+                f" be offsets {extent.base_offset} to {extent.last_offset}",
             )
 
 

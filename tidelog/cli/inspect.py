@@ -14,6 +14,7 @@ from tidelog.bucket.inspection import (
     Facts,
     checkpoint_facts,
     metadata_facts,
+    staged_facts,
     state_facts,
     table_facts,
     wal_facts,
@@ -33,6 +34,7 @@ _DECODERS: dict[str, Callable[[str, Buffer], Facts]] = {
     "table": table_facts,
     "state": state_facts,
     "metadata": metadata_facts,
+    "staged": staged_facts,
 }
 
 
@@ -55,6 +57,7 @@ def inspect(kind: str, key: str, store: str, rows: int, as_json: bool) -> None:
     table       a commit of a topic's table, a checkpoint of it, or _last_checkpoint
     state       a snapshot of a coordinator's state
     metadata    an entry of the metadata log, a snapshot of it, or a lease
+    staged      a staged object of an exactly-once sink: whose it is, its batches
     """
 
     async def run(bucket: Bucket) -> Facts:

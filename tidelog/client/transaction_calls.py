@@ -3,7 +3,9 @@ version that the protocol wants, its errors raised; nothing is repeated."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from tidelog.client import transaction_requests as requests
 from tidelog.client.errors import RequestRefused
@@ -13,6 +15,7 @@ from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transaction_settings import TransactionVersion
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.adopt import AdoptPartition, AdoptRequest, AdoptTopic
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -96,6 +99,27 @@ class TransactionCalls:
             check(f"produce to {place}", code, result.error_message)
             return result.base_offset
         raise RequestRefused(f"produce to {place}", ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def adopt(
+        self, identity: ProducerIdentity, place: Place, staged_ids: Sequence[UUID]
+    ) -> int:
+        """Have a partition adopt staged batches; how many records that added."""
+        topic = await self._client.topic(place.topic)
+        asked = AdoptPartition(partition_index=place.partition, staged_ids=list(staged_ids))
+        request = AdoptRequest(
+            transactional_id=self._transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            topics=[AdoptTopic(topic_id=topic.topic_id, partitions=[asked])],
+        )
+        response = await self._client.request_to_leader(*place, request)
+        for result in (p for t in response.topics for p in t.partitions):
+            code = result.error_code
+            if code not in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
+                self._client.forget(place.topic)
+            check(f"adopt in {place}", code, result.error_message)
+            return result.record_count
+        raise RequestRefused(f"adopt in {place}", ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def commit_offsets(self, request: TxnOffsetCommitRequest) -> None:
         """Have offsets of a group count when the transaction commits."""

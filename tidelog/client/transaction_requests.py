@@ -56,13 +56,16 @@ def commit_offsets(
     group_id: str,
     offsets: Mapping[Place, int],
     membership: Membership | None,
+    metadata: str = "",
 ) -> TxnOffsetCommitRequest:
     """Have these offsets count when the transaction commits."""
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
     for place, offset in sorted(offsets.items()):
         topics.setdefault(place.topic, []).append(
             TxnOffsetCommitRequestPartition(
-                partition_index=place.partition, committed_offset=offset, committed_metadata=""
+                partition_index=place.partition,
+                committed_offset=offset,
+                committed_metadata=metadata,
             )
         )
     request = TxnOffsetCommitRequest(

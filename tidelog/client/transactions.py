@@ -26,6 +26,7 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from tidelog.client import transaction_requests as requests
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
@@ -190,8 +191,32 @@ class TransactionalProducer:
             if not self._sends:
                 self._settled.set()
 
+    async def adopt(self, topic: str, partition: int, staged_ids: Sequence[UUID]) -> int:
+        """Have a partition adopt its batches of staged objects, in this order, as part of the
+        transaction; how many records that added, 0 if an attempt whose answer was lost has.
+
+        Raises:
+            MustAbort: they may or may not be part of it; it will never be visible.
+            ProducerFenced: likewise.
+        """
+        self._expect(_State.OPEN, _State.FAILED)
+        self._refuse_if_failed()
+        if self.version is not TransactionVersion.V2:
+            raise WrongCall(f"producer {self.transactional_id}: adopts need version 2")
+        self._has_begun = True
+        place = Place(topic, partition)
+        return await self._within(
+            lambda: self._calls.adopt(self._identity, place, staged_ids),
+            self._patience(self.settings.delivery_timeout_ms),
+            _FENCED_BY_LEADER,
+        )
+
     async def send_offsets(
-        self, group_id: str, offsets: Mapping[Place, int], membership: Membership | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[Place, int],
+        membership: Membership | None = None,
+        metadata: str = "",
     ) -> None:
         """Commit the offsets of records to be read next as part of the transaction. `membership` is
         that under which the consumer has read what comes before them: then they count only if it is
@@ -211,7 +236,7 @@ class TransactionalProducer:
             )
             self._groups.add(group_id)
         request = requests.commit_offsets(
-            self.transactional_id, self._identity, group_id, offsets, membership
+            self.transactional_id, self._identity, group_id, offsets, membership, metadata
         )
         await self._within(lambda: self._calls.commit_offsets(request), patience, _FENCED)
 

@@ -11,6 +11,7 @@ from tidelog.protocol.errors import UnknownApi
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas import (
     acls,
+    adopt,
     api_versions,
     configs,
     consumer_groups,
@@ -88,6 +89,7 @@ class OwnApiKey(enum.IntEnum):
     """Tidelog's own requests; `docs/formats/requests.md` describes them."""
 
     FLUSH_TOPICS = 20_000
+    ADOPT = 20_001
 
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
@@ -233,5 +235,6 @@ for _request, _response in (
     (configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
     (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
     (flush.FlushTopicsRequest, flush.FlushTopicsResponse),
+    (adopt.AdoptRequest, adopt.AdoptResponse),
 ):
     register(_request, _response)

@@ -15,6 +15,7 @@ from tests.properties.wal.images import many_images
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot, TopicId
 from tidelog.records.batch import BatchHeader
+from tidelog.wal.adoption import adoption_of, object_key
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
 from tidelog.wal.columns import table_bytes
@@ -161,7 +162,19 @@ def test_the_extents_of_a_slot_cover_its_batches(
             assert extent.max_timestamp == max(e.max_timestamp for e in within)
             assert extent.length == sum(e.length for e in within)
             assert extent.position == within[0].position
-            assert {e.key for e in within} == {extent.key}
+            assert {e.key for e in within} == {object_key(extent.key)}
+            adoption = adoption_of(extent.key)
+            if within[0].kind is EntryKind.ADOPTED:
+                assert adoption is not None
+                (entry,) = within
+                assert adoption[1:] == (
+                    entry.producer_id,
+                    entry.producer_epoch,
+                    entry.ordinal,
+                    entry.leader_epoch,
+                )
+            else:
+                assert adoption is None
         starts = [e.base_offset for e in of_tenure if e.kind is EntryKind.LOG_START]
         assert advance.log_start == (starts[-1] if starts else None)
 
