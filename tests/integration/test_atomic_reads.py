@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 READS = 100
 PLACES = (("left", 0), ("left", 1), ("right", 0))
-TRANSACTIONS_A_READ = 3
+TRANSACTIONS_A_READ = 1
 EACH = 2
 """Records of a transaction in each place."""
 
