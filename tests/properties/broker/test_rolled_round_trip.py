@@ -147,7 +147,10 @@ def test_what_was_committed_is_read_the_same_before_and_after_it_is_rolled(
         async with World(MemoryStore(SystemClock()), **SETTINGS).broker() as one:
             stamps = "LogAppendTime" if by_broker else "CreateTime"
             await one.create_topic(
-                message_timestamp_type=stamps, compression_type=codec, retention_ms="-1"
+                message_timestamp_type=stamps,
+                compression_type=codec,
+                retention_ms="-1",
+                max_message_bytes=str(1 << 26),
             )
             await find(one, "t0", 1)
             await loaded(one)

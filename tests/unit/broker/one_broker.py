@@ -49,12 +49,16 @@ T = TypeVar("T")
 TOPIC = "flights"
 
 
+PATIENT = {"broker_session_timeout_ms": 120_000}
+"""No broker loses its lease because the machine is busy. Dead ones are known to be dead at once."""
+
+
 class World:
     """A bucket on which brokers run one after the other."""
 
     def __init__(self, store: ObjectStore, **settings: object) -> None:
         self.store = store
-        self.settings = BrokerSettings.of(**settings)
+        self.settings = BrokerSettings.of(**(PATIENT | settings))
         self.offload: Offload = InlineOffload()
         self.crash_points = NO_CRASH_POINTS
         self.starts = 0
