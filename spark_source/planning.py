@@ -32,7 +32,8 @@ class Piece:
     """Those with rows in the range, by offset."""
     tail: PartitionView | None
     """The partition, with what its tail has of the range; None where that is nothing."""
-    excluded: frozenset[TransactionName]
+    excluded: frozenset[TransactionName] | None
+    """As in `Snapshot`."""
     pruning: Pruning
 
 
@@ -54,7 +55,7 @@ def plan(
     ranges: Iterable[tuple[OffsetRange, PartitionView]],
     pruning: Pruning,
     *,
-    excluded: frozenset[TransactionName] = frozenset(),
+    excluded: frozenset[TransactionName] | None = None,
     partitions_min: int | None = None,
     records_max: int | None = None,
 ) -> list[Piece]:
@@ -128,7 +129,7 @@ def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int |
 def _piece(
     wanted: OffsetRange,
     view: PartitionView,
-    excluded: frozenset[TransactionName],
+    excluded: frozenset[TransactionName] | None,
     pruning: Pruning,
 ) -> Piece:
     segments = tuple(

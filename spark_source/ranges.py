@@ -50,8 +50,9 @@ class Snapshot:
     """What one DataFrame is about, decided when it is made."""
 
     partitions: tuple[Limits, ...]
-    excluded: frozenset[TransactionName] = frozenset()
-    """Transactions that are not in, as they were not decided, or aborted."""
+    excluded: frozenset[TransactionName] | None = None
+    """Of an atomic snapshot: transactions that are not in, as they were undecided or aborted. All
+    others are in, also above the last stable offset."""
 
 
 @dataclass(frozen=True, slots=True)

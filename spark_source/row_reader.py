@@ -64,9 +64,6 @@ class RowReader:
 
     async def _read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
         wanted = piece.range
-        columns = list(self._columns)
-        if piece.excluded:
-            columns = list(dict.fromkeys([*columns, "producer_id", "transaction"]))
         upcoming: asyncio.Task[_Opened] | None = None
         try:
             for index, segment in enumerate(piece.segments):
@@ -74,7 +71,7 @@ class RowReader:
                 # The next one is under way while this one is decoded and taken by Spark.
                 following = piece.segments[index + 1 : index + 2]
                 upcoming = self._start(piece, following[0]) if following else None
-                async for rows in opened.rows(piece, columns):
+                async for rows in opened.rows(piece, self._columns):
                     yield rows
         finally:
             if upcoming is not None:
@@ -82,13 +79,15 @@ class RowReader:
                 await asyncio.gather(upcoming, return_exceptions=True)
         if piece.tail is None:
             return
-        keep = AtomicView(BucketView(self._bucket.state), piece.excluded).keep
+        keep = None
+        if piece.excluded is not None:
+            keep = AtomicView(BucketView(self._bucket.state), piece.excluded).keep
         async for rows in self._bucket.tails.rows(
             piece.tail,
             wanted.start,
             wanted.end,
             columns=self._columns,
-            keep=keep if piece.excluded else None,
+            keep=keep,
         ):
             yield rows
 
@@ -132,6 +131,11 @@ class _Opened:
             if index.offsets_of(group)[0] < wanted.end
             and index.offsets_of(group)[1] >= wanted.start
         ]
+        excluded: frozenset[TransactionName] = frozenset()
+        # What was in the table when the snapshot was taken was decided before.
+        if piece.excluded and index.identity.last_offset >= wanted.limits.table_next:
+            excluded = piece.excluded
+            columns = list(dict.fromkeys([*columns, "producer_id", "transaction"]))
         for first, last in _runs(groups, self._reader, columns, self._whole is not None):
             if self._whole is None:
                 start, data = await read_groups(self._access.store, index, first, last, columns)
@@ -141,7 +145,7 @@ class _Opened:
                 for rows in await self._access.offload.run(
                     index.decode, group, group, start, data, columns
                 ):
-                    kept = _wanted(rows, wanted.start, wanted.end, piece.excluded)
+                    kept = _wanted(rows, wanted.start, wanted.end, excluded)
                     if kept.num_rows:
                         yield kept
 

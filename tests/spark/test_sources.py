@@ -39,7 +39,7 @@ def as_consumed(row: Row) -> tuple[Any, ...]:
 def test_a_batch_is_what_a_read_committed_consumer_gets(
     spark: SparkSession, history: History
 ) -> None:
-    frame = read(spark, history, includeHeaders=True, minPartitions=5)
+    frame = read(spark, history, includeHeaders=True, minPartitions=3)
     found = sorted((as_consumed(row) for row in frame.collect()), key=lambda row: row[:2])
     expected = consume(history.kafka)
     assert found == expected

@@ -22,9 +22,13 @@ from tests.unit.spark_source.spark_world import (
     transaction,
     values,
 )
+from tidelog.bucket.bucket import Bucket
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source import columns, row_reader
-from tidelog.spark_source.ranges import DataLost
+from tidelog.spark_source.planning import plan
+from tidelog.spark_source.pruning import NOTHING_PRUNED
+from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
+from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.wal_reader import MissingObject
 
@@ -119,6 +123,26 @@ def test_an_atomic_frame_stays_as_it_was_when_open_transactions_commit_and_are_r
     ]
     names = {row["topic"] for row in rows_of(frames[0], ["topic"])}
     assert names == {TOPIC}
+
+
+def test_a_transaction_that_was_decided_is_in_though_its_markers_have_not_landed(
+    spark_world: SparkWorld,
+) -> None:
+    spark_world.tell(history)
+
+    async def read(bucket: Bucket, columns: list[str]) -> list[bytes]:
+        await bucket.refresh()
+        view = (await bucket.view(TOPIC)).of_topic(bucket.topic(TOPIC).topic_id)[0]
+        limits = limits_of(view, include_tail=True, is_atomic=True)
+        every = OffsetRange(limits, 0, limits.end)
+        # To the bucket it looks open; the coordinator's state has it as committed.
+        (piece,) = plan([(every, view)], NOTHING_PRUNED, excluded=frozenset())
+        reader = row_reader.RowReader(bucket, columns, fail_on_data_loss=True)
+        return [value async for rows in reader.rows(piece) for value in rows["value"].to_pylist()]
+
+    with Session(f"file://{spark_world.folder}") as session:
+        found = session.run(read(session.bucket, ["offset", "value"]))
+    assert found == [*COMMITTED, b"open", b"above"]
 
 
 async def in_thread(world: SparkWorld, **options: Any) -> Any:
