@@ -33,6 +33,10 @@ from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
 from tidelog.protocol.error_codes import ErrorCode
 
+SINK_PROGRESS_TOPIC = "__consumer_offsets"
+"""An offset in this topic is an exactly-once sink's progress (H7), which never expires: a query
+that rests longer than the retention would else commit its last batch again."""
+
 
 def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
     """Why these offsets may not be committed; NONE if they may."""
@@ -246,4 +250,5 @@ def expired_offsets(
                 return ()
             keep = subscribed
     retention_ms = settings.offsets_retention_ms
+    keep |= {SINK_PROGRESS_TOPIC}
     return list(offsets.expired(group.group_id, now_ms, retention_ms, since_ms=since_ms, keep=keep))

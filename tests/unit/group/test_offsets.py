@@ -19,6 +19,7 @@ from tidelog.coordinator.group.commands import (
     PartitionErrors,
     SupportedProtocol,
 )
+from tidelog.coordinator.group.group_offsets import SINK_PROGRESS_TOPIC
 from tidelog.coordinator.group.log_records import (
     CommittedOffset,
     GroupRemoved,
@@ -285,6 +286,15 @@ def test_a_group_that_only_holds_offsets_loses_each_after_the_retention() -> Non
     world.advance(DAY_MS)
     assert GROUP not in world.machine.groups
     assert [type(each) for each in world.log[-2:]] == [OffsetRemoved, OffsetRemoved]
+
+
+def test_the_progress_of_a_sink_is_kept_however_long_it_rests() -> None:
+    """A query that goes on after a year must learn that its last batch is committed."""
+    world = GroupWorld()
+    world.commit(7, topic=SINK_PROGRESS_TOPIC)
+    world.advance(400 * DAY_MS)
+    assert world.committed(SINK_PROGRESS_TOPIC) == 7
+    assert GROUP in world.machine.groups
 
 
 def test_a_group_that_lost_its_members_keeps_its_offsets_from_then_on() -> None:
