@@ -253,6 +253,17 @@ def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: Spa
     assert [row["value"] for part in parts for row in read_part(reader, part)] == COMMITTED
 
 
+def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    reader = spark_world.source(subscribe=TOPIC).reader(schema_of("value"))
+    (part,) = reader.partitions()
+    assert len(part.value.segments) == 2
+    rows = reader.read(part)
+    assert next(rows).num_rows == 2
+    # As for LIMIT: the next segment's request is under way, and nobody waits for it.
+    rows.close()
+
+
 def test_sparks_stand_in_for_no_partition_has_no_rows(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     reader = spark_world.source(subscribe=TOPIC).reader(schema_of("value"))
