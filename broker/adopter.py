@@ -26,7 +26,7 @@ within the retention. The records count as they were checked: objects never chan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -106,7 +106,7 @@ class Adopter:
         log_writer: LogWriter,
         partitions: PartitionRegistry,
         admissions: Admissions,
-        retention_ms: Callable[[], int],
+        retention_ms: int,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -242,11 +242,11 @@ class Adopter:
             ) from None
         except (CorruptObject, UnsupportedFormat) as error:
             raise _Unfit(ErrorCode.INVALID_RECORD, f"{error}: stage it again") from error
-        if age_ms > self._retention_ms():
+        if age_ms > self._retention_ms:
             raise _Unfit(
                 ErrorCode.INVALID_TIMESTAMP,
                 f"{key} was staged {age_ms} ms ago, longer than staged.retention.ms"
-                f" ({self._retention_ms()}): stage it again",
+                f" ({self._retention_ms}): stage it again",
             )
         if index.purpose.transactional_id != transactional_id:
             raise _Unfit(

@@ -443,7 +443,7 @@ class Broker:
             log_writer,
             self.partitions,
             self.admissions,
-            lambda: self.settings.integer("staged.retention.ms"),
+            self._settings.integer("staged.retention.ms"),
         )
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.

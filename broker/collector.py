@@ -15,8 +15,11 @@ listing of all segments and a reading of all tables. A segment that may yet be c
 kept until its table has gone on the grace after it was written; where the table does not go on by
 itself, an empty commit is made (`TableLog.fence`).
 
-Never deleted: what is not Tidelog's, staged objects, leases (one a broker id), the lowest seal of a
-WAL. The metadata log and the table logs are kept short by those who write them.
+Staged objects go by their age (H9): twice `staged.retention.ms` after they were put, and when no
+slot that old is to be replayed any more, nothing can come to refer to them.
+
+Never deleted: what is not Tidelog's, leases (one a broker id), the lowest seal of a WAL. The
+metadata log and the table logs are kept short by those who write them.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from typing import NoReturn, Protocol
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     HANDOVER_FOLDER,
+    STAGED_FOLDER,
     WAL_FOLDER,
     BucketObject,
     CheckpointObject,
@@ -44,6 +48,7 @@ from tidelog.bucket.reachability import (
     Reachability,
     named_handovers,
     needed_incarnations,
+    replayed_since_ms,
     same_tenures,
     unanchored,
 )
@@ -183,6 +188,7 @@ class Collector:
         is_settled: Callable[[MergedObject, Slot], bool],
         interval_seconds: float,
         grace_seconds: float,
+        staged_retention_ms: int,
         deleter: Deleter,
         metrics: CollectorMetrics,
     ) -> None:
@@ -195,6 +201,7 @@ class Collector:
         self._is_settled = is_settled
         self._interval_seconds = interval_seconds
         self._grace_seconds = grace_seconds
+        self._staged_retention_ms = staged_retention_ms
         self._deleter = deleter
         self._metrics = metrics
         self._marks = Marks(grace_seconds)
@@ -246,6 +253,7 @@ class Collector:
                 MERGED_FOLDER,
                 CHECKPOINT_FOLDER,
                 HANDOVER_FOLDER,
+                STAGED_FOLDER,
                 STATE_PREFIX,
                 PROBE_FOLDER,
             ]
@@ -295,6 +303,9 @@ class Collector:
                 snapshots=newest_snapshots(found for found, _ in listed.values()),
                 is_settled=self._is_settled,
                 metadata_aged=partial(self._is_older, listed, log_ms),
+                staged_aged=partial(
+                    self._is_staged_aged, listed, self._adoptable_ms(listed, state, anchors, log_ms)
+                ),
             )
         logger.info("partitions change hands too fast for a collection; the next one looks again")
         return None
@@ -304,6 +315,33 @@ class Collector:
     ) -> bool:
         """Whether an object was put the grace before this time, both by the store's clock."""
         return time_ms - listed[key][1].modified_ms > self._grace_seconds * 1000
+
+    def _adoptable_ms(
+        self,
+        listed: dict[str, tuple[BucketObject, ObjectMeta]],
+        state: ClusterState,
+        anchors: Mapping[Incarnation, Anchor],
+        log_ms: int,
+    ) -> int:
+        """What was staged later may be referred to, or come to be; by the store's clock."""
+        slots = [
+            (found, meta.modified_ms)
+            for found, meta in listed.values()
+            if isinstance(found, WalObject)
+        ]
+        if len(slots) >= LISTED_MAX:
+            # There may be more.
+            return 0
+        present_ms = max([log_ms, *(put_ms for _, put_ms in slots)])
+        replayed_ms = replayed_since_ms(slots, needed_incarnations(state), anchors)
+        until_ms = present_ms if replayed_ms is None else min(present_ms, replayed_ms)
+        return until_ms - 2 * self._staged_retention_ms
+
+    @staticmethod
+    def _is_staged_aged(
+        listed: dict[str, tuple[BucketObject, ObjectMeta]], adoptable_ms: int, key: str
+    ) -> bool:
+        return listed[key][1].modified_ms < adoptable_ms
 
     async def _read_anchors(
         self, incarnations: Iterable[Incarnation]

@@ -77,6 +77,7 @@ class Upkeep:
             self.merger.merged.is_settled,
             interval_seconds,
             grace_seconds,
+            settings.integer("staged.retention.ms"),
             deleter,
             counted,
         )

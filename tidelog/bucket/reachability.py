@@ -19,7 +19,7 @@ that refers to offsets that are in the table (E4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.bucket.object_keys import (
@@ -28,6 +28,7 @@ from tidelog.bucket.object_keys import (
     HandoverObject,
     MergedObject,
     ProbeObject,
+    StagedObject,
     StateObject,
     WalObject,
 )
@@ -36,6 +37,7 @@ from tidelog.coordinator.cluster.topics import Tenures
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicId, TopicPartition
 from tidelog.storage.segment import SegmentName
 from tidelog.storage.table_state import TableState
+from tidelog.wal.adoption import object_key
 from tidelog.wal.image_codec import Images
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
@@ -55,6 +57,28 @@ class Anchor:
     def of(cls, slot: Slot, images: Images) -> Anchor:
         """Of a checkpoint that was read."""
         return cls(slot, frozenset(images.tenures), frozenset(images.objects))
+
+
+def replayed_since_ms(
+    slots: Iterable[tuple[WalObject, int]],
+    needed: Container[Incarnation],
+    anchors: Mapping[Incarnation, Anchor],
+) -> int | None:
+    """When the oldest slot was put that may be replayed; None if there is none. `slots`: all that
+    there are, with the times of their puts by the store's clock.
+
+    What was adopted is said by a checkpoint, or in one of these slots. A slot is put within moments
+    of the adopts in it, or meets a seal. So a staged object that was too old to be adopted when the
+    oldest of them was put is in none of them, and will be in none that comes.
+    """
+    return min(
+        (
+            put_ms
+            for (owner, slot), put_ms in slots
+            if owner in needed and (owner not in anchors or slot >= anchors[owner].slot)
+        ),
+        default=None,
+    )
 
 
 def all_tenures(state: ClusterState) -> Iterator[tuple[TopicPartition, Tenures]]:
@@ -123,6 +147,9 @@ class Reachability:
     metadata_aged: Callable[[str], bool]
     """Whether the metadata log has gone on more than the grace after this object was written: then
     nobody may name it there any more who has not done so."""
+    staged_aged: Callable[[str], bool]
+    """Whether this staged object is so old that nobody may adopt it any more, and older than all
+    WAL objects from which an adoption could yet be replayed (H9)."""
     _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
@@ -131,11 +158,12 @@ class Reachability:
         object.__setattr__(self, "_needed", needed_incarnations(self.state))
         object.__setattr__(self, "_handovers", named_handovers(self.state))
         objects = (anchor.objects for anchor in self.anchors.values())
-        object.__setattr__(self, "_referenced", self.handover_objects.union(*objects))
+        referenced = map(object_key, self.handover_objects.union(*objects))
+        object.__setattr__(self, "_referenced", frozenset(referenced))
 
     def may_go(self, key: str, found: BucketObject) -> bool:
         """Whether nobody can need this object any more. Of tables, leases and the metadata log it
-        says nothing, and nothing of staged objects, which are kept (H9)."""
+        says nothing."""
         match found:
             case WalObject(incarnation, slot):
                 return key not in self._referenced and self._slot_may_go(incarnation, slot)
@@ -147,6 +175,8 @@ class Reachability:
                 return next_offset < self.snapshots.get((topic, partition), 0)
             case HandoverObject():
                 return key not in self._handovers and self.metadata_aged(key)
+            case StagedObject():
+                return key not in self._referenced and self.staged_aged(key)
             case ProbeObject():
                 return True
         return False

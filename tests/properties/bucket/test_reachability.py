@@ -299,7 +299,9 @@ class World:
             return owners[found.incarnation].merged.is_settled(found, floor)
 
         nothing: frozenset[str] = frozenset()
-        return Reachability(self.state, anchors, nothing, {}, is_settled, lambda _: True)
+        return Reachability(
+            self.state, anchors, nothing, {}, is_settled, lambda _: True, lambda _: False
+        )
 
     def superfluous(self) -> list[str]:
         reachability = self.reachability()

@@ -54,6 +54,7 @@ def collections(
             settled,
             1.0,
             grace_seconds,
+            broker.settings.integer("staged.retention.ms"),
             deleter,
             counted,
         ),

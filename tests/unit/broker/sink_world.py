@@ -34,6 +34,17 @@ SINK, QUERY = "pipeline", "query-1"
 FAST = TransactionSettings(delivery_timeout_ms=15_000, api_timeout_ms=15_000)
 
 
+class ShiftedClock(SystemClock):
+    """Another machine's."""
+
+    def __init__(self, shift_ms: int = 0) -> None:
+        super().__init__()
+        self.shift_ms = shift_ms
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self.shift_ms
+
+
 def world(store: ObjectStore | None = None, **settings: object) -> World:
     return World(store or MemoryStore(SystemClock()), **{**SETTINGS, **settings})
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.broker.one_broker import TOPIC, batch, run
 from tests.unit.broker.rolled import flush, hosted, rows
-from tests.unit.broker.sink_world import SINK, Sink, client_of, world
+from tests.unit.broker.sink_world import SINK, ShiftedClock, Sink, client_of, world
 from tests.unit.broker.test_roller import until
 from tests.unit.broker.transactional_client import SECOND, loaded, read
 from tests.unit.bucket.bucket_world import atomic_values, checkpoint, opened, tail_values
@@ -286,17 +286,6 @@ def test_another_query_may_not_use_the_transactional_id() -> None:
                 await sink.commit(one, 4, {0: [staged]}, query="query-2")
 
     run(story)
-
-
-class ShiftedClock(SystemClock):
-    """Another machine's."""
-
-    def __init__(self, shift_ms: int) -> None:
-        super().__init__()
-        self.shift_ms = shift_ms
-
-    def time_ms(self) -> int:
-        return super().time_ms() + self.shift_ms
 
 
 def places(topic_id: UUID, partitions: int) -> list[TopicPartition]:
