@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -261,6 +262,7 @@ def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
     rows = reader.read(part)
     assert next(rows).num_rows == 2
     # As for LIMIT: the next segment's request is under way, and nobody waits for it.
+    assert isinstance(rows, Generator)
     rows.close()
 
 
