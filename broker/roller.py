@@ -38,6 +38,7 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.table_change import PartitionChange
 from tidelog.storage.table_log import Committed, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
+from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
 from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls
 
@@ -148,7 +149,8 @@ class Roller:
             if log.high_watermark > log.table_next:
                 self._queue.note(log.partition)
             if len(log.extents):
-                self._undated.setdefault(log.extents[0].key, []).append(log.partition)
+                oldest = object_key(log.extents[0].key)
+                self._undated.setdefault(oldest, []).append(log.partition)
 
     async def _date_recovered(self) -> None:
         """Since when those partitions wait that were recovered: since their oldest object came."""
@@ -279,7 +281,7 @@ class Roller:
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = self._learn(partition, state)
             has_changed = log.table_next > before or all(
-                extent.key != error.key for extent in log.extents
+                object_key(extent.key) != error.key for extent in log.extents
             )
             if fault is None and has_changed:
                 self._queue.news.set()

@@ -26,6 +26,7 @@ from tidelog.client.transaction_errors import MustAbort, ProducerFenced
 from tidelog.client.transaction_settings import TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.coordinator.transaction.commands import Identity
+from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
@@ -445,5 +446,60 @@ def test_a_bucket_shows_adopted_records_without_a_broker_and_fsck_finds_it_sound
             assert (await one.fetch()).error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
             await here.store.delete(key)
             assert key in str((await checked(here.store)).faults)
+
+    run(story)
+
+
+def test_a_staged_object_that_is_lost_stops_the_roll_of_its_partition_and_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = world()
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker(politely=False) as one:
+            await loaded(one)
+            topic_id = await one.create_topic(partitions=2)
+            staged = await sink.stage(topic_id, 0, {0: [b"a"]})
+            assert await sink.commit(one, 0, {0: [staged]}) is NOW
+            await one.produce(batch(b"other"), 1)
+        async with here.broker(politely=False) as two:
+            await loaded(two)
+            # The age of what was adopted is that of the staged object.
+            assert "age is unknown" not in caplog.text
+            await here.store.delete(staged_key(staged))
+            with pytest.raises(CorruptObject, match=staged_key(staged)):
+                await flush(two)
+            found = await two.fetch()
+            assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            await flush(two, 1)
+            assert await read(two, 1) == [b"other"]
+
+    run(story)
+
+
+def test_an_adopt_that_never_became_durable_is_gone_with_its_broker() -> None:
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker(politely=False) as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            staged = await sink.stage(topic_id, 0, {0: [b"a", b"b"]}, batch_bytes=1)
+            async with sink.producer(one) as producer:
+                wanted = Wanted(SINK, Identity(*producer.identity), SECOND)
+                store.hold("wal/")
+                adopt = asyncio.create_task(one.broker.adopter.adopt(hosted(one), wanted, [staged]))
+                await until(lambda: hosted(one).log.next_offset == 2)
+        await asyncio.gather(adopt, return_exceptions=True)
+        store.open()
+        async with here.broker() as two:
+            await loaded(two)
+            assert hosted(two).log.next_offset == 0
+            assert await sink.commit(two, 0, {0: [staged]}) is NOW
+            assert await read(two) == [b"a", b"b"]
 
     run(story)
