@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -251,6 +252,18 @@ def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: Spa
     for stale in {key for part in parts for key in part.value.tail.tail.keys}:
         (spark_world.folder / stale).unlink()
     assert [row["value"] for part in parts for row in read_part(reader, part)] == COMMITTED
+
+
+def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    reader = spark_world.source(subscribe=TOPIC).reader(schema_of("value"))
+    (part,) = reader.partitions()
+    assert len(part.value.segments) == 2
+    rows = reader.read(part)
+    assert next(rows).num_rows == 2
+    # As for LIMIT: the next segment's request is under way, and nobody waits for it.
+    assert isinstance(rows, Generator)
+    rows.close()
 
 
 def test_sparks_stand_in_for_no_partition_has_no_rows(spark_world: SparkWorld) -> None:

@@ -1,0 +1,61 @@
+"""Reads from S3: the store's options, requests, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from tests.unit.broker.one_broker import TOPIC
+from tests.unit.bucket.bucket_world import world
+from tests.unit.spark_source.spark_world import COMMITTED, history, rows_of, values
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
+from tidelog.localstack.s3_servers import S3Server, start_moto
+from tidelog.spark_source import committed_files, table_path
+from tidelog.spark_source.source import TidelogSource
+from tidelog.storage.location import open_store
+from tidelog.storage.object_store import StoreError
+
+
+@pytest.fixture(scope="module")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with start_moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+def given(url: str) -> dict[str, str]:
+    """An address in a URL's options as options of the source."""
+    parts = urlsplit(url)
+    extra = {f"store.{name}": value for name, value in parse_qsl(parts.query)}
+    return {"store": f"{parts.scheme}://{parts.netloc}{parts.path}"} | extra
+
+
+async def write(url: str) -> None:
+    store = open_store(url, SystemClock(), SeededEntropy(3))
+    async with asyncio.timeout(120), world(store).broker() as broker:
+        await history(broker, store)
+    await store.close()
+
+
+def test_a_batch_is_read_from_s3_and_its_files_are_named_for_hadoop(moto: S3Server) -> None:
+    moto.create_bucket("spark")
+    url = moto.url_of("spark", "some/where")
+    asyncio.run(write(url))
+    options = given(url)
+    found = rows_of(TidelogSource({"subscribe": TOPIC} | options), ["value"])
+    assert values(found) == COMMITTED
+    store = options.pop("store")
+    settings = {name.removeprefix("store."): value for name, value in options.items()}
+    files = committed_files(store, TOPIC, **settings)
+    assert [each.rows for each in files] == [2, 2]
+    prefix = table_path(store, TOPIC, **settings)
+    assert prefix.startswith("s3a://spark/some/where/topics/")
+    assert all(each.path.startswith(f"{prefix}/partition=0/") for each in files)
+
+
+def test_a_bucket_that_is_not_there_is_named(moto: S3Server) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        TidelogSource({"subscribe": TOPIC} | given(moto.url_of("nowhere", "x")))
