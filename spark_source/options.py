@@ -195,12 +195,12 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         starting=_bound(given, "starting"),
         ending=_bound(given, "ending"),
         is_latest_without_match=strategy == "latest",
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
+        fail_on_data_loss=boolean(given, "failOnDataLoss", True),
         is_atomic=snapshot == "atomic",
-        include_tail=_boolean(given, "includeTail", True),
-        include_headers=_boolean(given, "includeHeaders", False),
-        include_producer=_boolean(given, "includeProducer", False),
-        filter_pushdown=_boolean(given, "filterPushdown", False),
+        include_tail=boolean(given, "includeTail", True),
+        include_headers=boolean(given, "includeHeaders", False),
+        include_producer=boolean(given, "includeProducer", False),
+        filter_pushdown=boolean(given, "filterPushdown", False),
         partitions_min=_positive(given, "minPartitions"),
         records_max=_positive(given, "maxRecordsPerPartition"),
         trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
@@ -280,7 +280,7 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
     option = f"{which}Timestamp"
     text = given.get(option.lower())
     if text is not None:
-        return Timestamps(option, _number(option, text, 0))
+        return Timestamps(option, number(option, text, 0))
     option = f"{which}OffsetsByTimestamp"
     text = given.get(option.lower())
     if text is not None:
@@ -326,14 +326,14 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
     return found
 
 
-def _number(option: str, text: str, least: int) -> int:
+def number(option: str, text: str, least: int) -> int:
     if not text.strip().isdecimal() or not least <= int(text) <= _LONG_MAX:
         raise InvalidConfiguration(f"{option} is a whole number from {least} on, not {text!r}")
     return int(text)
 
 
 def _positive(given: Mapping[str, str], option: str) -> int | None:
-    return _given(given, option, lambda text: _number(option, text, 1))
+    return _given(given, option, lambda text: number(option, text, 1))
 
 
 def _given(given: Mapping[str, str], option: str, parse: Callable[[str], T]) -> T | None:
@@ -341,7 +341,7 @@ def _given(given: Mapping[str, str], option: str, parse: Callable[[str], T]) -> 
     return None if text is None else parse(text)
 
 
-def _boolean(given: Mapping[str, str], option: str, default: bool) -> bool:
+def boolean(given: Mapping[str, str], option: str, default: bool) -> bool:
     text = given.get(option.lower(), str(default)).strip().lower()
     if text not in {"true", "false"}:
         raise InvalidConfiguration(f"{option} is true or false, not {text!r}")

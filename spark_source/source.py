@@ -1,4 +1,4 @@
-"""`format("tidelog")`: what Spark makes of the options, and from which it gets its readers."""
+"""`format("tidelog")`: what Spark makes of the options, and where it gets readers and writers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from tidelog.spark_source.columns import default_schema
 from tidelog.spark_source.options import ReadOptions, is_read, parse_read_options
 from tidelog.spark_source.ranges import Snapshot
 from tidelog.spark_source.session import Session
+from tidelog.spark_source.sink import BatchWriter, StreamWriter
+from tidelog.spark_source.sink_options import WriteOptions, check_columns, parse_write_options
 from tidelog.spark_source.snapshots import take_snapshot
 from tidelog.spark_source.store_address import store_url_of
 from tidelog.spark_source.stream import StreamReader
 
 
 class TidelogSource(DataSource):
-    """Topics of a bucket, without a broker.
+    """Topics of a bucket, read without a broker and written by one.
 
     Spark makes one for each DataFrame, sends copies of it about, and plans the DataFrame and what
     is derived from it anew from these. So the snapshot is taken here, once. A stream does not use
@@ -54,6 +56,20 @@ class TidelogSource(DataSource):
         """For streams."""
         return StreamReader(_read_options(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For batch writes."""
+        return BatchWriter(_write_options(self.options, schema), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For streams that write."""
+        return StreamWriter(_write_options(self.options, schema), overwrite=overwrite)
+
 
 def _read_options(options: Mapping[str, str]) -> ReadOptions:
     return parse_read_options(options, store_url_of(options))
+
+
+def _write_options(options: Mapping[str, str], schema: StructType) -> WriteOptions:
+    found = parse_write_options(options, store_url_of(options))
+    check_columns(((each.name, each.dataType.simpleString()) for each in schema.fields), found)
+    return found

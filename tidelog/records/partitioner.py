@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from struct import Struct
 
+import numpy as np
+import pyarrow as pa
+
+from tidelog.records.row_arrays import element_offsets
+from tidelog.records.varints import Bytes, Integers
+
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+_POSITIVE = 0x7FFFFFFF
 _WORD = Struct("<I")
+_TOGETHER_BYTES_MAX = 1024
+"""Keys are hashed together, a word of each at a time; long ones, of which there are few, singly."""
 
 
 def murmur2(data: bytes) -> int:
@@ -27,4 +36,45 @@ def murmur2(data: bytes) -> int:
 
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition that a record with this key goes to."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return (murmur2(key) & _POSITIVE) % partitions
+
+
+def positive_hashes(keys: pa.BinaryArray) -> Integers:
+    """What `partition_of` takes modulo the number of partitions, for each key; for null anything
+    from 0 on."""
+    offsets = element_offsets(keys).astype(np.int64)
+    start, length = offsets[:-1], np.diff(offsets)
+    buffer = keys.buffers()[2]
+    data = np.frombuffer(b"" if buffer is None else buffer, np.uint8)
+    found = np.zeros(len(keys), np.int64)
+    together = np.flatnonzero(length <= _TOGETHER_BYTES_MAX)
+    # The longest first: those that have one more word come before those that have not.
+    together = together[np.argsort(-length[together], kind="stable")]
+    found[together] = _hashed(data, start[together], length[together])
+    for row in np.flatnonzero(length > _TOGETHER_BYTES_MAX):
+        found[row] = murmur2(data[start[row] : start[row] + length[row]].tobytes())
+    return found & _POSITIVE
+
+
+def _hashed(data: Bytes, start: Integers, length: Integers) -> Integers:
+    """murmur2 of ranges of bytes, which get shorter from one to the next."""
+    multiplier = np.uint32(_MULTIPLIER)
+    state = length.astype(np.uint32) ^ np.uint32(_SEED)
+    words = length >> 2
+    for number in range(int(words[0]) if len(words) else 0):
+        live = int(np.searchsorted(-words, -number, side="left"))
+        at = start[:live] + 4 * number
+        word = np.zeros(live, np.uint32)
+        for byte in range(4):
+            word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        word *= multiplier
+        word = (word ^ word >> np.uint32(24)) * multiplier
+        state[:live] = state[:live] * multiplier ^ word
+    rest = length & 3
+    for byte in range(3):
+        having = np.flatnonzero(rest > byte)
+        at = start[having] + 4 * words[having] + byte
+        state[having] ^= data[at].astype(np.uint32) << np.uint32(8 * byte)
+    state[rest > 0] *= multiplier
+    state = (state ^ state >> np.uint32(13)) * multiplier
+    return (state ^ state >> np.uint32(15)).astype(np.int64)

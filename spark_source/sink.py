@@ -1,0 +1,249 @@
+"""The exactly-once sink for batches and streams: tasks stage, the driver commits (rules H7 to H9).
+
+Each task puts its rows as finished batches into the bucket and tells the driver the objects' ids.
+The driver's commit has the partitions adopt them, in one transaction with the batch's number
+(`tidelog.client.sink`, which says why a commit may be repeated and what happens when it dies).
+
+A batch is known by its transactional id and number; the query's id guards against another query
+that uses the same transactional id:
+
+- A stream's batches have numbers and a query id from Spark, both of which its checkpoint keeps.
+- A batch write has neither: Spark forgets it when it is done, and a job that is run again is a
+  write like any other to it. Only whoever starts the job knows that it is the same, so it says so,
+  by the option `batchId`. All batch writes of a transactional id count as one query's.
+
+What happens if a task dies: nothing knows of what it has staged, and the collector takes it; so it
+is with a task that ran twice, whose ids the driver has once. The driver dies before the commit: the
+same. In or behind it: the batch is committed, or will be by the next call for it, once. A driver
+that another one has replaced is fenced by that one's first commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.groups import Place
+from tidelog.client.metadata import TopicMetadata
+from tidelog.client.patience import Patience
+from tidelog.client.pool import Client
+from tidelog.client.settings import ClientSettings
+from tidelog.client.sink import Committed, SinkBatch, commit
+from tidelog.client.transaction_settings import TransactionSettings
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.errors import TidelogError
+from tidelog.identifiers import TopicPartition
+from tidelog.network import SocketNetwork
+from tidelog.records.compression import Compression
+from tidelog.spark_source.sink_options import WriteOptions
+from tidelog.spark_source.sink_rows import PartitionRows, by_partition, sink_rows
+from tidelog.storage.location import open_store
+from tidelog.wal.staged_format import StagedFor
+from tidelog.wal.staging import stage
+
+STAGED_BYTES: Final = 64 * 1024 * 1024
+"""Of rows in Arrow's form: from here on a task stages what it has, to hold no more of it."""
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+class SinkError(TidelogError):
+    """What Spark has handed over is not of one batch; nothing was committed."""
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What a task has staged."""
+
+    purpose: StagedFor
+    objects: list[tuple[UUID, list[Place]]] = field(default_factory=list)
+    """In the order of their rows, with the partitions that they hold."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Of one batch write."""
+
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        self._options = options
+        query_id, batch_id = options.for_batch(overwrite=overwrite)
+        self._purpose = StagedFor(options.transactional_id, query_id, batch_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """In a task: stage its rows."""
+        return stage_rows(self._options, self._purpose, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver: make the rows visible, unless that number was written before."""
+        commit_staged(self._options, self._purpose, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave it: nobody refers to what was staged, so the collector takes it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Of a streaming query's batches."""
+
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        self._options = options
+        options.check_stream(overwrite=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """In a task: stage its rows. Which batch they are of is known here, and of which query
+        nowhere else."""
+        context = TaskContext.get()
+        query_id = context and context.getLocalProperty(_QUERY_ID)
+        batch_id = context and context.getLocalProperty(_BATCH_ID)
+        if not query_id or not batch_id:
+            raise SinkError("Spark does not say of which query and batch the task is")
+        purpose = StagedFor(self._options.transactional_id, query_id, int(batch_id))
+        return stage_rows(self._options, purpose, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver: make the batch visible, unless that was done."""
+        found = next((m for m in messages if isinstance(m, StagedMessage)), None)
+        # Without a task there is no row. Whether such a batch is committed is all the same.
+        if found is not None:
+            commit_staged(self._options, found.purpose._replace(batch_id=batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave it: nobody refers to what was staged, so the collector takes it."""
+
+
+def stage_rows(
+    options: WriteOptions, purpose: StagedFor, batches: Iterable[pa.RecordBatch]
+) -> StagedMessage:
+    """Put rows into the bucket, grouped by partition, in as few objects as memory allows.
+
+    Raises RefusedRow, StoreError, RequestRefused for a topic that is not there, RequestFailed.
+    """
+    with asyncio.Runner() as runner:
+        staging = _Staging(options, purpose)
+        try:
+            for given in batches:
+                runner.run(staging.add(given))
+            runner.run(staging.flush())
+        finally:
+            runner.run(staging.close())
+    return staging.message
+
+
+def commit_staged(
+    options: WriteOptions, purpose: StagedFor, messages: Sequence[WriterCommitMessage | None]
+) -> Committed:
+    """Commit what tasks have staged, unless the batch was committed before. May be repeated.
+
+    Raises SinkError, and what `tidelog.client.sink.commit` does.
+    """
+    staged: dict[Place, list[UUID]] = {}
+    for message in messages:
+        if not isinstance(message, StagedMessage) or message.purpose != purpose:
+            found = message.purpose if isinstance(message, StagedMessage) else message
+            raise SinkError(f"a task of batch {purpose} says that it has staged {found}")
+        for staged_id, places in message.objects:
+            for place in places:
+                staged.setdefault(place, []).append(staged_id)
+
+    async def committed() -> Committed:
+        async with _client(options) as client:
+            return await commit(client, SystemClock(), SystemEntropy(), SinkBatch(*purpose, staged))
+
+    return asyncio.run(committed())
+
+
+class _Staging:
+    """A task at work: rows wait until they are worth an object."""
+
+    def __init__(self, options: WriteOptions, purpose: StagedFor) -> None:
+        self.message = StagedMessage(purpose)
+        self._options = options
+        self._clock = SystemClock()
+        self._entropy = SystemEntropy()
+        self._store = open_store(options.store_url, self._clock, self._entropy)
+        self._client = _client(options)
+        self._topics: dict[str, TopicMetadata] = {}
+        self._waiting: dict[Place, list[pa.RecordBatch]] = {}
+        self._waiting_bytes = 0
+        # Tasks of few rows are not all to begin with the same partition.
+        self._turn = self._entropy.uuid().int & 0xFFFF
+
+    async def add(self, given: pa.RecordBatch) -> None:
+        """Take in some rows; stage what waits when it is enough."""
+        pieces = max(1, -(-given.nbytes // STAGED_BYTES))
+        size = -(-given.num_rows // pieces)
+        for start in range(0, given.num_rows, max(1, size)):
+            await self._add(given.slice(start, size) if pieces > 1 else given)
+
+    async def _add(self, given: pa.RecordBatch) -> None:
+        options = self._options
+        found = sink_rows(
+            given, options.topic, self._clock.time_ms(), include_headers=options.include_headers
+        )
+        counts = {name: len((await self._topic(name)).partitions) for name in found.topics}
+        each: PartitionRows
+        for each in by_partition(found, counts, self._turn):
+            place = Place(each.topic, each.partition)
+            self._waiting.setdefault(place, []).append(each.rows)
+        self._turn += given.num_rows
+        self._waiting_bytes += found.rows.nbytes
+        if self._waiting_bytes >= STAGED_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Stage what waits."""
+        places = {
+            TopicPartition(self._topics[place.topic].topic_id, place.partition): rows
+            for place, rows in self._waiting.items()
+        }
+        staged = await stage(
+            self._store,
+            self._clock,
+            self._entropy,
+            self.message.purpose,
+            places,
+            compression=Compression.ZSTD,
+        )
+        if staged is not None:
+            self.message.objects.append((staged.staged_id, list(self._waiting)))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._client.close()
+        await self._store.close()
+
+    async def _topic(self, name: str) -> TopicMetadata:
+        """A topic, asked for once a task: its partitions are the same for all of its rows."""
+        if name in self._topics:
+            return self._topics[name]
+        settings = TransactionSettings()
+        patience = Patience(self._clock, self._entropy, settings.retries, settings.api_timeout_ms)
+        while True:
+            try:
+                self._topics[name] = await self._client.topic(name)
+                return self._topics[name]
+            except RequestFailed as failure:
+                await patience.wait(failure)
+            except RequestRefused as refusal:
+                # It may be retriable for who has just created it; here it is a wrong name.
+                raise RequestRefused(
+                    f"topic {name}, which the sink is to write to", refusal.code
+                ) from refusal
+
+
+def _client(options: WriteOptions) -> Client:
+    settings = ClientSettings(client_id=f"tidelog-spark-{options.transactional_id}")
+    return Client(SocketNetwork(), SystemClock(), list(options.bootstrap), settings)

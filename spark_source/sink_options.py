@@ -1,0 +1,147 @@
+"""The options of the sink, and the columns that it takes: those of Spark's Kafka connector, and the
+sink's name. Pure.
+
+What is wrong is said before anything is staged. No message repeats a value that may be a
+credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source.options import boolean, lowered, number
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+BATCH_QUERY_ID: Final = "batch"
+"""Stands for the query's id in batch writes, which belong to no query."""
+_OPTIONS = (
+    *("store", BOOTSTRAP, "transactionalId", "topic", "includeHeaders", "batchId"),
+    # Spark's own, which it hands on.
+    *("checkpointLocation", "queryName"),
+)
+_HEADERS = "array<struct<key:string,value:binary>>"
+_TYPES = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What the options of a write say."""
+
+    store_url: str
+    bootstrap: tuple[tuple[str, int], ...]
+    transactional_id: str
+    topic: str | None
+    """For all rows, whatever their column says."""
+    include_headers: bool
+    batch_id: int | None
+
+    def for_batch(self, *, overwrite: bool) -> tuple[str, int]:
+        """Query id and number of a batch write. InvalidConfiguration."""
+        if overwrite:
+            raise InvalidConfiguration('a log is only appended to: use mode("append")')
+        if self.batch_id is None:
+            raise InvalidConfiguration(
+                "the option batchId is missing: the number of this write among those of its"
+                " transactionalId, by which it is recognised when it is repeated. It rises from"
+                " write to write"
+            )
+        return BATCH_QUERY_ID, self.batch_id
+
+    def check_stream(self, *, overwrite: bool) -> None:
+        """InvalidConfiguration for what a stream cannot have."""
+        if overwrite:
+            raise InvalidConfiguration('a log is only appended to: use outputMode("append")')
+        if self.batch_id is not None:
+            raise InvalidConfiguration(
+                "batchId is for batch writes: a stream's batches have numbers; leave it out"
+            )
+
+
+def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOptions:
+    """What the options of a write say, besides the store's address. InvalidConfiguration, naming
+    the option and the remedy."""
+    given = lowered(options)
+    _check_names(given)
+    return WriteOptions(
+        store_url=store_url,
+        bootstrap=_addresses(_required(given, BOOTSTRAP, "HOST:PORT of some brokers")),
+        transactional_id=_required(
+            given,
+            "transactionalId",
+            "a name of this query's own that outlives its checkpoint, by which its batches are"
+            " recognised when they are repeated",
+        ),
+        topic=_topic(given.get("topic")),
+        include_headers=boolean(given, "includeHeaders", True),
+        batch_id=number("batchId", given["batchid"], 0) if "batchid" in given else None,
+    )
+
+
+def check_columns(fields: Iterable[tuple[str, str]], options: WriteOptions) -> None:
+    """Whether columns (names and Spark's simple strings of types) can be written; others than the
+    sink's are passed over. InvalidConfiguration."""
+    given = dict(fields)
+    for name, kinds in _TYPES.items():
+        kind = given.get(name)
+        if kind is not None and kind not in kinds:
+            raise InvalidConfiguration(
+                f"column {name} is {kind}; the sink takes {' or '.join(kinds)}: cast it"
+            )
+    if "value" not in given:
+        raise InvalidConfiguration(
+            f"there is no column value among {', '.join(given)}: the sink writes value, and key,"
+            " headers, topic and partition where they are there"
+        )
+    if options.topic is None and "topic" not in given:
+        raise InvalidConfiguration("rows have no topic: give the option topic, or a column topic")
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _OPTIONS}
+    for name in given:
+        if name in known or name.startswith("store."):
+            continue
+        if name.startswith("kafka."):
+            raise InvalidConfiguration(
+                f"option {name}: the sink uses no producer of Kafka's, so of kafka.* it knows"
+                f" {BOOTSTRAP} only; leave it out"
+            )
+        similar = get_close_matches(name, known, 1)
+        names = known[similar[0]] if similar else ", ".join(known.values())
+        hint = f"did you mean {names}?" if similar else f"known are {names}"
+        raise InvalidConfiguration(f"unknown option {name}; {hint}")
+
+
+def _required(given: Mapping[str, str], option: str, what: str) -> str:
+    found = given.get(option.lower(), "").strip()
+    if not found:
+        raise InvalidConfiguration(f"the option {option} is missing: {what}")
+    return found
+
+
+def _topic(given: str | None) -> str | None:
+    if given is not None and not given.strip():
+        raise InvalidConfiguration("the option topic is empty")
+    return given
+
+
+def _addresses(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for part in text.split(","):
+        host, _, port = part.strip().rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise InvalidConfiguration(
+                f"{BOOTSTRAP} is HOST:PORT, several separated by commas, not {part.strip()!r}"
+            )
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)

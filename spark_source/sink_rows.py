@@ -1,0 +1,140 @@
+"""Spark's rows as a sink's records, each with its partition, by Arrow and numpy. Pure.
+
+Partitions are chosen as Kafka's producers do: the one that a row names, else murmur2 of its key;
+rows without a key take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import Refused
+from tidelog.records.partitioner import positive_hashes
+from tidelog.records.row_arrays import integer_array, integers_of, nulls_of
+from tidelog.records.rows import (
+    HEADER_TYPE,
+    HEADERS_TYPE,
+    MICROSECONDS_PER_MILLISECOND,
+    TIMESTAMP_TYPE,
+)
+from tidelog.records.varints import Integers
+
+_NOT_GIVEN = -1
+
+
+class RefusedRow(Refused):
+    """A row that cannot be written; nothing of its batch will be visible."""
+
+
+class SinkRows(NamedTuple):
+    """Rows as they are staged, and where they are to go."""
+
+    rows: pa.RecordBatch
+    topics: tuple[str, ...]
+    topic_indexes: Integers
+    """Each row's topic, in `topics`."""
+    partitions: Integers
+    """Each row's partition, -1 where it names none."""
+
+
+class PartitionRows(NamedTuple):
+    """Rows of one partition, in the order in which Spark gave them."""
+
+    topic: str
+    partition: int
+    rows: pa.RecordBatch
+
+
+def sink_rows(
+    given: pa.RecordBatch, topic: str | None, time_ms: int, *, include_headers: bool
+) -> SinkRows:
+    """The rows as records of this time; `topic` is for all of them, None: the column's. RefusedRow.
+
+    A row with a key and without a value is a tombstone; one with neither says nothing.
+    """
+    count = given.num_rows
+    names = set(given.schema.names)
+    value = given.column("value").cast(pa.binary())
+    key = given.column("key").cast(pa.binary()) if "key" in names else pa.nulls(count, pa.binary())
+    if (nulls_of(key) & nulls_of(value)).any():
+        raise RefusedRow(
+            "a row has no value: only a row with a key may do without, as a tombstone; filter out"
+            " the others"
+        )
+    if include_headers and "headers" in names:
+        headers = _headers(given.column("headers"))
+    else:
+        headers = pa.nulls(count, HEADERS_TYPE)
+    time_us = np.full(count, time_ms * MICROSECONDS_PER_MILLISECOND, np.int64)
+    rows = pa.RecordBatch.from_arrays(
+        [
+            integer_array(time_us, TIMESTAMP_TYPE),
+            integer_array(np.zeros(count, np.int32), pa.int32()),
+            *(key, value, headers),
+        ],
+        names=["timestamp", "timestamp_type", "key", "value", "headers"],
+    )
+    partitions = np.full(count, _NOT_GIVEN, np.int64)
+    if "partition" in names:
+        column = given.column("partition")
+        partitions = integers_of(column, absent=_NOT_GIVEN).astype(np.int64)
+        if ((partitions < 0) & ~nulls_of(column)).any():
+            raise RefusedRow("a row names a partition below 0; null leaves it to the partitioner")
+    if topic is not None:
+        return SinkRows(rows, (topic,), np.zeros(count, np.int64), partitions)
+    column = given.column("topic").cast(pa.string())
+    if column.null_count:
+        raise RefusedRow("a row has no topic: fill in column topic, or give the option topic")
+    encoded = column.dictionary_encode()
+    topics = tuple(encoded.dictionary.to_pylist())
+    return SinkRows(rows, topics, integers_of(encoded.indices).astype(np.int64), partitions)
+
+
+def by_partition(
+    given: SinkRows, partition_counts: Mapping[str, int], turn: int
+) -> Iterator[PartitionRows]:
+    """The rows of each partition. `turn`: where rows without a key begin to take turns. RefusedRow
+    for a partition that its topic does not have."""
+    if not given.rows.num_rows:
+        return
+    counts = np.array([partition_counts[topic] for topic in given.topics], np.int64)
+    counts = counts[given.topic_indexes]
+    key = given.rows.column("key")
+    turns = turn + np.arange(given.rows.num_rows)
+    chosen = np.where(nulls_of(key), turns, positive_hashes(key)) % counts
+    partitions = np.where(given.partitions >= 0, given.partitions, chosen)
+    wrong = np.flatnonzero(partitions >= counts)
+    if len(wrong):
+        row = wrong[0]
+        topic = given.topics[given.topic_indexes[row]]
+        raise RefusedRow(
+            f"a row names partition {partitions[row]} of topic {topic}, which has"
+            f" {counts[row]} partitions"
+        )
+    places = (given.topic_indexes << 32) | partitions
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        topic = given.topics[ordered[start] >> 32]
+        taken = given.rows.take(integer_array(order[start:end], pa.int64()))
+        yield PartitionRows(topic, int(ordered[start] & 0xFFFFFFFF), taken)
+
+
+def _headers(given: pa.ListArray) -> pa.Array:
+    """With the type that rows have; Spark's has no keys that cannot be null."""
+    keys, values = given.values.flatten()
+    if keys.null_count:
+        raise RefusedRow("a row has a header without a key")
+    structs = pa.StructArray.from_arrays(
+        [keys.cast(pa.string()), values.cast(pa.binary())], fields=list(HEADER_TYPE)
+    )
+    mask = pc.is_null(given) if given.null_count else None
+    return pa.ListArray.from_arrays(
+        given.offsets.cast(pa.int32()), structs, type=HEADERS_TYPE, mask=mask
+    )
