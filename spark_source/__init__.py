@@ -1,4 +1,5 @@
-"""Spark reads buckets without a broker: batches, streams, coordinators' states, plain files."""
+"""Spark reads buckets without a broker (batches, streams, coordinators' states, plain files), and
+writes each batch exactly once."""
 
 from __future__ import annotations
 

@@ -118,6 +118,12 @@ def test_a_stream_that_repeats_its_commits_writes_each_row_once(
     expect(b"a", b"b", b"c", b"d", b"e", b"f")
 
 
+@pytest.fixture(scope="module")
+def refusals(broker: BrokerProcess) -> str:
+    create(broker, "refusals")
+    return "refusals"
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -133,13 +139,12 @@ def test_a_stream_that_repeats_its_commits_writes_each_row_once(
 def test_wrong_rows_are_refused_and_nothing_of_them_is_seen(
     spark: SparkSession,
     broker: BrokerProcess,
+    refusals: str,
     columns: tuple[str, ...],
     options: dict[str, str],
     message: str,
 ) -> None:
-    if "refusals" not in AdminClient({"bootstrap.servers": broker.kafka}).list_topics(30).topics:
-        create(broker, "refusals")
     frame = spark.range(3).selectExpr(*columns)
     with pytest.raises(Exception, match=message):
         save(frame, broker, **{"transactionalId": "wrong", "batchId": 0} | options)
-    assert values(broker, "refusals") == []
+    assert values(broker, refusals) == []

@@ -1,0 +1,192 @@
+"""The sink's writers against a broker, used as Spark uses them: what it repeats, loses, mixes up.
+
+Each step of Spark's is another process: what goes from one to the next is pickled here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, run
+from tests.unit.broker.sink_world import world
+from tests.unit.broker.transactional_client import loaded, read
+from tests.unit.spark_source.spark_world import pickled, schema_of, store_at
+from tidelog.client.errors import RequestRefused
+from tidelog.client.sink import ForeignQuery
+from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source import sink
+from tidelog.spark_source.sink import SinkError
+from tidelog.spark_source.sink_rows import RefusedRow
+from tidelog.spark_source.source import TidelogSource
+
+SCHEMA = schema_of("key", "value", "topic", "partition")
+
+
+class SinkWorld:
+    """One broker, and writers that work in threads, as they have event loops of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = ""
+
+    def tell(self, story: Callable[[OneBroker], Awaitable[None]]) -> None:
+        async def told() -> None:
+            async with world(store_at(self.folder)).broker() as one:
+                await loaded(one)
+                await one.create_topic(partitions=2)
+                host, port = one.broker.advertised
+                self.address = f"{host}:{port}"
+                await story(one)
+
+        run(told)
+
+    def source(self, **options: Any) -> TidelogSource:
+        given = {
+            "store": f"file://{self.folder}",
+            "kafka.bootstrap.servers": self.address,
+            "transactionalId": "pipeline",
+        } | options
+        return TidelogSource({name: str(value) for name, value in given.items()})
+
+    def batch_writer(self, batch_id: int, schema: StructType = SCHEMA, **options: Any) -> Any:
+        return pickled(self.source(batchId=batch_id, **options).writer(schema, False))
+
+    def stream_writer(self) -> Any:
+        return pickled(self.source().streamWriter(SCHEMA, False))
+
+
+@pytest.fixture
+def sink_world(tmp_path: Path) -> SinkWorld:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return SinkWorld(folder)
+
+
+@pytest.fixture
+def as_task(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Be a task of a streaming query's batch."""
+
+    class Context:
+        def __init__(self, query_id: str, batch_id: int) -> None:
+            self.found = {"sql.streaming.queryId": query_id, "streaming.sql.batchId": str(batch_id)}
+
+        def getLocalProperty(self, name: str) -> str | None:
+            return self.found.get(name)
+
+    def be(query_id: str, batch_id: int) -> None:
+        monkeypatch.setattr(TaskContext, "get", lambda: Context(query_id, batch_id))
+
+    return be
+
+
+def rows(partition: int, *values: bytes, topic: str = TOPIC) -> pa.RecordBatch:
+    given = [{"value": each, "topic": topic, "partition": partition} for each in values]
+    types = [("key", pa.binary()), ("value", pa.binary())]
+    types += [("topic", pa.string()), ("partition", pa.int32())]
+    return pa.RecordBatch.from_pylist(given, schema=pa.schema(types))
+
+
+async def stage(writer: Any, *batches: pa.RecordBatch) -> Any:
+    def staged(given: Iterable[pa.RecordBatch]) -> Any:
+        return writer.write(iter(given))
+
+    return pickled(await asyncio.to_thread(staged, batches))
+
+
+def test_only_what_the_commit_names_is_written_and_once(sink_world: SinkWorld) -> None:
+    async def story(one: OneBroker) -> None:
+        writer = sink_world.batch_writer(0)
+        first = await stage(writer, rows(0, b"a", b"b"), rows(1, b"c"))
+        await stage(writer, rows(0, b"a", b"b"), rows(1, b"c"))  # another attempt of that task
+        second = await stage(writer, rows(0, b"d"))
+        empty = await stage(writer)
+        assert await read(one, 0) == []
+        for _ in range(2):
+            await asyncio.to_thread(pickled(writer).commit, [first, second, empty])
+            assert await read(one, 0) == [b"a", b"b", b"d"]
+            assert await read(one, 1) == [b"c"]
+        again = sink_world.batch_writer(0)
+        await asyncio.to_thread(again.commit, [await stage(again, rows(0, b"a"))])
+        assert await read(one, 0) == [b"a", b"b", b"d"]
+        following = sink_world.batch_writer(1)
+        await asyncio.to_thread(following.commit, [await stage(following, rows(0, b"e"))])
+        assert await read(one, 0) == [b"a", b"b", b"d", b"e"]
+
+    sink_world.tell(story)
+
+
+def test_a_task_of_many_rows_stages_several_objects_whose_order_is_kept(
+    sink_world: SinkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "STAGED_BYTES", 1000)
+    values = [b"%03d" % number for number in range(200)]
+
+    async def story(one: OneBroker) -> None:
+        writer = sink_world.batch_writer(0)
+        message = await stage(writer, rows(0, *values[:120]), rows(0, *values[120:]))
+        assert len(message.objects) > 3
+        await asyncio.to_thread(writer.commit, [message])
+        assert await read(one, 0) == values
+
+    sink_world.tell(story)
+
+
+def test_a_streams_batches_have_its_numbers_and_query(
+    sink_world: SinkWorld, as_task: Callable[[str, int], None]
+) -> None:
+    async def story(one: OneBroker) -> None:
+        as_task("query", 3)
+        message = await stage(sink_world.stream_writer(), rows(0, b"a"))
+        for _ in range(2):
+            await asyncio.to_thread(sink_world.stream_writer().commit, [message], 3)
+        with pytest.raises(SinkError, match="says that it has staged"):
+            await asyncio.to_thread(sink_world.stream_writer().commit, [message], 4)
+        sink_world.stream_writer().abort([message, None], 3)
+        await asyncio.to_thread(sink_world.stream_writer().commit, [], 4)
+        as_task("another", 4)
+        foreign = await stage(sink_world.stream_writer(), rows(0, b"b"))
+        with pytest.raises(ForeignQuery, match="pipeline belongs to query query, which has comm"):
+            await asyncio.to_thread(sink_world.stream_writer().commit, [foreign], 4)
+        written = sink_world.batch_writer(9)
+        with pytest.raises(ForeignQuery, match="this is query batch"):
+            await asyncio.to_thread(written.commit, [await stage(written, rows(0, b"c"))])
+        assert await read(one, 0) == [b"a"]
+
+    sink_world.tell(story)
+
+
+def test_a_stream_that_is_told_no_batch_writes_nothing(sink_world: SinkWorld) -> None:
+    sink_world.address = "127.0.0.1:1"
+    with pytest.raises(SinkError, match="Spark does not say of which query"):
+        sink_world.stream_writer().write(iter([]))
+
+
+def test_wrong_rows_fail_their_task(sink_world: SinkWorld) -> None:
+    async def story(one: OneBroker) -> None:
+        writer = sink_world.batch_writer(0)
+        with pytest.raises(RefusedRow, match=f"partition 2 of topic {TOPIC}, which has 2"):
+            await stage(writer, rows(2, b"a"))
+        with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
+            await stage(writer, rows(0, b"a", topic="nowhere"))
+        with pytest.raises(SinkError, match="says that it has staged None"):
+            writer.commit([None])
+
+    sink_world.tell(story)
+
+
+def test_columns_are_checked_before_anything_runs(sink_world: SinkWorld) -> None:
+    sink_world.address = "127.0.0.1:1"
+    with pytest.raises(InvalidConfiguration, match="rows have no topic"):
+        sink_world.batch_writer(0, schema_of("key", "value"))
+    columns = schema_of("value", "offset")
+    columns["offset"].name = "partition"
+    with pytest.raises(InvalidConfiguration, match="column partition is bigint"):
+        sink_world.batch_writer(0, columns, topic=TOPIC)
