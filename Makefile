@@ -16,6 +16,8 @@ CODE := tidelog storage wal coordinator broker spark_source localstack tests ben
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
 export PYTHONHASHSEED ?= 0
+# Brokers and commands are started by the hundred: each is slow where nothing keeps what is compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 SEEDS ?= 200
 FIRST ?= 1

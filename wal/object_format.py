@@ -290,6 +290,7 @@ class SlotIndex:
 
 
 _KINDS = {int(kind): kind for kind in EntryKind}
+_IS_KIND = np.array([number in _KINDS for number in range(256)])
 _MIDDLE = (
     "base_offset",
     "last_offset",
@@ -423,7 +424,7 @@ def _check_entries(
     placed = own | relocated | (kind == EntryKind.ADOPTED)
     ends = position + columns["length"]
     faults = {
-        "an entry of unknown kind": ~np.isin(kind, list(_KINDS)),
+        "an entry of unknown kind": ~_IS_KIND[kind],
         "an entry of no partition": columns["partition"] >= partitions,
         "an entry of no object": columns["object"] > strings,
         "a batch that lies elsewhere": own & (columns["object"] != OWN_OBJECT),

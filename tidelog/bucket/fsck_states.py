@@ -6,6 +6,7 @@ from typing import Any
 
 from tidelog.bucket.faults import Findings
 from tidelog.bucket.fsck_context import Check, CheckContext
+from tidelog.bucket.reading import BucketView
 from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, restore
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.coordinator.snapshots import apply_snapshot
@@ -21,11 +22,15 @@ async def check_states(context: CheckContext) -> Findings:
         topic = context.bucket.state.topic_named(kind.topic)
         if topic is None:
             continue
-        for number in range(topic.partition_count):
-            partition = TopicPartition(topic.topic_id, number)
-            origin = context.access.origin(topic, number)
+        partitions = [
+            TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)
+        ]
+        # All together, as each view reads the WALs.
+        view = await context.bucket.view_partitions(partitions)
+        for partition in partitions:
+            origin = context.access.origin(topic, partition.partition)
             findings.merge(await _check_snapshots(context, origin, kind))
-            findings.merge(await context.settled(_loading(context, partition, kind)))
+            findings.merge(await context.settled(_loading(context, partition, kind, view)))
     return findings
 
 
@@ -57,10 +62,15 @@ async def _check_snapshots(
     return await context.each(known, check)
 
 
-def _loading(context: CheckContext, partition: TopicPartition, kind: StateKind) -> Check:
+def _loading(
+    context: CheckContext, partition: TopicPartition, kind: StateKind, seen: BucketView
+) -> Check:
+    """First as `seen`, then as it is whenever it is looked at again."""
+    views = iter([seen])
+
     async def check() -> Findings:
         findings = Findings()
-        found = await context.bucket.view_partitions([partition])
+        found = next(views, None) or await context.bucket.view_partitions([partition])
         view = found.partitions.get(partition)
         if view is None:
             # Faults of the partition itself are found with the other partitions'.

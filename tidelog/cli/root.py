@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 
 import click
 
 import tidelog
-from tidelog.cli.bucket import bucket
-from tidelog.cli.consume import consume
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
-from tidelog.cli.fsck import fsck
-from tidelog.cli.groups import groups
-from tidelog.cli.inspect import inspect
-from tidelog.cli.produce import produce
-from tidelog.cli.server import server
-from tidelog.cli.topics import topics
-from tidelog.cli.transactions import transactions
 from tidelog.errors import (
     CorruptObject,
     InvalidConfiguration,
@@ -29,7 +21,35 @@ from tidelog.storage.object_store import StoreNotApplied, StoreOutcomeUnknown
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=CONTEXT)
+COMMANDS = (
+    "server",
+    "topics",
+    "groups",
+    "transactions",
+    "produce",
+    "consume",
+    "bucket",
+    "fsck",
+    "inspect",
+)
+"""Each is an object of this name in the module of this name."""
+
+
+class _Commands(click.Group):
+    """Loads a command when it is called, so that none waits for what only others need."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"tidelog.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT)
 def cli() -> None:
     """Tidelog: a transactional log on object storage that speaks the Kafka protocol."""
 
@@ -40,10 +60,6 @@ def version(as_json: bool) -> None:
     """Print the version."""
     number = tidelog.__version__
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
-
-
-for command in (server, topics, groups, transactions, produce, consume, bucket, fsck, inspect):
-    cli.add_command(command)
 
 
 def run() -> None:

@@ -71,6 +71,31 @@ async def some_work(broker: OneBroker) -> None:
     assert await committed.send(b"open") is OK
 
 
+def test_the_wals_are_read_no_more_often_for_many_coordinators() -> None:
+    """Of which there are fifty a kind by default: one reading of the WALs each took minutes."""
+
+    def wal_reads(coordinators: int) -> int:
+        here = here_with(
+            offsets_topic_num_partitions=coordinators,
+            transaction_state_log_num_partitions=coordinators,
+        )
+
+        async def story() -> int:
+            async with here.broker(politely=False) as broker:
+                await some_work(broker)
+            watched = WatchedStore(here.store)
+            bucket = Bucket.unread(watched, HastyClock(), SeededEntropy("fsck"), InlineOffload())
+            found = await check_bucket(bucket, lambda _: None, deep=False)
+            assert found.faults == []
+            assert found.counts["coordinators' states"] == 2 * coordinators
+            return sum(key.startswith("wal/") for key in watched.requests)
+
+        return run(story)
+
+    # What coordinators have written is read for each that has written something.
+    assert wal_reads(20) <= wal_reads(1) + 2
+
+
 def here_with(**settings: object) -> World:
     return world(coordinator_snapshot_interval_records=3, **settings)
 
