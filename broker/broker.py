@@ -112,10 +112,12 @@ class Broker:
         process: ProcessIdentity,
         is_running: Callable[[ProcessIdentity], bool | None],
         background: Offload | None = None,
+        cleaning: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
         read of segments), so that producers do not wait for it; `offload` if it is not given.
+        `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
         `crash_points`: for tests that let the process die at a given moment."""
         self._static_settings = settings
         self._settings = settings
@@ -126,6 +128,7 @@ class Broker:
         self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
         self._background = background or offload
+        self._cleaning = cleaning or self._background
         self._process = process
         self._is_running = is_running
         self._crash_points = crash_points
@@ -508,7 +511,7 @@ class Broker:
             self._store,
             self.clock,
             self.entropy,
-            self._background,
+            self._cleaning,
             lambda: self._settings,
             self.topic_config,
             self._crash_points,

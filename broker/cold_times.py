@@ -90,13 +90,9 @@ class ColdTimes:
         self, partition: TopicPartition, table: PartitionTable, lower: int
     ) -> TimedRow | None:
         best: TimedRow | None = None
-        by_time = [
-            (-_latest_of(segment), segment.name.base_offset, segment)
-            for segment in (stored.segment for stored in table.segments)
-            if segment.last_row >= lower
-        ]
-        for latest, base_offset, segment in sorted(by_time, key=lambda each: each[:2]):
-            if best is not None and (-best.timestamp_ms, best.offset) < (latest, base_offset):
+        for segment in table.latest_first(lower):
+            hoped_for = TimedRow(segment.name.base_offset, _latest_of(segment))
+            if best is not None and _order(best) < _order(hoped_for):
                 break
             found = await self._in(partition, segment, lambda reader: reader.latest(lower))
             if found is not None:

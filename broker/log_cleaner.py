@@ -100,7 +100,7 @@ class LogCleaner:
         metrics: CleanerMetrics,
     ) -> None:
         """`offload`: its worker is kept busy for tens of milliseconds at a time, by look-ups among
-        millions of keys for longer."""
+        millions of keys for up to a second."""
         self._partitions = partitions
         self._tables = tables
         self.retention = retention

@@ -130,6 +130,7 @@ class RollQueue:
         return Backlog(
             place,
             log.extents.bytes_below(stable),
+            len(log.extents),
             int((now - since) * 1000),
             min(bytes_max, config.integer("segment.bytes")),
             age_ms_max,

@@ -27,7 +27,11 @@ from typing import NoReturn
 from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.roll_metrics import RollMetrics
 from tidelog.broker.roll_queue import RollQueue
-from tidelog.broker.roll_source import MissingWalObject
+from tidelog.broker.roll_source import (
+    GATHERED_BYTES_MAX,
+    GATHERED_EXTENTS_MAX,
+    MissingWalObject,
+)
 from tidelog.broker.segment_builder import SegmentBuilder
 from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.broker.tables import NoTable, Tables
@@ -40,7 +44,14 @@ from tidelog.storage.table_log import Committed, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
-from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls
+from tidelog.wal.roll_plan import (
+    Backlog,
+    Roll,
+    RollLimits,
+    RollReason,
+    plan_rolls,
+    read_together,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -225,13 +236,16 @@ class Roller:
     async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
         built: list[_Built] = []
         try:
-            for roll in rolls:
-                # Asked for each time: it is another object when much was committed by others.
-                state = await self._tables.open(topic_id)
-                partition = self._partitions.get(roll.partition)
-                if partition is not None and self._is_sound(partition, state):
-                    self.metrics.rolls[roll.reason] += 1
-                    await self._roll(partition, roll.reason, built)
+            for together in read_together(rolls, GATHERED_BYTES_MAX, GATHERED_EXTENTS_MAX):
+                if len(together) > 1:
+                    await self._builder.gather(each.log for each in self._present(together))
+                for roll in together:
+                    # Asked for each time: it is another object when much was committed by others.
+                    state = await self._tables.open(topic_id)
+                    partition = self._partitions.get(roll.partition)
+                    if partition is not None and self._is_sound(partition, state):
+                        self.metrics.rolls[roll.reason] += 1
+                        await self._roll(partition, roll.reason, built)
             await self._commit(topic_id, built)
         except NoTable:
             for roll in rolls:
@@ -240,6 +254,8 @@ class Roller:
             self._queue.stop(self._present(rolls), error)
         except StoreError as error:
             self.metrics.failures += self._queue.pause(self._present(rolls), error)
+        finally:
+            self._builder.let_go()
 
     def _present(self, rolls: Sequence[Roll]) -> list[Partition]:
         found = [self._partitions.get(roll.partition) for roll in rolls]

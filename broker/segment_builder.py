@@ -7,7 +7,7 @@ this put's alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelog.broker.roll_metrics import RollMetrics
@@ -37,6 +37,8 @@ class SegmentBounds:
     """Of the file: it is put whole, from memory."""
     piece_bytes_max: int = 4 * MIB
     """Of record batches that are taken up at a time; one extent may be larger."""
+    piece_extents_max: int = 1000
+    """Where those lie, each a read of its own perhaps."""
 
 
 class SegmentBuilder:
@@ -88,6 +90,19 @@ class SegmentBuilder:
             appended=() if segment is None else (segment,),
         )
 
+    async def gather(self, logs: Iterable[PartitionLog]) -> None:
+        """Read together what is below the last stable offsets of small partitions that are to be
+        built one after the other. It is held in memory until the next call, or `let_go`."""
+        wanted: list[Extent] = []
+        for log in logs:
+            start, upper = max(log.table_next, log.log_start), log.last_stable_offset
+            wanted += (each for each in log.extents.from_offset(start) if each.base_offset < upper)
+        await self._source.gather(wanted)
+
+    def let_go(self) -> None:
+        """Hold nothing that was gathered any more."""
+        self._source.let_go()
+
     async def _take_up(self, log: PartitionLog, roll: SegmentRoll, offset: int, upper: int) -> int:
         """One piece of the log; where the next one begins."""
         scanned = await self._scan(self._next_extents(log, offset, upper))
@@ -107,6 +122,8 @@ class SegmentBuilder:
             if extent.base_offset >= upper:
                 break
             if chosen and size + extent.length > self._bounds.piece_bytes_max:
+                break
+            if len(chosen) == self._bounds.piece_extents_max:
                 break
             chosen.append(extent)
             size += extent.length

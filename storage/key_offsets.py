@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.records.row_arrays import integers_of, nulls_of
+from tidelog.records.row_arrays import boolean_array, integers_of, nulls_of
 from tidelog.records.varints import Integers
 
 NO_OFFSET = -1
@@ -25,7 +25,7 @@ class KeyOffsets:
     """
 
     def __init__(self) -> None:
-        self._keys: pa.Array = pa.array([], pa.binary())
+        self._keys: pa.Array = pa.nulls(0, pa.binary())
         self._offsets: Integers = np.zeros(0, np.int64)
         self._keys_bytes = 0
         self._new_keys: list[pa.Array] = []
@@ -40,7 +40,7 @@ class KeyOffsets:
         """Take up records, in any order; those without a key do not count."""
         if keys.null_count:
             present = ~nulls_of(keys)
-            keys, offsets = keys.filter(pa.array(present)), offsets[present]
+            keys, offsets = keys.filter(boolean_array(present)), offsets[present]
         if not len(keys):
             return
         self._new_keys.append(keys)

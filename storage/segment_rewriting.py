@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
-from tidelog.records.row_arrays import integers_of, nulls_of
+from tidelog.records.row_arrays import boolean_array, integers_of, nulls_of
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.records.varints import Booleans
 from tidelog.storage.compaction import Round, joined_ranges
@@ -241,4 +241,4 @@ def _write_kept(
         for first, following in expired:
             goes |= (first <= offsets) & (offsets < following)
         kept = kept & ~(goes & nulls_of(batch.column("value")))
-    writer.write(batch if kept.all() else batch.filter(pa.array(kept)))
+    writer.write(batch if kept.all() else batch.filter(boolean_array(kept)))

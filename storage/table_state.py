@@ -5,10 +5,13 @@ Pure. What one commit costs does not grow with the segments, unless it removes s
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
@@ -18,6 +21,8 @@ from tidelog.storage.table_change import Commit, PartitionChange
 NO_VERSION = -1
 """The version of a table that has no commit yet."""
 _NEVER = -(2**63)
+_UNDATED = -1
+"""The time of a record without one, in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class PartitionTable:
     """The next offset that is not in the table yet; what lies below is, or had no record."""
     _segments: list[StoredSegment] = field(default_factory=list)
     _bases: list[int] = field(default_factory=list)
+    _times: array[int] = field(default_factory=lambda: array("q"))
+    """The latest timestamp of each segment, as Kafka would say it."""
     _latest: list[int] = field(default_factory=list)
     """The latest timestamp of each segment and all before it."""
 
@@ -71,6 +78,21 @@ class PartitionTable:
         index = bisect_left(self._latest, timestamp_ms)
         return self._segments[index].segment if index < len(self._segments) else None
 
+    def latest_first(self, offset: int) -> Iterator[Segment]:
+        """The segments with a row at or above an offset, those with the latest timestamp first, of
+        equals in their order.
+
+        Few are asked for, mostly one: each costs a pass in place of all a sort."""
+        segments = self._segments
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        times = np.array(self._times[first:], np.int64)
+        for _ in range(len(times)):
+            index = int(times.argmax())
+            times[index] = _NEVER
+            segment = segments[first + index].segment
+            if segment.last_row >= offset:
+                yield segment
+
     def holds(self, name: SegmentName) -> bool:
         """Whether exactly this segment is in the table."""
         index = bisect_left(self._bases, name.base_offset)
@@ -91,6 +113,7 @@ class PartitionTable:
         before = self._latest[-1] if self._latest else _NEVER
         self._segments.append(stored)
         self._bases.append(stored.segment.name.base_offset)
+        self._times.append(_UNDATED if latest is None else latest)
         self._latest.append(max(before, _NEVER if latest is None else latest))
 
     def replace(self, removed: set[SegmentName], added: Sequence[StoredSegment]) -> None:
@@ -99,6 +122,7 @@ class PartitionTable:
         kept += added
         kept.sort(key=lambda stored: stored.segment.name.base_offset)
         self._segments, self._bases, self._latest = [], [], []
+        self._times = array("q")
         for stored in kept:
             self.append(stored)
 

@@ -11,6 +11,9 @@ import numpy as np
 
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 
+_TAKEN = -(2**63)
+"""No batch has so early a timestamp."""
+
 
 class Extent(NamedTuple):
     """A run of offsets without a hole, as whole batches in offset order, at one place."""
@@ -239,12 +242,14 @@ class Extents:
             yield self[index]
 
     def by_max_timestamp(self) -> Iterator[Extent]:
-        """The extents, those with the latest timestamp first, equal ones in offset order."""
-        times = np.frombuffer(self._max_timestamps, np.int64)
-        # A list, so that no view of the array is alive when it grows.
-        indexes = np.argsort(-times, kind="stable").tolist()
-        del times
-        for index in indexes:
+        """The extents, those with the latest timestamp first, equal ones in offset order.
+
+        Few are asked for, mostly one: each costs a pass in place of all a sort."""
+        # A copy, so that no view of the array is alive when it grows.
+        times = np.array(self._max_timestamps, np.int64)
+        for _ in range(len(times)):
+            index = int(times.argmax())
+            times[index] = _TAKEN
             yield self[index]
 
     def drop_below(self, offset: int) -> None:

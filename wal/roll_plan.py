@@ -7,7 +7,7 @@ carried over is too much for the WAL, the largest go, as far as they are worth a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -30,6 +30,8 @@ class Backlog(NamedTuple):
     partition: TopicPartition
     wal_bytes: int
     """As stored."""
+    extents: int
+    """Places where they lie."""
     age_ms: int
     """Of the oldest."""
     bytes_max: int
@@ -66,10 +68,15 @@ class RollLimits:
 
 
 class Roll(NamedTuple):
-    """A partition that is to be rolled, and why."""
+    """What of a partition is to be rolled, and why."""
 
-    partition: TopicPartition
+    backlog: Backlog
     reason: RollReason
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Whose it is."""
+        return self.backlog.partition
 
 
 def plan_rolls(backlogs: Iterable[Backlog], limits: RollLimits) -> list[Roll]:
@@ -82,15 +89,12 @@ def plan_rolls(backlogs: Iterable[Backlog], limits: RollLimits) -> list[Roll]:
     due = [each for each in ordered if not each.is_requested and each.urgency >= 1]
     rest = [each for each in ordered if not each.is_requested and each.urgency < 1]
     return [
-        *(Roll(each.partition, RollReason.REQUEST) for each in asked),
+        *(Roll(each, RollReason.REQUEST) for each in asked),
         *(
-            Roll(
-                each.partition,
-                RollReason.SIZE if each.fullness >= each.lateness else RollReason.AGE,
-            )
+            Roll(each, RollReason.SIZE if each.fullness >= each.lateness else RollReason.AGE)
             for each in due
         ),
-        *(Roll(each.partition, RollReason.PRESSURE) for each in _pressed(rest, limits)),
+        *(Roll(each, RollReason.PRESSURE) for each in _pressed(rest, limits)),
     ]
 
 
@@ -106,3 +110,21 @@ def _pressed(rest: list[Backlog], limits: RollLimits) -> list[Backlog]:
         chosen.append(each)
         left -= each.wal_bytes
     return chosen
+
+
+def read_together(
+    rolls: Sequence[Roll], bytes_max: int, extents_max: int
+) -> Iterator[Sequence[Roll]]:
+    """The rolls in groups that have so little that it is read at a time, since small partitions
+    lie side by side in the same objects. A larger one is by itself."""
+    group: list[Roll] = []
+    size = extents = 0
+    for roll in rolls:
+        size, extents = size + roll.backlog.wal_bytes, extents + roll.backlog.extents
+        if group and (size > bytes_max or extents > extents_max):
+            yield group
+            group = []
+            size, extents = roll.backlog.wal_bytes, roll.backlog.extents
+        group.append(roll)
+    if group:
+        yield group

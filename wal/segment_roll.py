@@ -27,6 +27,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
+from tidelog.records.row_arrays import integers_of
 from tidelog.records.row_decoding import BatchHeaders, decode_rows
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
@@ -249,8 +250,9 @@ class SegmentRoll:
             slice_bytes=SLICE_BYTES,
         ):
             floor = max(self._log_start, self._base_offset)
-            if rows.num_rows and rows.column("offset")[0].as_py() < floor:
-                rows = rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), floor)))
+            offsets = integers_of(rows.column("offset"))
+            if len(offsets) and offsets[0] < floor:
+                rows = rows.slice(int(np.searchsorted(offsets, floor)))
             self._writer.write(rows)
 
     def _blame(self, scanned: Scanned, chosen: slice, error: Exception) -> CorruptObject:

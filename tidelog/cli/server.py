@@ -92,6 +92,8 @@ async def _serve(
     offload = ThreadOffload()
     # Two, so that who reads from segments does not wait for a roll.
     background = ThreadOffload(2, name="tidelog-background")
+    # Log compaction looks keys up among millions in one step.
+    cleaning = ThreadOffload(1, name="tidelog-cleaning")
     broker = Broker(
         settings,
         broker_id=broker_id,
@@ -106,6 +108,7 @@ async def _serve(
         process=processes.current(),
         is_running=processes.is_running,
         background=background,
+        cleaning=cleaning,
         crash_points=_crash_points(),
     )
     health = None if http is None else _health_server(http, broker, metrics)
@@ -123,6 +126,7 @@ async def _serve(
             health.close()
         offload.close()
         background.close()
+        cleaning.close()
         await store.close()
 
 

@@ -27,6 +27,12 @@ def integer_array(
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
 
 
+def boolean_array(values: Booleans) -> pa.Array:
+    """The values as an array. (Arrow's own `array` imports pandas, where that is installed.)"""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def gather(
     source: pa.Buffer, start: Integers, length: Integers, kind: pa.DataType | None = None
 ) -> pa.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 from uuid import UUID
 
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.roll_plan import Backlog, RollLimits, RollReason, plan_rolls
+from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls, read_together
 
 PLACES = st.builds(TopicPartition, st.sampled_from([UUID(int=1), UUID(int=2)]), st.integers(0, 9))
 BACKLOGS = st.lists(
@@ -17,6 +19,7 @@ BACKLOGS = st.lists(
         Backlog,
         PLACES,
         wal_bytes=st.integers(0, 300),
+        extents=st.integers(0, 30),
         age_ms=st.integers(0, 300),
         bytes_max=st.integers(1, 200),
         age_ms_max=st.integers(1, 200),
@@ -83,3 +86,21 @@ def test_the_order_in_which_they_are_found_does_not_matter(
     shuffled = list(backlogs)
     random.shuffle(shuffled)
     assert plan_rolls(shuffled, limits) == plan_rolls(backlogs, limits)
+
+
+@given(BACKLOGS, LIMITS, st.integers(0, 500), st.integers(0, 50))
+def test_what_is_read_together_keeps_the_limits_and_the_order(
+    backlogs: list[Backlog], limits: RollLimits, bytes_max: int, extents_max: int
+) -> None:
+    plan = plan_rolls(backlogs, limits)
+    groups = list(read_together(plan, bytes_max, extents_max))
+    assert [roll for group in groups for roll in group] == plan
+
+    def fits(rolls: Sequence[Roll]) -> bool:
+        size = sum(roll.backlog.wal_bytes for roll in rolls)
+        return size <= bytes_max and sum(roll.backlog.extents for roll in rolls) <= extents_max
+
+    assert all(group and (len(group) == 1 or fits(group)) for group in groups)
+    # No group could have taken the next roll as well.
+    for group, following in pairwise(groups):
+        assert not fits([*group, following[0]])

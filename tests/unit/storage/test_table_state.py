@@ -137,6 +137,32 @@ def test_a_change_of_one_partition_that_is_refused_refuses_the_commit() -> None:
     assert state.partition(1).next_offset == 0
 
 
+def test_the_latest_come_first_and_of_equals_the_first() -> None:
+    times = [5, 9, None, 9, 7, -1]
+    segments = [listed(0, 10 * n, 10 * n + 9, n, time) for n, time in enumerate(times)]
+    state = table(*(advance(0, 10 * n, 10 * n + 10, each) for n, each in enumerate(segments)))
+
+    def latest_first(offset: int) -> list[int]:
+        found = state.partition(0).latest_first(offset)
+        return [segment.name.base_offset // 10 for segment in found]
+
+    # A record without a timestamp has -1, as in Kafka.
+    assert latest_first(0) == [1, 3, 4, 0, 2, 5]
+    assert latest_first(19) == [1, 3, 4, 2, 5]
+    assert latest_first(20) == [3, 4, 2, 5]
+    assert latest_first(60) == []
+    assert list(state.partition(1).latest_first(0)) == []
+    # What is replaced meanwhile is nothing to who goes through it.
+    going = state.partition(0).latest_first(0)
+    assert next(going) == segments[1]
+    names = tuple(segment.name for segment in segments)
+    merged = listed(0, 0, 59, 9, 9)
+    change = PartitionChange(partition=0, removed=names, rewritten=(merged,))
+    state.apply("key", 6, commit_of(change))
+    assert list(going) == [segments[n] for n in (3, 4, 0, 2, 5)]
+    assert list(state.partition(0).latest_first(0)) == [merged]
+
+
 def test_versions_follow_each_other_and_the_first_brings_the_metadata() -> None:
     state = TableState(TOPIC_ID)
     with pytest.raises(CorruptObject, match="does not continue version -1"):

@@ -48,6 +48,8 @@ def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
 def test_of_equal_times_the_first_comes_first() -> None:
     two = [extent(0, 0, 5), extent(1, 1, 5)]
     assert list(Extents(two).by_max_timestamp()) == two
+    one = [extent(offset, offset, time) for offset, time in enumerate((-1, 5, 7, 5, -1))]
+    assert [each.base_offset for each in Extents(one).by_max_timestamp()] == [2, 1, 3, 0, 4]
 
 
 def test_it_grows_while_someone_goes_through_it() -> None:
