@@ -130,7 +130,7 @@ class SnapshotEncoder(Generic[RecordT]):
         fields = self._fields | _named({"rows": str(self.rows)})
         self._writer.add_key_value_metadata(fields)
         self._writer.close()
-        return seal(self._sink.getvalue())
+        return seal(memoryview(self._sink.getvalue()))
 
 
 class SnapshotDecoder(Generic[RecordT]):

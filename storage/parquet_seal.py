@@ -14,7 +14,9 @@ file count from its beginning, so that nothing else has to know.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +26,7 @@ import pyarrow.parquet as pq
 from awscrt.checksums import crc32c
 
 from tidelog.errors import CorruptObject
+from tidelog.storage.buffers import joined, pieces
 from tidelog.storage.object_store import Buffer
 
 MAGIC: Final = b"TIDESEAL"
@@ -38,7 +41,7 @@ TAIL_BYTES_MIN: Final = _END.size + _PARQUET_TAIL_BYTES
 class SealedFile(NamedTuple):
     """A Parquet file to be stored: its pieces, one behind the other."""
 
-    pieces: tuple[memoryview, bytes, memoryview]
+    pieces: tuple[Buffer, ...]
     tail_bytes: int
     """Of seal and footer: what a reader has to read first."""
 
@@ -65,21 +68,55 @@ class Footer(NamedTuple):
     """CRC-32C of the column chunks, for each row group."""
 
 
-def seal(data: Buffer) -> SealedFile:
-    """The finished Parquet file with its seal."""
-    whole = memoryview(data)
-    footer = whole[len(whole) - _footer_bytes("", whole) :]
-    body = whole[: len(whole) - len(footer)]
+def seal(data: Buffer | Sequence[Buffer]) -> SealedFile:
+    """The finished Parquet file with its seal. `data`: all of it, or pieces of it in order."""
+    file = _Pieces(data)
+    end = file.size_bytes
+    footer_bytes = _footer_bytes("", file.joined(max(0, end - TAIL_BYTES_MIN), end))
+    footer = file.joined(end - footer_bytes, end)
     metadata = pq.read_metadata(pa.BufferReader(footer))
     crcs = [
-        crc32c(body[begin:end])
+        file.crc32c(begin, end)
         for group in range(metadata.num_row_groups)
         for begin, end in chunk_places(metadata, group)
     ]
     table = np.array(crcs, _UINT32).tobytes()
     content = table + _UINT32.type(len(crcs)).tobytes()
     sealed = table + _END.pack(len(crcs), crc32c(footer, crc32c(content)), MAGIC)
-    return SealedFile((body, sealed, footer), len(sealed) + len(footer))
+    body = file.views(0, file.size_bytes - footer_bytes)
+    return SealedFile((*body, sealed, footer), len(sealed) + footer_bytes)
+
+
+class _Pieces:
+    """Pieces of a file, read as one."""
+
+    def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
+        self._views = [memoryview(piece) for piece in pieces(data)]
+        self._starts = list(accumulate(map(len, self._views), initial=0))
+
+    @property
+    def size_bytes(self) -> int:
+        return self._starts[-1]
+
+    def views(self, begin: int, end: int) -> Iterator[memoryview]:
+        """Bytes [begin, end), as they lie in the pieces."""
+        index = bisect_right(self._starts, begin) - 1
+        while begin < end:
+            start = self._starts[index]
+            view = self._views[index][begin - start : end - start]
+            yield view
+            begin, index = begin + len(view), index + 1
+
+    def joined(self, begin: int, end: int) -> Buffer:
+        """Bytes [begin, end); copied where they lie in several pieces."""
+        return joined(list(self.views(begin, end)))
+
+    def crc32c(self, begin: int, end: int) -> int:
+        """The checksum of bytes [begin, end)."""
+        crc = 0
+        for view in self.views(begin, end):
+            crc = crc32c(view, crc)
+        return crc
 
 
 def is_sealed(tail: Buffer) -> bool:

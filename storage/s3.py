@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -13,7 +14,7 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as ObstoreS3
 
-from tidelog.storage.buffers import joined
+from tidelog.storage.buffers import joined, pieces, size_of
 from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     AccessDenied,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta as ObstoreMeta
     from obstore.store import S3Config
 
+JOINED_AT_ONCE_BYTES_MAX = 1024 * 1024
+"""More would hold up the event loop for a millisecond and longer."""
 _LIST_PAGE_ENTRIES = 1000
 # boto3 renews credentials that are valid for less than ten minutes, so what it gives is good for
 # longer than this.
@@ -98,12 +101,14 @@ class S3Store:
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
         path = self._path(key)
+        # Joined here: handing pieces over costs as much or more, piece by piece.
+        is_large = len(pieces(data)) > 1 and size_of(data) > JOINED_AT_ONCE_BYTES_MAX
+        body = await asyncio.to_thread(joined, data) if is_large else joined(data)
         try:
             result = await obstore.put_async(
                 self._store,
                 path,
-                # Joined here: handing pieces over costs as much or more, piece by piece.
-                joined(data),
+                body,
                 mode=_put_mode(condition),
                 use_multipart=False,
             )

@@ -13,6 +13,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.records.rows import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.parquet_seal import seal
+from tidelog.storage.piece_sink import PieceSink
 from tidelog.storage.segment import METADATA_KEY, Segment, SegmentName, describe
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
@@ -46,9 +47,9 @@ class SegmentWriter:
         self._topic_partition = topic_partition
         self._base_offset = base_offset
         self._next_offset = base_offset
-        self._sink = pa.BufferOutputStream()
+        self._sink = PieceSink()
         self._writer = pq.ParquetWriter(
-            self._sink,
+            pa.PythonFile(self._sink, mode="w"),
             ROW_SCHEMA,
             version="2.6",
             compression="zstd",
@@ -70,8 +71,7 @@ class SegmentWriter:
     @property
     def size_bytes(self) -> int:
         """Bytes of the file so far; pending rows are not counted."""
-        size: int = self._sink.tell()
-        return size
+        return self._sink.size_bytes
 
     @property
     def row_count(self) -> int:
@@ -124,7 +124,7 @@ class SegmentWriter:
         description = describe(self._topic_partition, name.base_offset, name.last_offset)
         self._writer.add_key_value_metadata({METADATA_KEY: description})
         self._writer.close()
-        file = seal(memoryview(self._sink.getvalue()))
+        file = seal(self._sink.pieces())
         segment = Segment(
             name=name,
             size_bytes=file.size_bytes,

@@ -76,7 +76,7 @@ def rewritten(
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(fields)
-    return b"".join(seal(sink.getvalue()).pieces)
+    return b"".join(seal(memoryview(sink.getvalue())).pieces)
 
 
 def test_keys_sort_as_offsets_do() -> None:

@@ -281,7 +281,7 @@ def newer(data: bytes) -> bytes:
     with pq.ParquetWriter(sink, file.schema_arrow) as writer:
         writer.write_table(file.read())
         writer.add_key_value_metadata({**file.metadata.metadata, b"tidelog.format.version": b"2"})
-    return b"".join(seal(sink.getvalue()).pieces)
+    return b"".join(seal(memoryview(sink.getvalue())).pieces)
 
 
 @pytest.mark.parametrize(
