@@ -247,11 +247,12 @@ def _rolls(rows: Sequence[tuple[RollShape, Rolled]]) -> list[str]:
         "## From the WAL into a table, through a broker on the filesystem store",
         "",
         "| records | CPU s/GB of values | MB/s of values | segments, bytes a byte of values |"
-        " extra memory, MB |",
+        " extra memory, MB (first roll) |",
         "|---|---|---|---|---|",
         *[
             f"| {shape.label} | {found.cpu_seconds_a_gb:.1f} | {found.megabytes_a_second:.0f} |"
-            f" {found.stored_bytes_a_byte:.2f} | {found.extra_memory_mb:.0f} |"
+            f" {found.stored_bytes_a_byte:.2f} | {found.extra_memory_mb:.0f}"
+            f" ({found.first_extra_memory_mb:.0f}) |"
             for shape, found in rows
         ],
         "",

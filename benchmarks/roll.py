@@ -25,7 +25,6 @@ NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
 FLUSH_SECONDS_MAX = 300
 LATENCY_ROUNDS = 3
-WARM_UP_BYTES = 20_000_000
 
 
 class RollShape(NamedTuple):
@@ -63,6 +62,8 @@ class Rolled:
     """Of the segments, for each byte of values."""
     extra_memory_mb: float
     """The peak while rolling above what was resident before, when something was rolled already."""
+    first_extra_memory_mb: float
+    """The same of the process's first roll, of as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +79,19 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     with tidelog("roll", f"file://{bucket}", folder, **ONLY_ON_REQUEST) as target:
-        # The first roll loads libraries, once in a process's life.
-        _flush(target, "warm-up", _produce(target, "warm-up", shape, WARM_UP_BYTES))
-        warm_up = _segment_bytes(target)
-        records = _produce(target, "rolled", shape, total_bytes)
-        _settle(target)
-        target.reset_peak_memory()
-        resident, before = target.resident_memory_mb(), target.usage()
-        started = time.perf_counter()
-        _flush(target, "rolled", records)
-        seconds = time.perf_counter() - started
+        first_extra, _ = _extra_memory(target, "first", _fill(target, "first", shape, total_bytes))
+        records = _fill(target, "rolled", shape, total_bytes)
+        stored_before, before = _segment_bytes(target), target.usage()
+        extra, seconds = _extra_memory(target, "rolled", records)
         used = target.usage().since(before)
-        peak = target.peak_memory_mb()
-        stored_bytes = _segment_bytes(target) - warm_up
+        stored_bytes = _segment_bytes(target) - stored_before
     raw_bytes = records * shape.record_bytes
     return Rolled(
         used.cpu_seconds * GB / raw_bytes,
         raw_bytes / 1e6 / seconds,
         stored_bytes / raw_bytes,
-        peak - resident,
+        extra,
+        first_extra,
     )
 
 
@@ -109,8 +104,7 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
         for number in range(LATENCY_ROUNDS):
             without.append(of_acknowledgements(target, f"without-{number}", records))
             topic = f"backlog-{number}"
-            count = _produce(target, topic, SHAPES[0], backlog_bytes)
-            _settle(target)
+            count = _fill(target, topic, SHAPES[0], backlog_bytes)
             rolling = threading.Thread(target=_flush, args=(target, topic, count))
             rolling.start()
             during.append(of_acknowledgements(target, f"during-{number}", records))
@@ -118,6 +112,22 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
                 raise RuntimeError("the roll was over before the measurement: ask for more bytes")
             rolling.join()
     return Felt(_median(without), _median(during))
+
+
+def _fill(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:
+    """Produce what is to be rolled, and wait until it is all that there is to do."""
+    records = _produce(target, topic, shape, total_bytes)
+    _settle(target)
+    return records
+
+
+def _extra_memory(target: Target, topic: str, records: int) -> tuple[float, float]:
+    """Roll a topic: MB of the peak above what was resident before, and the seconds it took."""
+    target.reset_peak_memory()
+    resident, started = target.resident_memory_mb(), time.perf_counter()
+    _flush(target, topic, records)
+    seconds = time.perf_counter() - started
+    return target.peak_memory_mb() - resident, seconds
 
 
 def _segment_bytes(target: Target) -> float:
