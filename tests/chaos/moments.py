@@ -4,7 +4,7 @@ has asked for the process stops itself, until the test kills it or wakes it up.
 A process of Spark's has many lives: it is forked, reused, killed, and nobody's child. So what they
 say to the test lies in a folder that the environment names:
 
-    notes        a line for each moment that came: moment, batch, process id
+    notes        a line for each moment that came: moment, batch, process, driver
     orders/      the moments at which the next process is to stop, each with a batch to begin with
     held/        an order that a process has taken: it is stopped there, or about to be
 """
@@ -29,6 +29,8 @@ class Note(NamedTuple):
     moment: str
     batch: int
     pid: int
+    driver: int
+    """The process id of the driver that the process belongs to: that of its session."""
 
 
 class Moments:
@@ -51,7 +53,7 @@ class Moments:
         """Note it, and stop if that is ordered. Of several processes one takes the order."""
         self.note(moment)
         order = self._folder / "orders" / moment
-        held = self._folder / "held" / f"{moment}.{self._batch}.{os.getpid()}"
+        held = self._folder / "held" / ".".join(map(str, self._seen(moment)))
         try:
             if self._batch < int(order.read_text()):
                 return
@@ -62,13 +64,16 @@ class Moments:
 
     def note(self, moment: str) -> None:
         """Note it only."""
-        line = f"{moment}\t{self._batch}\t{os.getpid()}\n".encode()
+        line = "\t".join(map(str, self._seen(moment))).encode() + b"\n"
         notes = os.open(self._folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             # One write, so that processes do not write into each other's lines.
             os.write(notes, line)
         finally:
             os.close(notes)
+
+    def _seen(self, moment: str) -> Note:
+        return Note(moment, self._batch, os.getpid(), os.getsid(0))
 
 
 class Orders:
@@ -88,19 +93,23 @@ class Orders:
     def held(self, moment: str) -> Note | None:
         """Who has stopped there; told once."""
         for each in (self.folder / "held").iterdir():
-            name, batch, pid = each.name.rsplit(".", 2)
-            if name == moment:
+            note = _parsed(each.name.split("."))
+            if note.moment == moment:
                 each.unlink()
-                return Note(name, int(batch), int(pid))
+                return note
         return None
 
     def notes(self) -> list[Note]:
         """All moments that came, in their order."""
         path = self.folder / "notes"
         lines = path.read_text().splitlines() if path.exists() else []
-        fields = (line.split("\t") for line in lines)
-        return [Note(moment, int(batch), int(pid)) for moment, batch, pid in fields]
+        return [_parsed(line.split("\t")) for line in lines]
 
     def count(self, moment: str, batch: int | None = None) -> int:
         """How often a moment came, in a batch or in all."""
         return sum(note.moment == moment and batch in (None, note.batch) for note in self.notes())
+
+
+def _parsed(fields: list[str]) -> Note:
+    moment, *numbers = fields
+    return Note(moment, *map(int, numbers))

@@ -151,12 +151,13 @@ def test_a_driver_that_wakes_up_behind_another_is_refused_and_doubles_nothing(
     zombie.resume()
     # Its task, its call and its commit log go on where they were.
     assert world.await_end(zombie) != 0
-    ours = {each.pid for each in world.driver.processes()}
-    ends = [each for each in world.orders.notes() if each.batch == task.batch]
-    committed = [each for each in ends if each.moment == COMMITTED]
-    assert [each.pid in ours for each in committed] == [True]
-    found = [each for each in ends if each.moment == FOUND]
-    assert [each.pid in ours for each in found] == [False]
+    ends = {
+        each.moment: each.driver
+        for each in world.orders.notes()
+        if each.batch == task.batch and each.moment in (COMMITTED, FOUND)
+    }
+    assert ends == {COMMITTED: world.driver.process.pid, FOUND: zombie.process.pid}
+    assert world.orders.count(COMMITTED, task.batch) == 1
     assert world.is_in_commit_log(task.batch)
     world.feed.send(RECORDS)
     world.await_all_derived()
