@@ -84,7 +84,10 @@ def test_a_topics_life(command: Command) -> None:
     assert command("topics", "delete", "life").code == 0
     gone = command("topics", "describe", "life")
     assert gone.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.err
+    assert gone.err == (
+        "tidelog: topic life: UNKNOWN_TOPIC_OR_PARTITION (there is no such topic; create it with:"
+        " tidelog topics create life)\n"
+    )
 
 
 @pytest.mark.usefixtures("to_broker")
