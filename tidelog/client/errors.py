@@ -19,7 +19,8 @@ class RequestFailed(Unreachable):
     """No answer came. NOT_APPLIED: no byte of the request was handed to the network."""
 
     def __init__(self, request: str, address: str, outcome: Outcome, why: str) -> None:
-        super().__init__(f"{request} to {address}: {why}; {outcome.value}")
+        fate = "nothing was sent" if outcome is Outcome.NOT_APPLIED else outcome.value
+        super().__init__(f"{request} to {address}: {why}; {fate}")
         self.request = request
         self.address = address
         self.outcome = outcome
