@@ -135,7 +135,7 @@ def test_a_file_system_that_does_not_know_the_flag(
             raise OSError(errno.EINVAL, "no direct writes")
         return real(descriptor, command, flags)
 
-    monkeypatch.setattr(direct_io.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
     with opened(tmp_path / "file") as descriptor:
         assert write_directly(descriptor, [CONTENT], len(CONTENT)) == 0
         write_fully(descriptor, [CONTENT])
