@@ -17,8 +17,8 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.INT,
         5,
         0,
-        "How long a WAL object waits for more records while others are being uploaded, or at most for"
-        " producers who have just been answered.",
+        "How long a WAL object waits for more records while others are being uploaded, or at most"
+        " for producers who have just been answered.",
     ),
     _own(
         "wal.object.max.bytes",
