@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, Protocol, TypeVar
@@ -22,8 +25,12 @@ class Offload(Protocol):
 class ThreadOffload:
     """A small pool of worker threads."""
 
-    def __init__(self, threads: int = 1, name: str = "tidelog-offload") -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def __init__(self, threads: int = 1, name: str = "tidelog-offload", niceness: int = 0) -> None:
+        """`niceness`: how far its threads stand back where more want to run than there are cores.
+        Linux alone has that for threads; elsewhere it changes nothing."""
+        self._pool = ThreadPoolExecutor(
+            threads, thread_name_prefix=name, initializer=_stand_back, initargs=(niceness,)
+        )
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -32,6 +39,14 @@ class ThreadOffload:
     def close(self) -> None:
         """Wait for running work and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _stand_back(niceness: int) -> None:
+    """Have the system prefer others to this thread."""
+    if niceness and sys.platform == "linux":
+        thread = threading.get_native_id()
+        before = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
 
 
 class InlineOffload:

@@ -127,7 +127,7 @@ def scan(pieces: Sequence[StoredBatches]) -> Scanned:
 def _side_by_side(pieces: Sequence[StoredBatches]) -> Buffer:
     """The extents' bytes in one buffer. While numpy copies, other threads go on; while Python joins
     views, none does."""
-    return memoryview(np.concatenate([np.frombuffer(data, np.uint8) for _, data in pieces]))
+    return np.concatenate([np.frombuffer(data, np.uint8) for _, data in pieces]).data
 
 
 def _take_apart(extent: Extent, data: Buffer) -> tuple[Integers, BatchHeaders]:

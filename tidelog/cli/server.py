@@ -40,6 +40,11 @@ SWITCH_SECONDS = 0.0005
 """How long a worker thread may keep the event loop from going on, where it does not let go by
 itself. With Python's 5 ms every acknowledgement may wait that long while something is rolled."""
 
+BACKGROUND_NICENESS = 5
+"""Of what rolls, compacts and reads segments. Where it keeps a core busy and clients the others,
+the event loop would wait for the system's next tick, some ms, each time that it wakes up. More
+would let a busy machine hold such a worker back for long while it has the interpreter's lock."""
+
 
 @click.command()
 @click.option(
@@ -91,9 +96,9 @@ async def _serve(
     store = open_store(store_url, clock, entropy, statistics=statistics)
     offload = ThreadOffload()
     # Two, so that who reads from segments does not wait for a roll.
-    background = ThreadOffload(2, name="tidelog-background")
+    background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
     # Log compaction looks keys up among millions in one step.
-    cleaning = ThreadOffload(1, name="tidelog-cleaning")
+    cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=BACKGROUND_NICENESS)
     broker = Broker(
         settings,
         broker_id=broker_id,
