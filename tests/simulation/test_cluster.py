@@ -39,7 +39,7 @@ def test_every_promise_is_kept(seed: int) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_promise_is_kept_while_rolls_run(workload: str) -> None:
     seed = SEEDS[0]
-    result = run(seed, SECONDS, tidelog_system(seed, rolls=True), workload=workload)
+    result = run(seed, SECONDS, tidelog_system(seed, segments=True), workload=workload)
     assert result.valid, f"{result.line()}\n{result.report}"
 
 

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.auditors import audit_group, audit_stability, audit_states
+from tests.simulation.bucket_readers import BucketInspector, BucketReader
 from tests.simulation.group_readers import GroupReader
 from tests.simulation.history import GroupProtocol, Isolation, Key
 from tests.simulation.nemesis import PROFILES
+from tests.simulation.policies import policies_of
 from tests.simulation.producers import IdempotentProducer, PlainProducer
 from tests.simulation.readers import Consumer, Observer
 from tests.simulation.topic_churn import TopicChurn
 from tests.simulation.transactors import TRANSFORM_GROUP, Transactor, Transformer
+from tests.simulation.trimmer import Trimmer
 
 ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
@@ -92,6 +95,16 @@ def producers(settings: WorkloadSettings) -> list[Program]:
         for number in range(settings.transfers)
         for which, rest in _REST_SECONDS_MEAN.items()
     ]
+    programs += [
+        Program(f"viewer-{number}", lambda actor: BucketReader(actor).run())
+        for number in range(settings.viewers)
+    ]
+    programs += [
+        Program(f"inspector-{number}", lambda actor: BucketInspector(actor).run())
+        for number in range(settings.inspectors)
+    ]
+    if settings.trimmed_keys:
+        programs.append(Program("trimmer", lambda actor: Trimmer(actor).run()))
     return programs
 
 
@@ -131,6 +144,18 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
         programs.append(Program("audit of stability", audit_stability))
         programs.append(Program("audit of states", audit_states))
     return programs
+
+
+def with_segments(settings: WorkloadSettings, seed: int, workload: str) -> WorkloadSettings:
+    """The same while topics lose records, and others read the bucket; at half the pace, since
+    there must be time for what is superfluous to be deleted."""
+    return replace(
+        settings,
+        pause_seconds_mean=2 * settings.pause_seconds_mean,
+        policies=policies_of(seed, workload),
+        viewers=2,
+        inspectors=1,
+    )
 
 
 def without_groups(settings: WorkloadSettings) -> WorkloadSettings:
