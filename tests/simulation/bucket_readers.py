@@ -120,7 +120,7 @@ async def _read(actor: Actor, bucket: Bucket, topics: list[str], operation: Oper
         await _dawdle(actor, _SLOW_SECONDS_MAX)
         position, missing = 0, ""
         while True:
-            poll = _poll(key, view, position)
+            poll = _poll(key, view, position, view.last_stable_offset)
             operation.polls.append(poll)
             try:
                 await _read_rows(bucket, view, poll)
@@ -147,7 +147,8 @@ async def _read_atomically(
         try:
             for key, view in _partitions(bucket, topics, found.view.partition):
                 await _dawdle(actor, _ATOMIC_SECONDS_MAX)
-                poll = _poll(key, view, 0)
+                # Also what is decided above the first open transaction is in.
+                poll = _poll(key, view, 0, view.high_watermark)
                 operation.polls.append(poll)
                 await _read_rows(bucket, view, poll, found.keep)
         except MissingObject as error:
@@ -168,14 +169,13 @@ def _partitions(
             yield Key(name, number), view_of(TopicPartition(topic.topic_id, number))
 
 
-def _poll(key: Key, view: PartitionView, position: int) -> Poll:
-    """What a view is to show from a position on: all that is decided below the first open
-    transaction. (An atomic one shows more.)"""
+def _poll(key: Key, view: PartitionView, position: int, end: int) -> Poll:
+    """What a view is to show of a partition from a position on."""
     start = max(position, view.log_start)
     return Poll(
         key,
         start,
-        max(start, view.last_stable_offset),
+        max(start, end),
         [],
         high_watermark=view.high_watermark,
         last_stable_offset=view.last_stable_offset,

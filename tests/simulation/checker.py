@@ -345,10 +345,21 @@ class _Checker:
             if offset not in found
             and not (poll.log_start is not None and offset < poll.log_start)
             and not all(
-                self.removals.may_be_compacted(poll.key, offset, value, operation)
+                self._may_be_unseen(operation, poll.key, offset, value)
                 for value in versions[offset]
             )
         ]
+
+    def _may_be_unseen(self, reader: Operation, key: Key, offset: int, value: str) -> bool:
+        """Whether a record may be missing from what covers its place: compaction took it, or it is
+        in a transaction that was not decided before an atomic view was begun."""
+        if self.removals.may_be_compacted(key, offset, value, reader):
+            return True
+        if not reader.is_atomic or value not in self.writers:
+            return False
+        writer = self.writers[value][0]
+        decided = writer.outcome is Outcome.OK and (writer.completed or 0) < reader.invoked
+        return writer.kind == "transaction" and not decided
 
     def _sends(self) -> Iterator[Anomaly]:
         last: dict[tuple[str, Key], tuple[int, str]] = {}

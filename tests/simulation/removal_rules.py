@@ -16,6 +16,7 @@ from tests.simulation.anomaly import Anomaly
 from tests.simulation.history import History, Key, Operation, Outcome, Poll, Send
 from tests.simulation.policies import TopicPolicy
 from tests.simulation.values import is_tombstone, shared_key
+from tests.simulation.watermark_rules import Event, going_back
 
 SKEW_SECONDS = 8.0
 """By how much two processes' clocks may differ, at most, and a little."""
@@ -125,17 +126,13 @@ def _answers(operations: list[Operation]) -> Iterator[tuple[Operation, Poll, int
 
 def _log_starts_back(operations: list[Operation]) -> Iterator[Anomaly]:
     """No answer forgets where the log was known to begin."""
-    events = []
+    events: list[Event] = []
     for operation, poll, log_start in _answers(operations):
         events.append((operation.invoked, 1, poll.key, log_start, operation))
         events.append((operation.completed or 0, 0, poll.key, log_start, operation))
-    highest: dict[Key, int] = {}
-    for _, asked, key, log_start, operation in sorted(events, key=lambda event: event[:2]):
-        if not asked:
-            highest[key] = max(log_start, highest.get(key, 0))
-        elif log_start < highest.get(key, 0):
-            text = f"{operation} was told that {key} begins at {log_start}"
-            yield Anomaly("log-start-back", f"{text}, not at {highest[key]}")
+    for key, log_start, known, operation, _ in going_back(events):
+        text = f"{operation} was told that {key} begins at {log_start}, not at {known}"
+        yield Anomaly("log-start-back", text)
 
 
 def _log_starts(history: History, removals: Removals) -> Iterator[Anomaly]:
