@@ -61,11 +61,15 @@ class WorkloadSettings:
     viewers: int = 0
     """Of the bucket, without a broker."""
     inspectors: int = 0
+    sink_drivers: int = 0
+    """Of one exactly-once sink, all at once."""
+    sunk: tuple[Key, ...] = ()
+    """What it writes."""
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
         """Every partition that is read at the end."""
-        return self.keys + self.derived
+        return self.keys + self.derived + self.sunk
 
     @property
     def trimmed_keys(self) -> tuple[Key, ...]:

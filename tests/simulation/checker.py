@@ -355,11 +355,7 @@ class _Checker:
         in a transaction that was not decided before an atomic view was begun."""
         if self.removals.may_be_compacted(key, offset, value, reader):
             return True
-        if not reader.is_atomic or value not in self.writers:
-            return False
-        writer = self.writers[value][0]
-        decided = writer.outcome is Outcome.OK and (writer.completed or 0) < reader.invoked
-        return writer.kind == "transaction" and not decided
+        return value in self.writers and removal_rules.may_be_later(self.writers[value][0], reader)
 
     def _sends(self) -> Iterator[Anomaly]:
         last: dict[tuple[str, Key], tuple[int, str]] = {}

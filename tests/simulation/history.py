@@ -142,6 +142,9 @@ class Operation:
     offsets: GroupOffsets | None = None
     identity: Identity | None = None
     """What was issued by this operation."""
+    is_repeated: bool = False
+    """Its values are written again and again, each time in a transaction, until one of those is
+    committed."""
     trim: Trim | None = None
     is_atomic: bool = False
     """A view that shows each transaction whole or not at all (rule G4)."""

@@ -106,6 +106,12 @@ class Removals:
         )
 
 
+def may_be_later(writer: Operation, reader: Operation) -> bool:
+    """Whether a transaction may have been decided too late for an atomic view."""
+    decided = writer.outcome is Outcome.OK and (writer.completed or 0) < reader.invoked
+    return reader.is_atomic and writer.kind == "transaction" and not decided
+
+
 def anomalies(history: History, removals: Removals) -> Iterator[Anomaly]:
     """What breaks a rule."""
     yield from _log_starts_back(history.operations)
@@ -228,7 +234,9 @@ def _unseen_tombstones(
     later = [
         one
         for one in removals.sharing(poll.key, shared)
-        if newest < one.offset < poll.end and one.writer.invoked < (operation.completed or 0)
+        if newest < one.offset < poll.end
+        and one.writer.invoked < (operation.completed or 0)
+        and not may_be_later(one.writer, operation)
     ]
     if not later or not all(is_tombstone(one.value) for one in later):
         return

@@ -1,5 +1,5 @@
 """What goes from the WAL into tables, and from there to nowhere, broken on purpose; and readers of
-the bucket that are."""
+the bucket, and sinks, that are."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidelog.bucket.partition_view import PartitionView, TableEnd
 from tidelog.bucket.reachability import Reachability
 from tidelog.bucket.reading import BucketAccess
 from tidelog.bucket.tails import TailReader
+from tidelog.client import sink
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.records.row_arrays import integers_of, nulls_of
 from tidelog.storage import retention, segment_rewriting, table_state
@@ -157,6 +158,20 @@ def _tails_first() -> list[Patch]:
     return [(bucket, "read_atomically", read_atomically)]
 
 
+def _sink_blind() -> list[Patch]:
+    """A sink's commit does not look which batch was committed last (H7)."""
+
+    async def read_progress(*_: Any) -> None:
+        return None
+
+    return [(sink, "read_progress", read_progress)]
+
+
+def _adopts_again() -> list[Patch]:
+    """An adopt that is repeated is adopted again (H7)."""
+    return [(PartitionLog, "adopted", lambda *_: frozenset())]
+
+
 SEGMENT_VARIANTS: dict[str, Breakage] = {
     "no-grace": _no_grace,
     "floor-ignored": _floor_ignored,
@@ -170,4 +185,6 @@ SEGMENT_VARIANTS: dict[str, Breakage] = {
     "views-once": _views_once,
     "undecided-shown": _undecided_shown,
     "tails-first": _tails_first,
+    "sink-blind": _sink_blind,
+    "adopts-again": _adopts_again,
 }

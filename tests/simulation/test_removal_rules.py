@@ -240,6 +240,15 @@ def test_an_atomic_view_need_not_show_what_is_committed_while_it_is_taken() -> N
     assert story.names() == {"poll-skip"}
 
 
+def test_an_atomic_view_need_not_show_a_tombstone_that_is_not_decided() -> None:
+    story = Story()
+    story.send((LATEST, 0, "a#k1"))
+    late = story.history.invoke("other", "transaction", [Send(LATEST, "b#k1!", 1)])
+    story.view(Poll(LATEST, 0, 2, [(0, "a#k1")]))
+    story.history.ok(late)
+    assert story.names() == set()
+
+
 def test_an_atomic_view_may_lack_what_is_gone() -> None:
     story = Story()
     story.send((AGED, 0, "a"), (KEPT, 0, "b"), (LATEST, 0, "c#k1"), transaction=True)

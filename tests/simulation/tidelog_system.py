@@ -122,6 +122,7 @@ def _segment_settings(chance: random.Random) -> Mapping[str, SettingValue]:
         "log.cleaner.backoff.ms": chance.choice((300, 1500)),
         "log.cleaner.dedupe.buffer.size": chance.choice((1 * KIB, 1024 * KIB)),
         "segment.index.cache.bytes": chance.choice((0, 1024 * KIB)),
+        "staged.retention.ms": chance.choice((15_000, 3_600_000)),
         "wal.objects.max": chance.choice((2, 8, 32)),
         "log.delete.grace.ms": GRACE_MS,
         "log.collect.interval.ms": chance.choice((1000, 3000)),

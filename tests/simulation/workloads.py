@@ -15,6 +15,7 @@ from tests.simulation.nemesis import PROFILES
 from tests.simulation.policies import policies_of
 from tests.simulation.producers import IdempotentProducer, PlainProducer
 from tests.simulation.readers import Consumer, Observer
+from tests.simulation.sinks import QueryLog, SinkDriver
 from tests.simulation.topic_churn import TopicChurn
 from tests.simulation.transactors import TRANSFORM_GROUP, Transactor, Transformer
 from tests.simulation.trimmer import Trimmer
@@ -23,6 +24,7 @@ ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
 KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
 DERIVED = (Key("derived", 0), Key("derived", 1))
+SUNK = (Key("sunk", 0), Key("sunk", 1))
 READERS_GROUP = "readers"
 CONSUMERS_GROUP = "consumers"
 LONER_GROUP = "loner"
@@ -103,6 +105,11 @@ def producers(settings: WorkloadSettings) -> list[Program]:
         Program(f"inspector-{number}", lambda actor: BucketInspector(actor).run())
         for number in range(settings.inspectors)
     ]
+    log = QueryLog()
+    programs += [
+        Program(f"sink-{number}", lambda actor: SinkDriver(actor, log).run())
+        for number in range(settings.sink_drivers)
+    ]
     if settings.trimmed_keys:
         programs.append(Program("trimmer", lambda actor: Trimmer(actor).run()))
     return programs
@@ -147,14 +154,17 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
 
 
 def with_segments(settings: WorkloadSettings, seed: int, workload: str) -> WorkloadSettings:
-    """The same while topics lose records, and others read the bucket; at half the pace, since
-    there must be time for what is superfluous to be deleted."""
+    """The same while topics lose records, others read the bucket, and, beside transactions, a sink
+    commits; at half the pace, since there must be time for what is superfluous to be deleted."""
+    has_sink = workload == "transactions"
     return replace(
         settings,
         pause_seconds_mean=2 * settings.pause_seconds_mean,
         policies=policies_of(seed, workload),
         viewers=2,
         inspectors=1,
+        sink_drivers=2 if has_sink else 0,
+        sunk=SUNK if has_sink else (),
     )
 
 
