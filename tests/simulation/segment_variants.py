@@ -12,14 +12,11 @@ import numpy as np
 from tests.simulation.patches import Breakage, Patch
 from tidelog.broker import log_retention, table_collector
 from tidelog.broker.collector import Marks
-from tidelog.bucket import atomic, bucket, reachability, reading
-from tidelog.bucket.atomic import AtomicView
+from tidelog.bucket import atomic, partition_view, reachability, reading
 from tidelog.bucket.partition_view import PartitionView, TableEnd
 from tidelog.bucket.reachability import Reachability
-from tidelog.bucket.reading import BucketAccess
-from tidelog.bucket.tails import TailReader
 from tidelog.client import sink
-from tidelog.identifiers import Incarnation, Slot, TopicPartition
+from tidelog.identifiers import Incarnation, Slot
 from tidelog.records.row_arrays import integers_of, nulls_of
 from tidelog.storage import retention, segment_rewriting, table_state
 from tidelog.storage.compaction import Round
@@ -56,7 +53,7 @@ def _floor_ignored() -> list[Patch]:
 
 def _retention_past_stable() -> list[Patch]:
     """Retention takes what is not decided yet."""
-    right = log_retention.log_start_after
+    right = retention.log_start_after
 
     def log_start_after(runs: Any, policy: Any, log_start: int, _: int, now_ms: int) -> int:
         return right(runs, policy, log_start, _FAR, now_ms)
@@ -71,7 +68,7 @@ def _retention_at_once() -> list[Patch]:
 
 def _hole_in_the_log() -> list[Patch]:
     """Retention takes one segment more than lies below the log's start."""
-    right = log_retention.segments_below
+    right = retention.segments_below
 
     def segments_below(
         segments: Sequence[StoredSegment], log_start: int
@@ -120,7 +117,7 @@ def _any_commit() -> list[Patch]:
 
 def _views_once() -> list[Patch]:
     """Who reads the bucket does not look at the table again when the WAL is ahead of it (G1)."""
-    right = reading.view_of
+    right = partition_view.view_of
 
     def view_of(
         topic: str, image: PartitionImage, end: TableEnd, *, is_internal: bool
@@ -134,28 +131,6 @@ def _views_once() -> list[Patch]:
 def _undecided_shown() -> list[Patch]:
     """An atomic view does not ask the coordinators (G4)."""
     return [(atomic, "excluded_transactions", lambda *_: frozenset())]
-
-
-def _tails_first() -> list[Patch]:
-    """An atomic view asks the coordinators after it has read the tails (G4)."""
-
-    async def read_atomically(
-        access: BucketAccess, tails: TailReader, partitions: Iterable[TopicPartition]
-    ) -> AtomicView | None:
-        wanted, found = set(partitions), reading.Reading(access)
-        ends = await found.read_ends(wanted)
-        internal = atomic._coordinators_in(await access.cluster.refresh())
-        early = await atomic._durable_objects(access)
-        if await found.read_tails(wanted, ends):
-            return None
-        coordinators = reading.Reading(access)
-        if await coordinators.read_tails(internal, await coordinators.read_ends(internal)):
-            return None
-        decisions = await atomic._read_decisions(access, tails, coordinators.view, internal)
-        seen = await atomic._transactions_in(tails, found.view, early)
-        return AtomicView(found.view, atomic.excluded_transactions(decisions, seen))
-
-    return [(bucket, "read_atomically", read_atomically)]
 
 
 def _sink_blind() -> list[Patch]:
@@ -184,7 +159,6 @@ SEGMENT_VARIANTS: dict[str, Breakage] = {
     "any-commit": _any_commit,
     "views-once": _views_once,
     "undecided-shown": _undecided_shown,
-    "tails-first": _tails_first,
     "sink-blind": _sink_blind,
     "adopts-again": _adopts_again,
 }

@@ -164,7 +164,6 @@ def test_broken_transactions_are_caught(variant: str) -> None:
 _OF_TRANSACTIONS = {
     "retention-past-stable",
     "undecided-shown",
-    "tails-first",
     "sink-blind",
     "adopts-again",
 }
