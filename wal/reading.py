@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from tidelog.gathering import all_results
 
+
+class Stored(Protocol):
+    """Something that takes up bytes of an object."""
+
+    @property
+    def length(self) -> int:
+        """How many."""
+        ...
+
+
 A = TypeVar("A")
 T = TypeVar("T")
+S = TypeVar("S", bound=Stored)
 
 
 async def read_all(
@@ -25,3 +36,17 @@ async def read_all(
             return await read(item)
 
     return await all_results(one(item) for item in items)
+
+
+def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:
+    """Runs of a bounded size, as much as may be in memory at a time; one alone may be larger."""
+    window: list[S] = []
+    size = 0
+    for each in found:
+        if window and size + each.length > bytes_max:
+            yield window
+            window, size = [], 0
+        window.append(each)
+        size += each.length
+    if window:
+        yield window
