@@ -25,8 +25,9 @@ async def all_results(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in begun:
             if task.done() and (error := task.exception()) is not None:
                 raise error
-    finally:
+    except (Exception, asyncio.CancelledError):
         for task in begun:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
+        raise
     return [task.result() for task in begun]
