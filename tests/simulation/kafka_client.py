@@ -271,7 +271,9 @@ class KafkaLogClient:
         records: dict[int, list[Record]] = {}
         for place, header in iterate_batches(data or b""):
             of_batch = [] if header.is_control else list(decode_batch(data or b"", place, header))
-            fetched.batches.append(_stored(key, header, data or b"", place, of_batch))
+            # Where a log begins within a batch, what lies below is no more.
+            wanted = [record for record in of_batch if record.offset >= position]
+            fetched.batches.append(_stored(key, header, data or b"", place, wanted))
             fetched.next_offset = max(fetched.next_offset, header.last_offset + 1)
             records[header.base_offset] = of_batch
         if self._inspect is not None and data:
