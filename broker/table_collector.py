@@ -23,7 +23,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
@@ -142,11 +142,11 @@ class TableCollector:
         try:
             log = await self._open(topic)
             newest_ms = await self._newest_commit_ms(log)
-        except CorruptObject as error:
+        except (CorruptObject, UnsupportedFormat) as error:
             self._metrics.failures += 1
             logger.error(
                 "nothing of a table is collected, since it cannot be read",
-                extra={"topic_id": str(topic_id), "key": error.key, "why": error.why},
+                extra={"topic_id": str(topic_id), "why": str(error)},
             )
             return [], []
         loose = loose_segments(
@@ -187,8 +187,8 @@ class TableCollector:
         try:
             version = await (await self._open(topic)).fence()
             self._crash_points.hit(CrashPoint.TABLE_FENCED)
-        except CorruptObject as error:
-            logger.error("a table cannot be read", extra={"key": error.key, "why": error.why})
+        except (CorruptObject, UnsupportedFormat) as error:
+            logger.error("a table cannot be read", extra={"why": str(error)})
             return
         logger.info(
             "an empty commit tells that segments were never committed",
