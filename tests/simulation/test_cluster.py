@@ -188,7 +188,7 @@ def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
     assert campaign.main([*arguments, "--variant", "acknowledge-early"]) == 1
     printed = capsys.readouterr().out
     command = "replay: python -m tests.simulation.campaign --seeds 1 --first 1 --duration 20"
-    assert f"{command} --variant acknowledge-early" in printed
+    assert f"{command} --segments none --variant acknowledge-early" in printed
 
 
 def test_the_seeds_of_the_tests_meet_every_workload_under_every_profile() -> None:
