@@ -26,6 +26,7 @@ from tidelog.bucket.atomic import AtomicView, read_atomically
 from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, NoSuchTopic, Reading
+from tidelog.bucket.remembered import RememberedTables
 from tidelog.bucket.rows import partition_rows
 from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, read_states
 from tidelog.bucket.tails import Keep, TailReader
@@ -39,7 +40,7 @@ from tidelog.offload import Offload
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import TableState
-from tidelog.wal.wal_reader import MissingObject
+from tidelog.wal.wal_reader import MissingObject, WalReader
 
 T = TypeVar("T")
 
@@ -78,11 +79,27 @@ class Bucket:
         entropy: Entropy,
         offload: Offload,
         settings: ClusterSettings | None = None,
+        *,
+        remembers: bool = False,
     ) -> Bucket:
-        """The bucket, of which nothing is known before `refresh`."""
+        """The bucket, of which nothing is known before `refresh`.
+
+        `remembers`: keeps tables and WALs between views, so that the next one costs what has been
+        added; for who takes views again and again. It takes memory for all that it has seen of the
+        topics that it is asked for, and does not notice that something it has read is lost since.
+        """
         settings = settings or ClusterSettings()
-        cluster = ClusterReader(store, clock, offload, settings)
-        return cls(BucketAccess(store, clock, entropy, offload, settings, cluster))
+        access = BucketAccess(
+            store=store,
+            clock=clock,
+            entropy=entropy,
+            offload=offload,
+            settings=settings,
+            cluster=ClusterReader(store, clock, offload, settings),
+            wals=WalReader(store, offload, remembers=remembers),
+            remembered=RememberedTables() if remembers else None,
+        )
+        return cls(access)
 
     @property
     def access(self) -> BucketAccess:
@@ -107,7 +124,7 @@ class Bucket:
 
     async def table(self, topic: Topic) -> TableState:
         """A topic's table as it is now, without its tails. Raises CorruptObject, StoreError."""
-        return await self._access.table(topic)
+        return (await self._access.open_table(topic)).state
 
     async def view(self, *topics: str) -> BucketView:
         """All partitions of some topics. Raises NoSuchTopic, StoreError, UnsupportedFormat."""
