@@ -39,8 +39,6 @@ class Scan(NamedTuple):
     cpu_seconds: float
     """Of Spark: driver, JVM and Python workers."""
 
-    p50_ms: float
-
 
 @dataclass(slots=True)
 class SparkFigures:

@@ -45,7 +45,7 @@ def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.authenticate.socketTimeout": "300s",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.buffer.size": "1m",
+        "spark.buffer.size": "1048576",
         "spark.driver.memory": "2g",
     }
     builder = SparkSession.builder.master(f"local[{os.cpu_count()}]").appName("benchmark")

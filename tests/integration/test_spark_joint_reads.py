@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
@@ -40,12 +40,12 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self._kafka = kafka
         self.stopping = threading.Event()
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
         try:
             self._write()
-        except BaseException as error:
+        except (KafkaException, BufferError) as error:
             self.error = error
 
     def _write(self) -> None:
