@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.bucket.atomic import AtomicView, read_atomically
 from tidelog.bucket.cluster_reader import ClusterReader
@@ -34,6 +35,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.hashing import partition_for
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
@@ -182,6 +184,24 @@ class Bucket:
         """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
         CorruptObject and what `view` raises."""
         return await self._states(GROUPS)
+
+    async def group_offsets(self, group_ids: Iterable[str]) -> pa.Table:
+        """The offsets that some groups, and others beside them, have committed: rows as `groups`
+        has them. Only the coordinators of these groups are looked at. Raises as `groups` does."""
+        wanted = list(group_ids)
+
+        async def read() -> pa.Table:
+            topic = (await self.refresh()).topic_named(GROUPS.topic)
+            count = 0 if topic is None else topic.partition_count
+            view = await self.view_partitions(
+                TopicPartition(topic.topic_id, partition_for(group_id, count))
+                for group_id in wanted
+                if topic is not None
+            )
+            return await read_states(self._access, self.tails, view, GROUPS)
+
+        table = await self._steadily(read)
+        return table.filter(pc.equal(table.column("kind"), "offset"))
 
     async def _states(self, kind: StateKind) -> pa.Table:
         async def read() -> pa.Table:

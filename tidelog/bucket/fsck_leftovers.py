@@ -170,8 +170,9 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         snapshots={place: offset for place, (offset, _) in snapshots.items()},
         # Only its own process knows that of a merged object.
         is_settled=lambda _, __: False,
-        # They go by an age that brokers are configured with.
-        staged_aged=lambda _: False,
+        # They go by what a broker has seen of their groups since, and by an age that it is
+        # configured with; one that stays longer is no fault.
+        staged_over=lambda _: False,
         metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,
     )
     return _Judge(
