@@ -21,6 +21,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, register
 
@@ -28,6 +29,7 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _PARQUET_COLUMNS = ("key", "value", "offset", "timestamp", "timestamp_type")
 SMALL_BATCH_RECORDS = 100
+BATCH_SECONDS_MAX = 300.0
 
 
 def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
@@ -47,6 +49,7 @@ def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.buffer.size": "1048576",
         "spark.driver.memory": "2g",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
     }
     builder = SparkSession.builder.master(f"local[{os.cpu_count()}]").appName("benchmark")
     for name, value in {**base, **settings}.items():
@@ -153,13 +156,11 @@ def microbatch(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
     for turn in range(job["batches"]):
         for name, query in queries.items():
             writers[name](turn)
-            before = query.lastProgress["batchId"] if query.lastProgress else -1
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
+            deadline = time.monotonic() + BATCH_SECONDS_MAX
+            while rows_of(query) < SMALL_BATCH_RECORDS * (turn + 1):
                 query.processAllAvailable()
-                last = query.lastProgress
-                if last and last["batchId"] > before and last["numInputRows"]:
-                    break
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{name} has read {rows_of(query)} rows only")
     found = {}
     for name, query in queries.items():
         took = [
@@ -171,6 +172,11 @@ def microbatch(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
         took = took[len(took) // 4 :]
         found[name] = {"batches": len(took), "p50_ms": statistics.median(took)}
     return found
+
+
+def rows_of(query: StreamingQuery) -> int:
+    """What a query has read."""
+    return sum(each["numInputRows"] for each in query.recentProgress)
 
 
 def produce(producer: Producer, topic: str, records: int) -> None:
