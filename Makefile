@@ -11,7 +11,7 @@ PY := .venv/bin/python
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
-LONG := integration or compat or spark or slow
+LONG := integration or compat or spark or chaos or slow
 CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
@@ -96,6 +96,11 @@ integration: .venv/.installed-integration ## Real S3 servers, kill -9, installat
 compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
 	@$(PY) -m scripts.tools java mvn node npm kcat
 	@$(PY) -m pytest -m compat $(PYTEST)
+
+.PHONY: chaos
+chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)
+	@$(PY) -m scripts.tools java
+	@$(PY) -m pytest -m chaos tests/chaos $(PYTEST)
 
 .PHONY: bench
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md

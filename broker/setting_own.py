@@ -17,7 +17,8 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.INT,
         5,
         0,
-        "How long a WAL object waits for more records while others are being uploaded.",
+        "How long a WAL object waits for more records while others are being uploaded, or at most"
+        " for producers who have just been answered.",
     ),
     _own(
         "wal.object.max.bytes",
@@ -91,7 +92,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "tail.cache.bytes",
         Kind.LONG,
-        128 * MIB,
+        256 * MIB,
         0,
         "Memory for the newest batches, from which consumers at the end of the log are served.",
     ),

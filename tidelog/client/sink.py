@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestRefused, check_read
 from tidelog.client.groups import Place
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
@@ -39,6 +39,7 @@ from tidelog.client.transaction_errors import MustAbort, ProducerFenced
 from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
 from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
@@ -102,8 +103,10 @@ async def commit(
     entropy: Entropy,
     batch: SinkBatch,
     settings: TransactionSettings | None = None,
+    crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> Committed:
     """Commit a batch, unless that was done. When it returns, the batch is visible everywhere.
+    `crash_points`: for tests that let the process die at a given moment.
 
     Raises:
         ForeignQuery: another query uses the transactional id.
@@ -115,6 +118,7 @@ async def commit(
     settings = replace(settings or TransactionSettings(), version=TransactionVersion.V2)
     producer = TransactionalProducer(client, clock, entropy, batch.transactional_id, settings)
     await producer.init_transactions()
+    crash_points.hit(CrashPoint.SINK_FENCED)
     patience = Patience(clock, entropy, settings.retries, settings.api_timeout_ms)
     progress = await read_progress(client, batch.transactional_id, patience)
     if progress is not None:
@@ -123,17 +127,21 @@ async def commit(
                 batch.transactional_id, progress.query_id, batch.query_id, progress.batch_id
             )
         if progress.batch_id >= batch.batch_id:
+            crash_points.hit(CrashPoint.SINK_FOUND)
             return Committed.BEFORE
     producer.begin()
     try:
         await _adopt_all(producer, batch)
+        crash_points.hit(CrashPoint.SINK_ADOPTED)
         await producer.send_offsets(
             batch.transactional_id, {PROGRESS: batch.batch_id}, metadata=batch.query_id
         )
+        crash_points.hit(CrashPoint.SINK_NUMBERED)
         await producer.commit()
     except MustAbort:
         await _give_up(producer)
         raise
+    crash_points.hit(CrashPoint.SINK_COMMITTED)
     return Committed.NOW
 
 
@@ -155,9 +163,9 @@ async def read_progress(
             )
             subject = f"progress of {transactional_id}"
             for found in response.groups:
-                _check(subject, found.error_code)
+                check_read(subject, found.error_code)
                 for each in (p for t in found.topics for p in t.partitions):
-                    _check(subject, each.error_code)
+                    check_read(subject, each.error_code)
                     if each.committed_offset != NO_BATCH:
                         return Progress(each.committed_offset, each.metadata or "")
             return None
@@ -194,8 +202,3 @@ async def _give_up(producer: TransactionalProducer) -> None:
         await producer.abort()
     except (ProducerFenced, RequestFailed, RequestRefused):
         return
-
-
-def _check(subject: str, code: int) -> None:
-    if code != ErrorCode.NONE:
-        raise RequestRefused(subject, code)

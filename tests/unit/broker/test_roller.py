@@ -304,6 +304,36 @@ def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
     run(story)
 
 
+def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The extent in which the roll goes on begins below what it has taken up then."""
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    here = world(store, tail_cache_bytes=0, wal_objects_max=2)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(4):
+                await one.produce(batch(b"a", b"b", b"c"))
+            log = hosted(one).log
+            assert len(log.extents) == 4
+
+            async def meanwhile() -> None:
+                await one.broker._checkpointer.checkpoint()
+                await one.broker.upkeep.merger.maintain()
+                assert len(log.extents) == 1
+
+            store.meanwhile = meanwhile
+            await flush(one)
+            assert store.meanwhile is None
+            assert await offsets(store, topic_id) == list(range(12))
+
+    run(story)
+
+
 def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
