@@ -198,6 +198,8 @@ def _run(job: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> d
     if done.returncode != 0:
         raise RuntimeError(f"Spark's job {job['kind']} failed:\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    # A whole run takes long: what it has found is not to be lost with it.
+    _say(f"  {json.dumps(found)}")
     return found
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, register
 

@@ -37,6 +37,7 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.reachability import Anchor
 from tidelog.client.sink import PROGRESS, Progress
 from tidelog.clock import Clock
+from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, Slot
@@ -99,10 +100,15 @@ class StagedBatches:
     """What one process knows of staged objects, from pass to pass."""
 
     def __init__(
-        self, store: ObjectStore, clock: Clock, entropy: Entropy, offload: Offload
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        settings: ClusterSettings,
     ) -> None:
         self._store = store
-        self._bucket = Bucket.unread(store, clock, entropy, offload)
+        self._bucket = Bucket.unread(store, clock, entropy, offload, settings)
         self._purposes: dict[str, StagedFor | None] = {}
         """None: it cannot be read, and goes by its age."""
         self._listed: frozenset[str] = frozenset()

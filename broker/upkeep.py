@@ -79,7 +79,7 @@ class Upkeep:
             interval_seconds,
             grace_seconds,
             settings.integer("staged.retention.ms"),
-            StagedBatches(store, clock, entropy, offload),
+            StagedBatches(store, clock, entropy, offload, metadata.settings),
             deleter,
             counted,
         )

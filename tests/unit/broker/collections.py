@@ -56,7 +56,7 @@ def collections(
             1.0,
             grace_seconds,
             broker.settings.integer("staged.retention.ms"),
-            StagedBatches(store, broker.clock, broker.entropy, offload),
+            StagedBatches(store, broker.clock, broker.entropy, offload, broker.metadata.settings),
             deleter,
             counted,
         ),
