@@ -39,7 +39,7 @@ from tidelog.client.sink import PROGRESS, Progress
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
@@ -155,7 +155,7 @@ class StagedBatches:
         async def read(key: str) -> tuple[str, StagedFor | None]:
             try:
                 return key, (await read_staged_index(self._store, key)).purpose
-            except (ObjectNotFound, CorruptObject):
+            except (ObjectNotFound, CorruptObject, UnsupportedFormat):
                 return key, None
 
         found = await read_all(read, keys, asyncio.Semaphore(READS_AT_ONCE_MAX))
@@ -164,10 +164,10 @@ class StagedBatches:
     async def _read_progress(self, names: set[str]) -> dict[str, Progress]:
         try:
             table = await self._bucket.group_offsets(names)
-        except CorruptObject as error:
+        except (CorruptObject, UnsupportedFormat) as error:
             logger.warning(
                 "staged objects go by their age alone: the groups' offsets cannot be read",
-                extra={"key": error.key, "why": error.why},
+                extra={"why": str(error)},
             )
             return {}
         columns = ["group_id", "topic", "partition", "offset", "metadata"]

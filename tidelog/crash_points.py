@@ -33,15 +33,22 @@ class CrashPoint(Enum):
     """A change of a table is about to be committed."""
     TABLE_COMMITTED = "table committed"
     """A change of a table is durable; nobody has drawn any consequence from that."""
+    TABLE_CHECKPOINT_STORED = "table checkpoint stored"
+    """A table's checkpoint is stored; nothing points to it."""
     TABLE_CHECKPOINTED = "table checkpointed"
     """A table's checkpoint is stored and pointed to; nothing that it makes needless is deleted."""
+    TABLE_ENTRY_NEEDLESS = "table entry needless"
+    """A version or checkpoint of a table is about to be deleted: a checkpoint stands for it."""
+    TABLE_FENCED = "table fenced"
+    """An empty version keeps late segments out of a table; they are not deleted yet."""
     LOG_START_MOVED = "log start moved"
     """A log begins later; the segments below are in the table still."""
     SEGMENTS_REWRITTEN = "segments rewritten"
     """What is to take the place of segments is stored; no table lists it."""
     SEGMENTS_REPLACED = "segments replaced"
     """Segments were removed from a table, or others took their place; nothing followed yet."""
-
+    CHECKPOINT_WRITTEN = "checkpoint written"
+    """A checkpoint of a WAL is stored; nobody has drawn any consequence from that."""
     MERGED_STORED = "merged stored"
     """A merged object is stored; no WAL names it."""
     MERGED_NAMED = "merged named"
@@ -60,7 +67,9 @@ class CrashPoint(Enum):
     """A batch was found to be committed before; whoever asked for it again does not know."""
 
     COLLECTED_OBJECT = "collected object"
-    """An object is about to be deleted, since nobody can need it any more."""
+    """An object, of a table or not, is about to be deleted, since nobody can need it any more."""
+    COLLECTED_SEGMENT = "collected segment"
+    """The same, and it is a segment."""
 
 
 class CrashPoints(Protocol):
