@@ -109,7 +109,13 @@ class PartitionTable:
 
     def copy(self) -> PartitionTable:
         """As it is now."""
-        return PartitionTable(self.next_offset, self._segments[:], self._bases[:], self._latest[:])
+        return PartitionTable(
+            next_offset=self.next_offset,
+            _segments=self._segments[:],
+            _bases=self._bases[:],
+            _times=self._times[:],
+            _latest=self._latest[:],
+        )
 
     def append(self, stored: StoredSegment) -> None:
         """Add a segment above all others."""

@@ -152,6 +152,9 @@ def test_the_latest_come_first_and_of_equals_the_first() -> None:
     assert latest_first(20) == [3, 4, 2, 5]
     assert latest_first(60) == []
     assert list(state.partition(1).latest_first(0)) == []
+    copied = state.partition(0).copy()
+    assert list(copied.latest_first(0)) == list(state.partition(0).latest_first(0))
+    assert copied.since(9) == state.partition(0).since(9) == segments[1]
     # What is replaced meanwhile is nothing to who goes through it.
     going = state.partition(0).latest_first(0)
     assert next(going) == segments[1]
