@@ -52,7 +52,6 @@ def session_settings(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         # A busy machine takes its time to start a Python worker.
         "spark.python.authenticate.socketTimeout": "300s",
     }

@@ -10,7 +10,6 @@ one of them alone.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
@@ -18,24 +17,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
-from scripts.demo_spark_changes import Change, Row, board_after, operations_of
+from scripts.demo_spark_changes import Change
+from scripts.demo_spark_checks import HEADER, PARTITIONS, Pipelined, check, look
 from scripts.demo_spark_driver import AUDIT, BOARD, CHANGES, TRANSACTIONAL_ID
 from tidelog.client.sink import PROGRESS
 from tidelog.localstack.broker_process import log_tail
 
 ROOT = Path(__file__).parents[1]
-PARTITIONS = 4
-HEADER = "change"
 TRANSACTION_CHANGES = 500
 ABORTED_EACH = 5
 FED_AT_ONCE = 8
@@ -45,58 +40,6 @@ KILLS = {0.3: "begun", 0.6: "committed"}
 it, or as soon as the sink has committed it, of which Spark does not know yet."""
 SILENT_SECONDS_MAX = 240.0
 POLL_SECONDS = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is in both topics at one moment, by an atomic snapshot."""
-
-    changes: int
-    alone: int
-    """In one of the topics only."""
-    repeated: int
-
-
-@dataclass(slots=True)
-class Pipelined:
-    """What was seen of the changes."""
-
-    changes: Sequence[Change]
-    aborted_transactions: int = 0
-    committed_transactions: int = 0
-    batches: int = 0
-    kills: int = 0
-    repeated_batches: int = 0
-    """Which Spark ran again though they were in both topics."""
-    looks: list[Look] = field(default_factory=list)
-    copies: dict[str, Counter[int]] = field(
-        default_factory=lambda: {AUDIT: Counter(), BOARD: Counter()}
-    )
-    altered: int = 0
-    out_of_order: int = 0
-    board: dict[str, Row] = field(default_factory=dict)
-    """As the last record of each key in the topic of rows has it, read with no broker there."""
-    seconds: float = 0.0
-
-    @property
-    def lost(self) -> int:
-        numbers = {change.number for change in self.changes}
-        return sum(len(numbers - copies.keys()) for copies in self.copies.values())
-
-    @property
-    def duplicated(self) -> int:
-        return sum(copies.total() - len(copies) for copies in self.copies.values())
-
-    @property
-    def alone(self) -> int:
-        return sum(look.alone for look in self.looks)
-
-    @property
-    def right(self) -> bool:
-        wrong = self.lost + self.duplicated + self.alone + self.altered + self.out_of_order
-        wrong += sum(look.repeated for look in self.looks)
-        is_whole = len(self.looks) == len(KILLS) + 1 and self.kills == len(KILLS)
-        return wrong == 0 and is_whole and self.board == board_after(self.changes)
 
 
 class Feeder:
@@ -231,7 +174,7 @@ class Pipeline:
         )
 
     def run(self) -> None:
-        """Until the driver has read the whole log."""
+        """Until a driver has read the whole log; then read what they have written."""
         begun = time.monotonic()
         _create_topics(self._bootstrap)
         feeder = Feeder(self._bootstrap, self._found)
@@ -251,6 +194,7 @@ class Pipeline:
         if code := driver.stop():
             sys.exit(f"the driver ended with exit code {code}")
         self._look()
+        check(self._reader, self._found)
         self._found.seconds = time.monotonic() - begun
 
     def end(self) -> None:
@@ -258,34 +202,6 @@ class Pipeline:
         if self._driver is not None:
             self._driver.end()
         self._reader.close()
-
-    def check(self) -> None:
-        """Read both topics as a read_committed consumer does, and compare with the log."""
-        places = [TopicPartition(t, p, 0) for t in (AUDIT, BOARD) for p in range(PARTITIONS)]
-        self._reader.assign(places)
-        left = {(place.topic, place.partition) for place in places}
-        newest: dict[tuple[str, bytes], int] = {}
-        deadline = time.monotonic() + SILENT_SECONDS_MAX
-        while left and time.monotonic() < deadline:
-            for message in self._reader.consume(10_000, timeout=0.5):
-                if message.error() is None:
-                    self._compare(message, newest)
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    left.discard((message.topic(), message.partition()))
-
-    def _compare(self, message: Message, newest: dict[tuple[str, bytes], int]) -> None:
-        found, topic = self._found, message.topic()
-        number = int(dict(message.headers())[HEADER])
-        change = found.changes[number]
-        found.copies[topic][number] += 1
-        found.out_of_order += number < newest.get((topic, message.key()), -1)
-        newest[topic, message.key()] = number
-        value = None if message.value() is None else json.loads(message.value())
-        if topic == AUDIT:
-            expected: object = {"change": number, "operation": change.operation}
-        else:
-            expected = change.after
-        found.altered += (message.key().decode(), value) != (change.key, expected)
 
     def _start(self) -> Driver:
         folder = self._folder / "driver"
@@ -317,32 +233,11 @@ class Pipeline:
         self._look()
 
     def _look(self) -> None:
-        """Compare both topics at one moment: each change is in both, or in neither yet."""
-        frame = (
-            self._spark.read.format("tidelog")
-            .schema("topic string, headers array<struct<key:string,value:binary>>")
-            .options(store=self._store, subscribe=f"{AUDIT},{BOARD}", snapshot="atomic")
-            .load()
-        )
-        number = f.filter("headers", lambda header: header["key"] == HEADER)[0]["value"]
-        each = (
-            frame.groupBy(number)
-            .agg(
-                f.count_if(f.col("topic") == AUDIT).alias("audit"),
-                f.count_if(f.col("topic") == BOARD).alias("board"),
-            )
-            .agg(
-                f.count("*"),
-                f.count_if(f.expr("audit = 0 or board = 0")),
-                f.count_if(f.expr("audit > 1 or board > 1")),
-            )
-        )
-        [row] = each.collect()
-        look = Look(*row)
-        self._found.looks.append(look)
+        seen = look(self._spark, self._store)
+        self._found.looks.append(seen)
         print(
-            f"  An atomic look: {look.changes:,} changes in both topics, {look.alone} in one alone,"
-            f" {look.repeated} repeated",
+            f"  An atomic look: {seen.changes:,} changes, {seen.alone} of them in one topic alone,"
+            f" {seen.repeated} repeated",
             flush=True,
         )
 
@@ -358,48 +253,6 @@ class Pipeline:
     def _end_of_log(self) -> int:
         places = [TopicPartition(CHANGES, partition) for partition in range(PARTITIONS)]
         return sum(self._reader.get_watermark_offsets(place, timeout=60)[1] for place in places)
-
-
-def read_board(spark: SparkSession, store: str, found: Pipelined) -> None:
-    """The board from the topic of its rows: the last record of each key, unless that deletes it."""
-    rows = (
-        spark.read.format("tidelog")
-        .schema("key binary, value binary, offset bigint")
-        .options(store=store, subscribe=BOARD)
-        .load()
-        .groupBy(f.col("key").cast("string"))
-        # A row's records are all in one partition. A struct is not null where its value is.
-        .agg(f.max_by(f.struct("value"), "offset")["value"].cast("string").alias("value"))
-        .where("value is not null")
-    )
-    found.board = {key: json.loads(value) for key, value in rows.collect()}
-
-
-def report(found: Pipelined) -> None:
-    """What was found."""
-    print("\nA database's changes through Spark into two topics, exactly once")
-    operations = operations_of(found.changes)
-    made = ", ".join(f"{count:,} {operation}s" for operation, count in operations.items())
-    print(f"  changes {len(found.changes):,}: {made}")
-    print(
-        f"  transactions of the database {found.committed_transactions}, and"
-        f" {found.aborted_transactions} aborted and written again"
-    )
-    print(
-        f"  batches {found.batches}, drivers killed {found.kills}, batches run again though they"
-        f" were in both topics {found.repeated_batches}"
-    )
-    for topic, copies in found.copies.items():
-        print(f"  {topic}: {copies.total():,} records seen by read_committed")
-    print(f"  lost {found.lost}, duplicated {found.duplicated}, altered {found.altered}")
-    print(f"  out of order within their key {found.out_of_order}")
-    print(f"  in one topic alone, at {len(found.looks)} looks, {found.alone}")
-    is_same = found.board == board_after(found.changes)
-    print(
-        f"  the board from its topic, with no broker there: {len(found.board):,} rows,"
-        f" {'as in the database' if is_same else 'NOT as in the database'}"
-    )
-    print(f"  took {found.seconds:.1f} s")
 
 
 def _create_topics(bootstrap: str) -> None:

@@ -165,7 +165,6 @@ def _joined(topics: Topics) -> DataFrame:
         (DELAYS, CARRIERS),
         "topic string, value binary, headers array<struct<key:string,value:binary>>",
         snapshot="atomic",
-        filterPushdown="true",
     )
     row = f.filter("headers", lambda header: header["key"] == "row")[0]["value"].cast("string")
     value = f.col("value").cast("string")

@@ -45,15 +45,27 @@ def test_a_batch_is_what_a_read_committed_consumer_gets(
 def test_one_frame_is_one_snapshot_and_filters_leave_segments_out(
     spark: SparkSession, history: History
 ) -> None:
-    frame = read(spark, history, filterPushdown=True)
+    frame = read(spark, history)
     before = len(consume(history.kafka))
     producer = Producer({"bootstrap.servers": history.kafka})
     producer.produce(TOPIC, b"later", partition=1)
     producer.flush(30)
-    assert frame.filter("offset >= 0").count() == before
+    assert frame.filter("offset >= 0").count() == frame.count() == before
+    halves = [frame.filter(f"partition = {number}") for number in range(PARTITIONS)]
+    assert halves[0].union(halves[1]).count() == before
     assert len(consume(history.kafka)) == before + 1
-    few = frame.filter("partition = 1 and offset between 3 and 5 and timestamp > '2020-01-01'")
+    pruned = read(spark, history, filterPushdown="once")
+    few = pruned.filter("partition = 1 and offset between 3 and 5 and timestamp > '2020-01-01'")
     assert [row.offset for row in few.collect()] == [3, 4, 5]
+
+
+@pytest.mark.xfail(reason="Spark keeps the filters of one use of a frame for all", strict=True)
+def test_a_frame_that_takes_filters_may_be_used_twice(
+    spark: SparkSession, history: History
+) -> None:
+    frame = read(spark, history, filterPushdown="once")
+    halves = [frame.filter(f"partition = {number}") for number in range(PARTITIONS)]
+    assert halves[0].union(halves[1]).count() == len(consume(history.kafka))
 
 
 def test_a_stream_goes_on_where_its_checkpoint_is(

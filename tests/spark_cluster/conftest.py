@@ -80,8 +80,9 @@ def spark(
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", str(python))
-        patch.delenv("PYTHONPATH", raising=False)
-        # The driver's own Python workers start where it does: in no checkout.
+        # For the driver's own Python workers alone: those of streams do not find pyFiles.
+        patch.setenv("PYTHONPATH", str(shipped))
+        # The driver's Python workers start where it does: in no checkout.
         with contextlib.chdir(folder):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")
