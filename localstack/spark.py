@@ -57,6 +57,23 @@ def session_settings(folder: Path) -> dict[str, str]:
     }
 
 
+def spark_home(folder: Path) -> Path:
+    """A home for Spark, made in a folder: the installed PySpark without its copy in a zip file,
+    which each Python worker would compile anew. What stands there is what Python itself finds, a
+    second of CPU sooner; Spark gives some workers ten seconds to start, however busy the machine
+    is. Raises SparkNotReady."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise SparkNotReady("PySpark is not installed: install tidelog[spark]")
+    home = folder / "spark-home"
+    home.mkdir(parents=True, exist_ok=True)
+    for each in Path(found.submodule_search_locations[0]).iterdir():
+        link = home / each.name
+        if each.name != "python" and not link.is_symlink():
+            link.symlink_to(each)
+    return home
+
+
 @dataclass(slots=True)
 class SparkDaemon:
     """A master or a worker, and in a worker's process group its executors."""
@@ -129,10 +146,11 @@ class SparkCluster:
         for _ in range(count):
             name = f"worker-{len(self.workers)}"
             ports = free_ports(2)
-            arguments = ("--port", ports[0], "--webui-port", ports[1], "--cores", WORKER_CORES)
-            arguments += ("--memory", f"{EXECUTOR_MEMORY_MB}m", "--work-dir", self.folder / name)
+            arguments: list[object] = ["--port", ports[0], "--webui-port", ports[1]]
+            arguments += ["--cores", WORKER_CORES, "--memory", f"{EXECUTOR_MEMORY_MB}m"]
+            arguments += ["--work-dir", self.folder / name, self.url]
             log_path = self.folder / f"{name}.log"
-            daemon = _start(_WORKER, log_path, self.folder, (*arguments, self.url), ports)
+            daemon = _start(_WORKER, log_path, self.folder, arguments, ports)
             self.workers.append(daemon)
             started.append(daemon)
         for daemon in started:
@@ -186,8 +204,7 @@ class SparkCluster:
 def _start(
     main: str, log_path: Path, folder: Path, arguments: Sequence[object], ports: Sequence[int]
 ) -> SparkDaemon:
-    home = _spark_home()
-    folder.mkdir(parents=True, exist_ok=True)
+    home = spark_home(folder)
     if taken := [port for port in ports if accepts(port)]:
         # Whoever is there would answer for the process that cannot start.
         raise SparkNotReady(f"{log_path.stem} cannot start: port {taken[0]} is in use")
@@ -215,10 +232,3 @@ def _environment(home: Path, folder: Path) -> Mapping[str, str]:
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
     }
-
-
-def _spark_home() -> Path:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or not found.submodule_search_locations:
-        raise SparkNotReady("PySpark is not installed: install tidelog[spark]")
-    return Path(found.submodule_search_locations[0])

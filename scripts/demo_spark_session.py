@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidelog.localstack.spark import session_settings
+from tidelog.localstack.spark import session_settings, spark_home
 from tidelog.spark_source import register
 
 CORES = 2
@@ -20,6 +20,7 @@ def open_session(folder: Path, name: str) -> SparkSession:
     """A local session with Tidelog's formats. What Spark writes and says lies in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(spark_home(folder))
     builder = SparkSession.builder.master(f"local[{CORES}]").appName(name)
     for setting, value in session_settings(folder).items():
         builder = builder.config(setting, value)

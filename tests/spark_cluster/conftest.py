@@ -21,7 +21,12 @@ from tests.wheels import build_wheel, copy_clone
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import accepts
 from tidelog.localstack.s3_servers import start_seaweedfs
-from tidelog.localstack.spark import EXECUTOR_MEMORY_MB, SparkCluster, session_settings
+from tidelog.localstack.spark import (
+    EXECUTOR_MEMORY_MB,
+    SparkCluster,
+    session_settings,
+    spark_home,
+)
 from tidelog.spark_source import register
 
 WORKERS = 2
@@ -79,6 +84,7 @@ def spark(
     for name, value in settings.items():
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(spark_home(folder)))
         patch.setenv("PYSPARK_PYTHON", str(python))
         # For the driver's own Python workers alone: those of streams do not find pyFiles.
         patch.setenv("PYTHONPATH", str(shipped))

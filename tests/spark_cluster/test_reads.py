@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,12 +103,12 @@ def test_committed_files_hold_what_is_in_the_table(spark: SparkSession, place: P
     assert {each.partition for each in files} == set(range(PARTITIONS))
     tailless = read(spark, place, includeTail=False).select("partition", "offset", "value")
     expected = sorted((row.partition, row.offset, row.value) for row in tailless.collect())
-    if place.store.startswith("file:"):
-        frames = [
-            (each, spark.read.schema(SEGMENT_SCHEMA).parquet(each.path).collect()) for each in files
-        ]
-    else:
-        frames = [(each, rows_on_s3(each, place)) for each in files]
+    frames: list[tuple[CommittedFile, Sequence[Any]]] = []
+    for each in files:
+        if place.store.startswith("file:"):
+            frames.append((each, spark.read.schema(SEGMENT_SCHEMA).parquet(each.path).collect()))
+        else:
+            frames.append((each, rows_on_s3(each, place)))
     found = sorted(
         (each.partition, row["offset"], row["value"]) for each, rows in frames for row in rows
     )
