@@ -26,7 +26,7 @@ within the retention. The records count as they were checked: objects never chan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -51,7 +51,7 @@ from tidelog.wal.adoption import AdoptedBatch, check_staged_batch, staged_key
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.extents import Extent
 from tidelog.wal.producer_state import AppendRefused
-from tidelog.wal.reading import read_all
+from tidelog.wal.reading import read_all, windows
 from tidelog.wal.staged_format import StagedBatch, StagedIndex
 from tidelog.wal.staging import read_staged_index
 from tidelog.wal.writer import WalClosed, WalLost, WalWriter
@@ -261,25 +261,11 @@ class Adopter:
     ) -> None:
         """Read every batch and check it like a produced one."""
         rules = replace(limits, compression=None, batches_max=1, zstd_allowed=True)
-        for window in _windows(batches):
+        for window in windows(batches, WINDOW_BYTES):
             begin, end = window[0].position, window[-1].position + window[-1].length
             async with self._reads:
                 data = (await self._store.get(key, ByteRange(begin, end - begin))).data
             await self._offload.run(_check_window, key, window, data, rules, self._clock.time_ms())
-
-
-def _windows(batches: Sequence[StagedBatch]) -> Iterator[list[StagedBatch]]:
-    """Neighbours of a bounded size."""
-    window: list[StagedBatch] = []
-    size = 0
-    for batch in batches:
-        if window and size + batch.length > WINDOW_BYTES:
-            yield window
-            window, size = [], 0
-        window.append(batch)
-        size += batch.length
-    if window:
-        yield window
 
 
 def _check_window(

@@ -57,7 +57,7 @@ from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE_FOL
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.crash_points import CrashPoint, CrashPoints
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
@@ -215,21 +215,16 @@ class Collector:
             await self._clock.sleep(self._interval_seconds)
             try:
                 await self.collect()
-            except StoreError as error:
-                self._give_up(error.key, error.why)
-            except CorruptObject as error:
-                self._give_up(error.key, error.why)
-
-    def _give_up(self, key: str, why: str) -> None:
-        self._metrics.failures += 1
-        logger.warning(
-            "a collection was given up; nothing more is deleted until the next",
-            extra={"key": key, "why": why},
-        )
+            except (StoreError, CorruptObject, UnsupportedFormat) as error:
+                self._metrics.failures += 1
+                logger.warning(
+                    "a collection was given up; nothing more is deleted until the next",
+                    extra={"key": getattr(error, "key", None), "why": str(error)},
+                )
 
     async def collect(self) -> None:
-        """One pass. Raises StoreError; CorruptObject, if what would tell what is needed cannot be
-        read: then nothing is deleted."""
+        """One pass. Raises StoreError; CorruptObject and UnsupportedFormat, if what would tell what
+        is needed cannot be read: then nothing is deleted."""
         listed = await self._list()
         reachability = await self._look(listed)
         if reachability is None:

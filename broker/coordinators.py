@@ -86,7 +86,8 @@ class Coordinators:
         self._group_settings = group_settings(settings)
         self._transaction_settings = transaction_settings(settings)
         self._clock = clock
-        self._offload = offload
+        self.offload = offload
+        """For what is too much for the event loop."""
         self._may_serve = may_serve
         self._crash_points = crash_points
         self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
@@ -168,7 +169,7 @@ class Coordinators:
             lambda: GroupMachine(self._group_settings),
             GROUP_CODEC,
             self._clock,
-            self._offload,
+            self.offload,
             self._may_serve,
             self._snapshots(partition, GroupTable()),
             self._snapshotter,
@@ -190,7 +191,7 @@ class Coordinators:
             lambda: TransactionMachine(self._transaction_settings, partition.log.leader_epoch),
             TRANSACTION_CODEC,
             self._clock,
-            self._offload,
+            self.offload,
             self._may_serve,
             self._snapshots(partition, TransactionTable()),
             self._snapshotter,
@@ -209,7 +210,7 @@ class Coordinators:
         return StateSnapshots(
             self._store,
             self._clock,
-            self._offload,
+            self.offload,
             self._crash_points,
             self.snapshot_metrics,
             SnapshotOrigin(self._cluster_id, partition.topic_name, topic_id, number),

@@ -77,10 +77,14 @@ class SegmentBuilder:
         raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
         while (
             offset < upper
+            # Who read it has found that another broker has rolled it: this will be refused (E1).
+            and log.table_next == base
             and roll.raw_bytes < raw_bytes_max
             and roll.file_bytes < self._bounds.file_bytes_max
         ):
             offset = await self._take_up(log, roll, offset, upper)
+            # What is deleted meanwhile is not in the WAL any more.
+            offset = min(max(offset, log.log_start), upper)
         segment = await self._store_segment(log, roll, offset)
         return PartitionChange(
             partition=log.partition.partition,

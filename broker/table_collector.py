@@ -22,7 +22,7 @@ from tidelog.bucket.reachability import StoredSegment, is_deleted_topic, loose_s
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
@@ -139,11 +139,11 @@ class TableCollector:
         try:
             log = await self._open(topic)
             newest_ms = await self._newest_commit_ms(log)
-        except CorruptObject as error:
+        except (CorruptObject, UnsupportedFormat) as error:
             self._metrics.failures += 1
             logger.error(
                 "nothing of a table is collected, since it cannot be read",
-                extra={"topic_id": str(topic_id), "key": error.key, "why": error.why},
+                extra={"topic_id": str(topic_id), "why": str(error)},
             )
             return [], []
         loose = loose_segments(
@@ -183,8 +183,8 @@ class TableCollector:
             return
         try:
             version = await (await self._open(topic)).fence()
-        except CorruptObject as error:
-            logger.error("a table cannot be read", extra={"key": error.key, "why": error.why})
+        except (CorruptObject, UnsupportedFormat) as error:
+            logger.error("a table cannot be read", extra={"why": str(error)})
             return
         logger.info(
             "an empty commit tells that segments were never committed",

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -38,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 SEGMENTS_HELD_MAX = 200_000
 """Of all open tables, a table counting as one more; tables long unused are let go above it."""
-CLEAN_UP_MARGIN_SECONDS = 2.0
 CORRUPT_SECONDS = 10.0
 """How long a table that was found corrupt is not read again."""
 
@@ -91,8 +89,6 @@ class Tables:
         """Those longest unused first."""
         self._due: dict[TopicId, None] = {}
         """Whose checkpoint is due."""
-        self._clean_up: deque[tuple[float, TopicId]] = deque()
-        """When a checkpoint will have made older entries needless; one a topic."""
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -169,33 +165,24 @@ class Tables:
         """Write checkpoints and clean up until cancelled, one after the other: each is a whole
         table in memory once more."""
         while True:
+            await self._wake.wait()
             self._wake.clear()
-            if self._due:
+            while self._due:
                 topic_id = next(iter(self._due))
                 del self._due[topic_id]
-                await self._maintain(topic_id, self._write_checkpoint)
-            elif self._clean_up and self._clean_up[0][0] <= self._clock.monotonic():
-                _, topic_id = self._clean_up.popleft()
-                await self._maintain(topic_id, self._remove_needless)
-            else:
-                await self._wait()
+                await self._maintain(topic_id)
 
-    async def _wait(self) -> None:
-        """Until something is due."""
-        seconds = None
-        if self._clean_up:
-            seconds = max(0.0, self._clean_up[0][0] - self._clock.monotonic())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-
-    async def _maintain(
-        self, topic_id: TopicId, work: Callable[[TableLog], Awaitable[None]]
-    ) -> None:
+    async def _maintain(self, topic_id: TopicId) -> None:
         """Nothing depends on it but the time that opening the table takes: where it fails, the
         next checkpoint makes up for it."""
         try:
-            await work(await self._opened(topic_id))
+            log = await self._opened(topic_id)
+            version = await log.write_checkpoint()
+            self._crash_points.hit(CrashPoint.TABLE_CHECKPOINTED)
+            logger.info("a table was checkpointed", extra={"key": log.checkpoint_key(version)})
+            # By it, the ones before are told to be old enough.
+            while await log.clean_up() == CLEAN_UP_DELETES_MAX:
+                pass
         except NoTable:
             return
         except TidelogError as error:
@@ -203,18 +190,6 @@ class Tables:
                 "a table log could not be kept short; it will be tried again",
                 extra={"topic_id": str(topic_id), "why": str(error)},
             )
-
-    async def _write_checkpoint(self, log: TableLog) -> None:
-        version = await log.write_checkpoint()
-        self._crash_points.hit(CrashPoint.TABLE_CHECKPOINTED)
-        logger.info("a table was checkpointed", extra={"key": log.checkpoint_key(version)})
-        # By then the checkpoint is older than the grace, also by a store's clock of whole seconds.
-        due = self._clock.monotonic() + self._grace_seconds + CLEAN_UP_MARGIN_SECONDS
-        self._clean_up.append((due, log.topic_id))
-
-    async def _remove_needless(self, log: TableLog) -> None:
-        while await log.clean_up() == CLEAN_UP_DELETES_MAX:
-            pass
 
     async def _opened(self, topic_id: TopicId) -> TableLog:
         topic = self._state().topics.get(topic_id)

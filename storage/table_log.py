@@ -252,22 +252,31 @@ class TableLog:
 
     async def clean_up(self) -> int:
         """Delete commits and checkpoints that a checkpoint older than the grace has made needless,
-        the oldest first. How many objects were deleted: at most CLEAN_UP_DELETES_MAX."""
+        the oldest first. How many objects were deleted: at most CLEAN_UP_DELETES_MAX.
+
+        Ages are differences between times of the store's own clock, the newest object's being the
+        present: no process's clock can make a checkpoint look old. So the log must have gone on
+        the grace after a checkpoint; where it rests, what is needless stays until it does.
+        """
         hint = await self._read_hint()
         if hint is None:
             return 0
-        before_ms = self._clock.time_ms() - int(self._grace_seconds * 1000)
         found: list[tuple[int, str]] = []
-        kept = NO_VERSION
+        checkpoints: list[tuple[int, int]] = []
+        present_ms = 0
         async for meta in self._store.list(self._prefix):
+            present_ms = max(present_ms, meta.modified_ms)
             version = self._sequence.number(meta.key)
             if version is None:
                 version = self._checkpoint_version(meta.key)
                 if version is None:
                     continue
-                if version <= hint.version and meta.modified_ms <= before_ms:
-                    kept = version
+                if version <= hint.version:
+                    checkpoints.append((version, meta.modified_ms))
             found.append((version, meta.key))
+        before_ms = present_ms - int(self._grace_seconds * 1000)
+        aged = (version for version, modified_ms in checkpoints if modified_ms <= before_ms)
+        kept = max(aged, default=NO_VERSION)
         needless = [key for version, key in found if version < kept][:CLEAN_UP_DELETES_MAX]
         for key in needless:
             await self._store.delete(key)
@@ -355,13 +364,14 @@ class TableLog:
                 f"the answer came {answered_at - seen_at:.0f} s after the log was read, and may be"
                 " about an entry that was deleted since; the commit may or may not be there",
             )
-        # What is above this entry was put later.
-        self._seen_at = started_at
         if isinstance(result, Mine):
             self.state.apply(self.key(version), version, commit)
+            # What is above this entry was put later.
+            self._seen_at = started_at
             return True
         await self._apply(version, result.data)
         await self._replay()
+        self._seen_at = answered_at
         return False
 
     def _is_stale(self) -> bool:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+
+class Stored(Protocol):
+    """Something that takes up bytes of an object."""
+
+    @property
+    def length(self) -> int:
+        """How many."""
+        ...
+
 
 A = TypeVar("A")
 T = TypeVar("T")
+S = TypeVar("S", bound=Stored)
 
 
 async def read_all(
@@ -29,3 +40,17 @@ async def read_all(
         # Callers handle a store's errors, not groups of them; the first says enough.
         raise group.exceptions[0] from None
     return [task.result() for task in begun]
+
+
+def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:
+    """Runs of a bounded size, as much as may be in memory at a time; one alone may be larger."""
+    window: list[S] = []
+    size = 0
+    for each in found:
+        if window and size + each.length > bytes_max:
+            yield window
+            window, size = [], 0
+        window.append(each)
+        size += each.length
+    if window:
+        yield window

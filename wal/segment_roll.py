@@ -179,7 +179,7 @@ class SegmentRoll:
     ) -> None:
         """`log_start`: records below it are deleted and left out."""
         self._writer = SegmentWriter(topic_partition, base_offset)
-        self._base_offset = base_offset
+        self._next_offset = base_offset
         self._log_start = log_start
         self._decompressed_bytes_max = decompressed_bytes_max
         self.wal_bytes = 0
@@ -209,7 +209,8 @@ class SegmentRoll:
         then.
         """
         bases = scanned.headers["base_offset"]
-        first = int(np.searchsorted(bases, self._base_offset, "right")) - 1
+        # The extents may have been merged since: then the first begins below what is taken up.
+        first = int(np.searchsorted(bases, self._next_offset, "right")) - 1
         chosen = slice(max(0, first), int(np.searchsorted(bases, upper)))
         try:
             self._write(scanned, chosen, aborted, ordinals)
@@ -218,7 +219,8 @@ class SegmentRoll:
         self.wal_bytes += int(
             (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
         )
-        return min(upper, scanned.next_offset)
+        self._next_offset = min(upper, scanned.next_offset)
+        return self._next_offset
 
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
         """The segment, which covers all offsets below next_offset; None if it has no row."""
@@ -248,7 +250,7 @@ class SegmentRoll:
             decompressed_bytes_max=self._decompressed_bytes_max,
             slice_bytes=SLICE_BYTES,
         ):
-            floor = max(self._log_start, self._base_offset)
+            floor = max(self._log_start, self._next_offset)
             if rows.num_rows and rows.column("offset")[0].as_py() < floor:
                 rows = rows.slice(int(np.searchsorted(rows.column("offset").to_numpy(), floor)))
             self._writer.write(rows)

@@ -7,11 +7,11 @@ Answers rest on what is durable, and are given while the lease is fresh (B3, H5)
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 
+from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.transactions import submit
-from tidelog.broker.marker_delivery import TransactionRuntime
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern
@@ -23,6 +23,7 @@ from tidelog.coordinator.transaction.commands import (
     ListTransactions,
     Reply,
 )
+from tidelog.coordinator.transaction.listing import chosen
 from tidelog.coordinator.transaction.states import STATES_BY_LABEL
 from tidelog.coordinator.transaction.transaction import Transaction
 from tidelog.errors import TidelogError
@@ -177,7 +178,7 @@ async def list_transactions(
         pattern=pattern,
     )
     try:
-        found = await _listed(broker.coordinators.transactions.all(), command)
+        found = await _listed(broker.coordinators, command)
         if not broker.may_serve_reads():
             raise CoordinatorRefused(ErrorCode.NOT_COORDINATOR, "the broker's lease is not fresh")
     except CoordinatorRefused as error:
@@ -189,19 +190,21 @@ async def list_transactions(
     return response
 
 
-async def _listed(
-    coordinators: Sequence[TransactionRuntime], command: ListTransactions
-) -> list[ListedTransaction]:
+async def _listed(coordinators: Coordinators, command: ListTransactions) -> list[ListedTransaction]:
     found = []
-    for coordinator in coordinators:
+    for coordinator in coordinators.transactions.all():
         reply = await coordinator.submit(command)
         assert isinstance(reply, ListReply)
-        found += [
-            ListedTransaction(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                transaction_state=each.state.label,
-            )
-            for each in reply.transactions
-        ]
+        found += await coordinators.offload.run(_listing_of, reply)
     return found
+
+
+def _listing_of(listed: ListReply) -> list[ListedTransaction]:
+    return [
+        ListedTransaction(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            transaction_state=each.state.label,
+        )
+        for each in chosen(listed)
+    ]

@@ -3,8 +3,8 @@ form. Errors are those of the newest versions; `wire_errors` says what older one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -181,9 +181,13 @@ class TransactionListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListReply:
-    """The transactional ids of one coordinator."""
+    """The transactional ids of one coordinator, not looked through yet (`listing.chosen`): with
+    many of them that takes its time, which others need not wait for."""
 
-    transactions: Sequence[TransactionListing] = field(default_factory=tuple)
+    asked: ListTransactions
+    transactions: Mapping[str, Transaction]
+    """All of them, as of one moment; a copy."""
+    now_ms: int
 
 
 Command: TypeAlias = (

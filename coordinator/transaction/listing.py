@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tidelog.coordinator.patterns import matches
 from tidelog.coordinator.transaction.commands import (
     DescribeReply,
     ListReply,
-    ListTransactions,
     TransactionListing,
 )
 from tidelog.coordinator.transaction.transaction import NOT_BEGUN, Transaction
@@ -24,20 +21,17 @@ def describe(transactional_id: str, transaction: Transaction | None) -> Describe
     return DescribeReply(ErrorCode.NONE, transaction)
 
 
-def list_transactions(
-    asked: ListTransactions, transactions: Mapping[str, Transaction], now_ms: int
-) -> ListReply:
-    """The transactional ids that pass all filters."""
-    return ListReply(
-        [
-            TransactionListing(transactional_id, each.producer_id, each.state)
-            for transactional_id, each in transactions.items()
-            if (not asked.states or each.state in asked.states)
-            and (not asked.producer_ids or each.producer_id in asked.producer_ids)
-            and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
-            and (not asked.pattern or matches(asked.pattern, transactional_id))
-        ]
-    )
+def chosen(listed: ListReply) -> list[TransactionListing]:
+    """The transactional ids that pass all filters. May run in a worker thread."""
+    asked, now_ms = listed.asked, listed.now_ms
+    return [
+        TransactionListing(transactional_id, each.producer_id, each.state)
+        for transactional_id, each in listed.transactions.items()
+        if (not asked.states or each.state in asked.states)
+        and (not asked.producer_ids or each.producer_id in asked.producer_ids)
+        and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
+        and (not asked.pattern or matches(asked.pattern, transactional_id))
+    ]
 
 
 def _has_lasted(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:

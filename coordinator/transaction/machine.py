@@ -23,6 +23,7 @@ from tidelog.coordinator.transaction.commands import (
     EndTransaction,
     IdentityReply,
     InitProducer,
+    ListReply,
     ListTransactions,
     MarkersSettled,
     SettledReply,
@@ -36,7 +37,7 @@ from tidelog.coordinator.transaction.decision import (
 from tidelog.coordinator.transaction.ending import end_transaction
 from tidelog.coordinator.transaction.enlistment import add_partitions, verify_partitions
 from tidelog.coordinator.transaction.initialisation import init_producer
-from tidelog.coordinator.transaction.listing import describe, list_transactions
+from tidelog.coordinator.transaction.listing import describe
 from tidelog.coordinator.transaction.log_records import (
     TransactionRecord,
     TransactionRemoved,
@@ -137,7 +138,8 @@ class TransactionMachine:
             case DescribeTransaction(key):
                 turn.reply(token, describe(key, self._transactions.get(key)))
             case ListTransactions():
-                turn.reply(token, list_transactions(command, self._transactions, now.time_ms))
+                listed = ListReply(command, self._transactions.copy(), now.time_ms)
+                turn.reply(token, listed)
         return turn.decision()
 
     def _settle(self, settled: MarkersSettled, turn: TransactionTurn) -> SettledReply:

@@ -33,7 +33,7 @@ from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.read_plan import Demand, PlannedRead, plan_reads
-from tidelog.wal.reading import read_all
+from tidelog.wal.reading import read_all, windows
 from tidelog.wal.wal_reader import MissingObject, read_index
 
 READS_AT_ONCE_MAX = 16
@@ -67,7 +67,7 @@ class TailReader:
         together; adopted ones are as consumers see them.
 
         Raises MissingObject and other CorruptObjects, and StoreError."""
-        for window in _windows(extents):
+        for window in windows(extents, WINDOW_BYTES):
             for extent, data in await self._read(window):
                 if adoption_of(extent.key) is None:
                     yield ExtentBytes(extent, data)
@@ -160,20 +160,6 @@ class TailReader:
             return (await self._store.get(object_key(key), ByteRange(start, end - start))).data
         except ObjectNotFound:
             raise MissingObject(object_key(key), "it is missing") from None
-
-
-def _windows(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
-    """Runs of extents of a bounded size."""
-    window: list[Extent] = []
-    size = 0
-    for extent in extents:
-        if window and size + extent.length > WINDOW_BYTES:
-            yield window
-            window, size = [], 0
-        window.append(extent)
-        size += extent.length
-    if window:
-        yield window
 
 
 def _cut(extent: Extent, held: Sequence[tuple[PlannedRead, Buffer]]) -> memoryview:

@@ -11,7 +11,7 @@ import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.client.administration import list_topics
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import ReadRefused
 from tidelog.client.groups import Place
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transaction_admin import (
@@ -189,7 +189,8 @@ async def _places(
         for number in partitions or sorted(topic.partitions):
             if number not in topic.partitions:
                 subject = f"partition {topic.name}-{number}"
-                raise RequestRefused(subject, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                why = f"the topic has {len(topic.partitions)} partitions, from 0 on"
+                raise ReadRefused(subject, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
             places.append(Place(topic.name, number))
     return places
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import ReadRefused, RequestRefused, check_read, no_topic
 from tidelog.client.metadata import TopicMetadata, topic_metadata
 from tidelog.client.pool import Client
 from tidelog.protocol.error_codes import ErrorCode
@@ -110,7 +110,9 @@ async def describe_topics(
     """
     response = await client.metadata(names)
     return {
-        topic.name or "": _refusal(f"topic {topic.name}", topic.error_code) or topic_metadata(topic)
+        topic.name or "": no_topic(topic.name or "", topic.error_code)
+        if topic.error_code
+        else topic_metadata(topic)
         for topic in response.topics
     }
 
@@ -127,11 +129,10 @@ async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResour
     )
     response = await client.request_any(DescribeConfigsRequest(resources=[resource]))
     for result in response.results:
-        refusal = _refusal(f"topic {name}", result.error_code, result.error_message)
-        if refusal is not None:
-            raise refusal
+        if result.error_code:
+            raise no_topic(name, result.error_code, result.error_message)
         return result.configs
-    raise RequestRefused(f"topic {name}", ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+    raise ReadRefused(f"topic {name}", ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
 
 
 async def describe_cluster(client: Client) -> DescribeClusterResponse:
@@ -142,9 +143,7 @@ async def describe_cluster(client: Client) -> DescribeClusterResponse:
         RequestFailed: no answer.
     """
     response = await client.request_any(DescribeClusterRequest())
-    refusal = _refusal("cluster", response.error_code, response.error_message)
-    if refusal is not None:
-        raise refusal
+    check_read("cluster", response.error_code, response.error_message)
     return response
 
 

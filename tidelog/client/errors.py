@@ -19,7 +19,8 @@ class RequestFailed(Unreachable):
     """No answer came. NOT_APPLIED: no byte of the request was handed to the network."""
 
     def __init__(self, request: str, address: str, outcome: Outcome, why: str) -> None:
-        super().__init__(f"{request} to {address}: {why}; {outcome.value}")
+        fate = "nothing was sent" if outcome is Outcome.NOT_APPLIED else outcome.value
+        super().__init__(f"{request} to {address}: {why}; {fate}")
         self.request = request
         self.address = address
         self.outcome = outcome
@@ -42,9 +43,15 @@ class RequestRefused(Refused):
 
     def __init__(self, subject: str, code: int, message: str | None = None) -> None:
         self.code = code
-        self.outcome = Outcome.UNKNOWN if code in _APPLIED_PERHAPS else Outcome.NOT_APPLIED
+        self.outcome = self._outcome_of(code)
         detail = f" ({message})" if message else ""
-        super().__init__(f"{subject}: {error_name(code)}{detail}; {self.outcome.value}")
+        super().__init__(f"{subject}: {error_name(code)}{detail}{self._fate()}")
+
+    def _outcome_of(self, code: int) -> Outcome:
+        return Outcome.UNKNOWN if code in _APPLIED_PERHAPS else Outcome.NOT_APPLIED
+
+    def _fate(self) -> str:
+        return f"; {self.outcome.value}"
 
     @property
     def retriable(self) -> bool:
@@ -53,6 +60,35 @@ class RequestRefused(Refused):
             return ErrorCode(self.code).retriable
         except ValueError:
             return False
+
+
+class ReadRefused(RequestRefused):
+    """The broker answered a request that changes nothing with an error code."""
+
+    def _outcome_of(self, code: int) -> Outcome:
+        return Outcome.NOT_APPLIED
+
+    def _fate(self) -> str:
+        return ""
+
+
+def check(subject: str, code: int, message: str | None = None) -> None:
+    """Raise RequestRefused if the answer to a request that changes something is an error."""
+    if code != ErrorCode.NONE:
+        raise RequestRefused(subject, code, message)
+
+
+def check_read(subject: str, code: int, message: str | None = None) -> None:
+    """Raise ReadRefused if the answer to a request that changes nothing is an error."""
+    if code != ErrorCode.NONE:
+        raise ReadRefused(subject, code, message)
+
+
+def no_topic(name: str, code: int, message: str | None = None) -> ReadRefused:
+    """Why nothing can be said of a topic."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = f"there is no such topic; create it with: tidelog topics create {name}"
+    return ReadRefused(f"topic {name}", code, message)
 
 
 class NoCommonVersion(Refused):

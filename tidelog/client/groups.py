@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import ReadRefused, check, check_read
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.consumer_groups import ConsumerGroupDescribeRequest
@@ -45,7 +45,7 @@ async def list_groups(client: Client) -> list[ListedGroup]:
     found = []
     for broker in (await client.metadata([])).brokers:
         response = await client.request_broker(broker.node_id, ListGroupsRequest())
-        _check(f"groups of broker {broker.node_id}", response.error_code)
+        check_read(f"groups of broker {broker.node_id}", response.error_code)
         found += response.groups
     return sorted(found, key=lambda group: group.group_id)
 
@@ -64,9 +64,9 @@ async def describe_group(client: Client, group_id: str) -> DescribedGroup:
             found = await _describe_consumer_group(client, group_id)
             if found is not None:
                 return found
-        _check(f"group {group_id}", group.error_code, group.error_message)
+        check_read(f"group {group_id}", group.error_code, group.error_message)
         return group
-    raise RequestRefused(f"group {group_id}", ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
+    raise ReadRefused(f"group {group_id}", ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
 
 
 async def _describe_consumer_group(client: Client, group_id: str) -> DescribedGroup | None:
@@ -75,7 +75,7 @@ async def _describe_consumer_group(client: Client, group_id: str) -> DescribedGr
     for group in response.groups:
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return None
-        _check(f"group {group_id}", group.error_code, group.error_message)
+        check_read(f"group {group_id}", group.error_code, group.error_message)
         return DescribedGroup(
             group_id=group_id,
             group_state=group.group_state,
@@ -105,11 +105,11 @@ async def committed_offsets(client: Client, group_id: str) -> dict[Place, int]:
     response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
     found = {}
     for each in response.groups:
-        _check(f"offsets of group {group_id}", each.error_code)
+        check_read(f"offsets of group {group_id}", each.error_code)
         for topic in each.topics:
             for partition in topic.partitions:
                 place = Place(topic.name, partition.partition_index)
-                _check(f"offset of group {group_id} in {place}", partition.error_code)
+                check_read(f"offset of group {group_id} in {place}", partition.error_code)
                 if partition.committed_offset != NO_OFFSET:
                     found[place] = partition.committed_offset
     return dict(sorted(found.items()))
@@ -139,7 +139,7 @@ async def commit_offsets(client: Client, group_id: str, offsets: Mapping[Place, 
     for topic in response.topics:
         for partition in topic.partitions:
             subject = f"offset of group {group_id} in {topic.name}-{partition.partition_index}"
-            _check(subject, partition.error_code)
+            check(subject, partition.error_code)
 
 
 async def delete_group(client: Client, group_id: str) -> None:
@@ -151,9 +151,4 @@ async def delete_group(client: Client, group_id: str) -> None:
     request = DeleteGroupsRequest(groups_names=[group_id])
     response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
     for result in response.results:
-        _check(f"group {group_id}", result.error_code)
-
-
-def _check(subject: str, code: int, message: str | None = None) -> None:
-    if code != ErrorCode.NONE:
-        raise RequestRefused(subject, code, message)
+        check(f"group {group_id}", result.error_code)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import ReadRefused, RequestRefused
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
@@ -155,9 +155,9 @@ async def fetch(
     timeout_ms = client.settings.request_timeout_ms + max_wait_ms
     response = await client.request_to_leader(topic, partition, request, timeout_ms)
     subject = f"fetch from {topic}-{partition} at {offset}"
-    _check(client, topic, subject, response.error_code)
+    _check(client, topic, subject, response.error_code, refused=ReadRefused)
     for result in (p for t in response.responses for p in t.partitions):
-        _check(client, topic, subject, result.error_code)
+        _check(client, topic, subject, result.error_code, refused=ReadRefused)
         records = result.records
         assert not isinstance(records, list), "decoded records are one view"
         return Fetched(
@@ -192,7 +192,7 @@ async def list_offsets(
     response = await client.request_to_leader(topic, partition, request)
     subject = f"offsets of {topic}-{partition}"
     for result in (p for t in response.topics for p in t.partitions):
-        _check(client, topic, subject, result.error_code)
+        _check(client, topic, subject, result.error_code, refused=ReadRefused)
         return FoundOffset(result.offset, result.timestamp, result.leader_epoch)
     raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
 
@@ -228,10 +228,17 @@ async def init_producer_id(
     return ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
-def _check(client: Client, topic: str, subject: str, code: int, message: str | None = None) -> None:
+def _check(
+    client: Client,
+    topic: str,
+    subject: str,
+    code: int,
+    message: str | None = None,
+    refused: type[RequestRefused] = RequestRefused,
+) -> None:
     """Raise what an error code says; forget the topic's leaders if they are not the leaders."""
     if code == ErrorCode.NONE:
         return
     if code in _ASKED_THE_WRONG_BROKER:
         client.forget(topic)
-    raise RequestRefused(subject, code, message)
+    raise refused(subject, code, message)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TypeVar, cast
 
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import Outcome, ReadRefused, RequestFailed, no_topic
 from tidelog.client.metadata import MetadataCache, TopicMetadata
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import Address, Connection, address_text
@@ -268,10 +268,10 @@ class Client:
         response = await self.metadata([name])
         for topic in response.topics:
             if topic.name == name and topic.error_code != ErrorCode.NONE:
-                raise RequestRefused(f"topic {name}", topic.error_code)
+                raise no_topic(name, topic.error_code)
         known = self._cache.topic(name, self._clock.monotonic())
         if known is None:
-            raise RequestRefused(f"topic {name}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise no_topic(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return known
 
     async def leader(self, topic: str, partition: int) -> int:
@@ -281,13 +281,15 @@ class Client:
             RequestRefused: there is no such partition, or it has no leader.
         """
         subject = f"partition {topic}-{partition}"
-        found = (await self.topic(topic)).partitions.get(partition)
+        partitions = (await self.topic(topic)).partitions
+        found = partitions.get(partition)
         if found is None:
             self.forget(topic)
-            raise RequestRefused(subject, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            why = f"the topic has {len(partitions)} partitions, from 0 on"
+            raise ReadRefused(subject, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         if found.leader_id < 0:
             self.forget(topic)
-            raise RequestRefused(subject, found.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
+            raise ReadRefused(subject, found.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
         return found.leader_id
 
     def forget(self, topic: str) -> None:
@@ -305,10 +307,10 @@ class Client:
         subject = f"coordinator of {kind.name.lower()} {key}"
         for found in response.coordinators:
             if found.error_code != ErrorCode.NONE:
-                raise RequestRefused(subject, found.error_code, found.error_message)
+                raise ReadRefused(subject, found.error_code, found.error_message)
             return found.host, found.port
         if response.error_code != ErrorCode.NONE:
-            raise RequestRefused(subject, response.error_code, response.error_message)
+            raise ReadRefused(subject, response.error_code, response.error_message)
         return response.host, response.port
 
 

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestRefused, check_read
 from tidelog.client.groups import Place
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
@@ -155,9 +155,9 @@ async def read_progress(
             )
             subject = f"progress of {transactional_id}"
             for found in response.groups:
-                _check(subject, found.error_code)
+                check_read(subject, found.error_code)
                 for each in (p for t in found.topics for p in t.partitions):
-                    _check(subject, each.error_code)
+                    check_read(subject, each.error_code)
                     if each.committed_offset != NO_BATCH:
                         return Progress(each.committed_offset, each.metadata or "")
             return None
@@ -194,8 +194,3 @@ async def _give_up(producer: TransactionalProducer) -> None:
         await producer.abort()
     except (ProducerFenced, RequestFailed, RequestRefused):
         return
-
-
-def _check(subject: str, code: int) -> None:
-    if code != ErrorCode.NONE:
-        raise RequestRefused(subject, code)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import ReadRefused, RequestRefused, check, check_read
 from tidelog.client.groups import Place
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.errors import Refused
@@ -115,10 +115,10 @@ async def list_transactions(
         if connection.version_of(ListTransactionsRequest) < needed:
             raise FilterNotServed(f"{subject}: the broker is too old for such a filter")
         response = await connection.request(request)
-        _check(subject, response.error_code)
+        check_read(subject, response.error_code)
         if response.unknown_state_filters:
             names = ", ".join(response.unknown_state_filters)
-            raise RequestRefused(subject, ErrorCode.INVALID_REQUEST, f"unknown states {names}")
+            raise ReadRefused(subject, ErrorCode.INVALID_REQUEST, f"unknown states {names}")
         found += response.transaction_states
     return sorted(found, key=lambda each: each.transactional_id)
 
@@ -135,9 +135,9 @@ async def describe_transaction(client: Client, transactional_id: str) -> Describ
         CoordinatorKind.TRANSACTION, transactional_id, request
     )
     for each in response.transaction_states:
-        _check(subject, each.error_code)
+        check_read(subject, each.error_code)
         return each
-    raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
+    raise ReadRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
 
 
 async def open_transactions(client: Client, places: Sequence[Place]) -> list[OpenTransaction]:
@@ -178,7 +178,7 @@ async def _open_in(
             if each.error_code != ErrorCode.NONE:
                 client.forget(topic.name)
             subject = f"producers of {place.topic}-{place.partition}"
-            _check(subject, each.error_code, each.error_message)
+            check_read(subject, each.error_code, each.error_message)
             found += [
                 OpenTransaction(place, producer)
                 for producer in each.active_producers
@@ -268,11 +268,6 @@ async def abort_in_partition(client: Client, place: Place, owner: TransactionOwn
     for each in (p for m in response.markers for t in m.topics for p in t.partitions):
         if each.error_code != ErrorCode.NONE:
             client.forget(place.topic)
-        _check(subject, each.error_code)
+        check(subject, each.error_code)
         return
     raise RequestRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "no answer")
-
-
-def _check(subject: str, code: int, message: str | None = None) -> None:
-    if code != ErrorCode.NONE:
-        raise RequestRefused(subject, code, message)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog.client import transaction_requests as requests
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import RequestRefused, check
 from tidelog.client.groups import Place
 from tidelog.client.operations import ProducerIdentity, init_producer_id
 from tidelog.client.pool import Client, CoordinatorKind
@@ -144,9 +144,3 @@ class TransactionCalls:
         return await self._client.request_to_coordinator(
             CoordinatorKind.TRANSACTION, self._transactional_id, request, version_max=version_max
         )
-
-
-def check(subject: str, code: int, message: str | None = None) -> None:
-    """Raise what an error code says."""
-    if code != ErrorCode.NONE:
-        raise RequestRefused(subject, code, message)

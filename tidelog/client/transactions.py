@@ -29,13 +29,13 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog.client import transaction_requests as requests
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused, check
 from tidelog.client.groups import Place
 from tidelog.client.membership_requests import Membership
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client
-from tidelog.client.transaction_calls import TransactionCalls, check
+from tidelog.client.transaction_calls import TransactionCalls
 from tidelog.client.transaction_errors import MustAbort, ProducerFenced, WrongCall
 from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
 from tidelog.clock import Clock

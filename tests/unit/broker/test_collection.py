@@ -19,7 +19,13 @@ from tidelog.identifiers import Slot, TopicPartition
 from tidelog.records.records import decode_records
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
-from tidelog.wal.checkpoint import checkpoint_key, list_checkpoints, newest_checkpoint
+from tidelog.wal.checkpoint import (
+    CHECKPOINT_FORMAT_VERSION,
+    CHECKPOINT_MAGIC,
+    checkpoint_key,
+    list_checkpoints,
+    newest_checkpoint,
+)
 from tidelog.wal.object_format import wal_key, wal_prefix
 
 
@@ -364,6 +370,34 @@ def test_a_damaged_checkpoint_keeps_all() -> None:
                 await collections(one, here.store).collect()
             assert caught.value.key == key
             assert await objects(here.store) == before
+
+    run(story)
+
+
+def test_a_checkpoint_of_a_newer_version_keeps_all_and_the_broker_goes_on() -> None:
+    async def story() -> None:
+        here = world()
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic(retention_ms="-1")
+            for number in range(4):
+                await one.produce(batch(b"%d" % number))
+            roll(one, topic_id, 0, 4)
+            await checkpoint(one)
+            key = checkpoint_key(one.broker.incarnation, Slot(4))
+            newer = bytearray((await here.store.get(key)).data)
+            newer[len(CHECKPOINT_MAGIC)] = CHECKPOINT_FORMAT_VERSION + 1
+            await here.store.put(key, newer)
+            before = await objects(here.store)
+            found = collections(one, here.store)
+            found.objects._interval_seconds = 0.0
+            collecting = asyncio.create_task(found.objects.run())
+            for _ in range(1_000_000):
+                if found.metrics.failures >= 2 or collecting.done():
+                    break
+                await asyncio.sleep(0)
+            assert found.metrics.failures >= 2
+            assert await objects(here.store) == before
+            collecting.cancel()
 
     run(story)
 

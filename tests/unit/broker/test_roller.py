@@ -4,7 +4,7 @@ at whichever step."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import pytest
@@ -32,14 +32,24 @@ from tests.unit.storage.segments import advance
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker import segment_builder
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.table_source import has_gone_on
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
+from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage.memory import MemoryStore
-from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    ObjectStore,
+    StoredObject,
+    StoreNotApplied,
+    Suffix,
+)
 
 OK = ErrorCode.NONE
 SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
@@ -248,6 +258,107 @@ def test_deleted_records_are_left_out() -> None:
             await flush(one)
             state = await table_state(here.store, topic_id)
             assert (state.partition(0).next_offset, state.segment_count) == (13, 1)
+
+    run(story)
+
+
+class InterruptedStore(MemoryStore):
+    """Something happens while a WAL object is read for the first time from now on."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        stored = await super().get(key, byte_range)
+        if key.startswith("wal/") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return stored
+
+
+@pytest.mark.parametrize(
+    ("log_start", "left"), [(9, [0, 1, 2, 3, 8, 9, 10, 11]), (12, [0, 1, 2, 3])]
+)
+def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
+    monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
+) -> None:
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    here = world(store, tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(3):
+                await one.produce(batch(b"a", b"b", b"c", b"d"))
+            appender, partition = one.broker.appender, hosted(one)
+            store.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
+            await flush(one)
+            assert store.meanwhile is None
+            assert (partition.log.log_start, partition.log.table_next) == (log_start, 12)
+            # What was taken up before lies below the log's start: nobody is shown it.
+            assert await offsets(store, topic_id) == left
+            await one.produce(batch(b"e"))
+            assert [each.offset for each in await one.read_all()] == list(range(log_start, 13))
+
+    run(story)
+
+
+def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The extent in which the roll goes on begins below what it has taken up then."""
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    here = world(store, tail_cache_bytes=0, wal_objects_max=2)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(4):
+                await one.produce(batch(b"a", b"b", b"c"))
+            log = hosted(one).log
+            assert len(log.extents) == 4
+
+            async def meanwhile() -> None:
+                await one.broker._checkpointer.checkpoint()
+                await one.broker.upkeep.merger.maintain()
+                assert len(log.extents) == 1
+
+            store.meanwhile = meanwhile
+            await flush(one)
+            assert store.meanwhile is None
+            assert await offsets(store, topic_id) == list(range(12))
+
+    run(story)
+
+
+def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader finds it out first, in the midst of the roll."""
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    here = world(store, tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(3):
+                await one.produce(batch(b"a", b"b", b"c", b"d"))
+            log = hosted(one).log
+
+            async def meanwhile() -> None:
+                await (await open_table(store, topic_id)).commit((advance(0, 0, 8),))
+                assert await has_gone_on(one.broker.tables, log, log.extents[0])
+
+            store.meanwhile = meanwhile
+            await flush(one)
+            assert store.meanwhile is None
+            assert log.table_next == 12
+            assert await offsets(store, topic_id) == [8, 9, 10, 11]
 
     run(story)
 

@@ -23,7 +23,8 @@ from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import IfAbsent, PreconditionFailed
 from tidelog.storage.segment import Segment
 from tidelog.storage.table_change import PartitionChange, encode_commit
-from tidelog.storage.table_log import Committed, SegmentsTooOld, TableLog
+from tidelog.storage.table_log import Committed, SegmentsTooOld, TableLog, commit_key
+from tidelog.storage.table_schema import FORMAT_PROPERTY, FORMAT_VERSION, metadata
 from tidelog.wal.tenure import Tenure
 
 GRACE = 600.0
@@ -263,6 +264,25 @@ def test_nothing_of_a_table_is_deleted_that_cannot_be_read() -> None:
         await world.store.put(log.key(1), b"something else")
         await world.collect(passes=3)
         assert await world.segments() == ["00", "10"]
+        assert world.metrics.failures == 3
+
+    tell(story)
+
+
+def test_a_table_of_a_newer_format_is_left_alone_and_the_others_are_collected() -> None:
+    async def story(world: World) -> None:
+        newer = UUID(int=5)
+        world.cluster.create(newer)
+        described = metadata(newer, "newer", 0)
+        described["configuration"] = {FORMAT_PROPERTY: str(FORMAT_VERSION + 1)}
+        first = replace(commit_of(advance(0, 0, 10, segment(0))), metadata=described)
+        await world.store.put(commit_key(newer, 0), encode_commit(first))
+        await world.put(segment(20), newer)
+        log = await world.open()
+        await commit(log, segment(0), await world.put(segment(0)))
+        await log.commit((PartitionChange(partition=0, removed=(segment(0).name,)),))
+        await world.collect(passes=3)
+        assert await world.segments() == ["20"]
         assert world.metrics.failures == 3
 
     tell(story)

@@ -84,7 +84,10 @@ def test_a_topics_life(command: Command) -> None:
     assert command("topics", "delete", "life").code == 0
     gone = command("topics", "describe", "life")
     assert gone.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.err
+    assert gone.err == (
+        "tidelog: topic life: UNKNOWN_TOPIC_OR_PARTITION (there is no such topic; create it with:"
+        " tidelog topics create life)\n"
+    )
 
 
 @pytest.mark.usefixtures("to_broker")
@@ -167,7 +170,8 @@ def test_what_is_no_record_is_refused_by_line(command: Command, text: str, why: 
         (("topics", "create", "x", "--config", "nonsense"), 2, "NAME=VALUE"),
         (("topics", "frobnicate"), 2, "No such command"),
         (("topics", "list", "--bootstrap", "nowhere"), 2, "HOST:PORT"),
-        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "127.0.0.1:1"),
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "127.0.0.1:1: "),
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "; nothing was sent"),
         (("consume", "x", "--from", "yesterday"), 2, "beginning"),
         (("server", "--store", "bogus://x"), 2, "no store is known"),
         (("server", "--store", "s3://"), 2, "s3://"),

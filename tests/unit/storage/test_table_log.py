@@ -28,7 +28,7 @@ from tidelog.storage.object_store import (
 from tidelog.storage.sequence import AppendUndecided
 from tidelog.storage.table_change import PartitionChange
 from tidelog.storage.table_checkpoint import capture
-from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed, TableLog
+from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed, TableLog, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 
 
@@ -337,6 +337,12 @@ def test_a_table_without_a_commit_has_no_checkpoint() -> None:
 # Clean-up, and who was away meanwhile.
 
 
+async def touch(world: World) -> None:
+    """The log goes on: it is the present, by the store's clock."""
+    hint = log_prefix(TOPIC_ID) + "_last_checkpoint"
+    await world.truth.put(hint, (await world.truth.get(hint)).data)
+
+
 def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> None:
     async def story(world: World) -> None:
         log = await world.open()
@@ -348,10 +354,14 @@ def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> No
         await log.write_checkpoint()
         assert await log.clean_up() == 0
         await asyncio.sleep(200)
+        # Nothing tells yet that time has passed for the store.
+        assert await log.clean_up() == 0
+        await touch(world)
         assert await log.clean_up() == 2
         assert (await world.keys())[0] == "00000000000000000002.checkpoint.parquet"
         assert contents((await world.open()).state) == contents(log.state)
         await asyncio.sleep(1000)
+        await touch(world)
         assert await log.clean_up() == 4
         assert await world.keys() == [
             "00000000000000000005.checkpoint.parquet",
@@ -359,6 +369,21 @@ def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> No
             "_last_checkpoint",
         ]
         assert contents((await world.open()).state) == contents(log.state)
+
+    tell(story)
+
+
+def test_a_process_whose_clock_is_ahead_deletes_nothing_too_early() -> None:
+    async def story(world: World) -> None:
+        world.clock = SimulatedClock(world.loop, offset_ms=24 * 3600 * 1000)
+        log = await world.open()
+        await grow(log, 3)
+        await log.write_checkpoint()
+        await touch(world)
+        assert await log.clean_up() == 0
+        await asyncio.sleep(700)
+        await touch(world)
+        assert await log.clean_up() == 2
 
     tell(story)
 
@@ -373,6 +398,7 @@ def test_who_was_away_does_not_commit_into_a_number_that_was_deleted() -> None:
         await grow(other, 5)
         await other.write_checkpoint()
         await asyncio.sleep(5000)
+        await touch(world)
         assert await other.clean_up() == 6
         late = (advance(0, 20, 30, listed(0, 20, 29, 1000)),)
         assert await away.commit(late) == Refusal(0, "the table ends at offset 70, not at 20")
@@ -398,6 +424,45 @@ class Stalling(FaultyStore):
         raise NotImplementedError
 
 
+def test_who_lost_a_race_and_could_not_read_on_looks_again_before_it_commits() -> None:
+    """What lies above the lost number was put before we looked, so it may be deleted by then."""
+
+    class Cut(FaultyStore):
+        is_cut = False
+
+        def __init__(self, world: World) -> None:
+            super().__init__(world.truth, world.clock, world.entropy, FaultRates())
+            self.asked: list[str] = []
+
+        async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+            self.asked.append(key.rpartition("/")[2])
+            if self.is_cut and key.endswith("1.json"):
+                raise StoreNotApplied(key, "not now")
+            return await super().get(key, byte_range)
+
+        async def put(self, key: str, data: object, condition: object = None) -> str:
+            self.asked.append(key.rpartition("/")[2])
+            return await super().put(key, data, condition)  # type: ignore[arg-type]
+
+    async def story(world: World) -> None:
+        other = await world.open()
+        store = Cut(world)
+        away = await world.open(store)
+        await grow(other, 3)
+        store.is_cut = True
+        with pytest.raises(StoreNotApplied):
+            await away.commit((advance(1, 0, 10, listed(1, 0, 9, 1000)),))
+        assert away.state.version == 0
+        store.is_cut = False
+        store.asked.clear()
+        await grow(away, 1, partition=1)
+        assert store.asked[0] == "_last_checkpoint"
+        assert away.state.version == 3
+        await store.close()
+
+    tell(story)
+
+
 def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
     async def story(world: World) -> None:
         other = await world.open()
@@ -410,6 +475,7 @@ def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
                 await other.write_checkpoint()
                 # What no timeout of a stalled process can see in time.
                 world.loop._now += 5000
+                await touch(world)
                 assert await other.clean_up() == 6
 
         store = Stalled(world.truth, world.clock, world.entropy, FaultRates())
@@ -444,6 +510,7 @@ def test_what_is_cleaned_up_while_it_is_read_is_read_again() -> None:
                     await grow(log, 3)
                     await log.write_checkpoint()
                     await asyncio.sleep(1000)
+                    await touch(world)
                     assert await log.clean_up() == 6
                 return stored
 

@@ -33,6 +33,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.decision import Markers
+from tidelog.coordinator.transaction.listing import chosen
 from tidelog.coordinator.transaction.log_records import TransactionRemoved
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.states import TransactionState
@@ -666,7 +667,7 @@ def test_transactions_are_listed_by_state_producer_and_age() -> None:
         world.advance(1_000)
 
     def listed(asked: ListTransactions) -> set[str]:
-        found = world.ask(asked, ListReply).transactions
+        found = chosen(world.ask(asked, ListReply))
         return {each.transactional_id for each in found}
 
     assert listed(ListTransactions()) == {"idle", "old", "young"}
@@ -677,3 +678,14 @@ def test_transactions_are_listed_by_state_producer_and_age() -> None:
     assert listed(ListTransactions(duration_ms=2_000)) == set()
     ongoing = frozenset({TransactionState.ONGOING})
     assert listed(ListTransactions(states=ongoing, duration_ms=1_000)) == {"old"}
+
+
+def test_a_listing_is_of_one_moment_whenever_it_is_looked_through() -> None:
+    world = TransactionWorld()
+    begun = created(ProducerId(1), TIMEOUT_MS, world.now.time_ms)
+    world.put(begun, "before")
+    reply = world.ask(ListTransactions(), ListReply)
+    world.put(begun.enlisting(frozenset({P}), TV1, world.now.time_ms), "before")
+    world.put(begun, "behind")
+    (only,) = chosen(reply)
+    assert (only.transactional_id, only.state) == ("before", TransactionState.EMPTY)
