@@ -11,7 +11,7 @@ PY := .venv/bin/python
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
-LONG := integration or compat or spark or spark_cluster or slow
+LONG := integration or compat or spark or spark_cluster or chaos or slow
 CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
@@ -106,6 +106,11 @@ compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
 spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, code from a wheel, on a folder and on S3
 	@$(PY) -m scripts.tools java
 	@$(PY) -m pytest -m spark_cluster tests/spark_cluster $(PYTEST)
+
+.PHONY: chaos
+chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)
+	@$(PY) -m scripts.tools java
+	@$(PY) -m pytest -m chaos tests/chaos $(PYTEST)
 
 .PHONY: bench
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from tidelog.broker.deadlines import Deadlines
@@ -36,7 +36,8 @@ from tidelog.records.rewriting import admit
 from tidelog.records.rules import InvalidBatch, Limits, RecordError
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.producer_state import AppendRefused
-from tidelog.wal.writer import WalLost, WalWriter
+from tidelog.wal.slot_waiters import Told, WalLost
+from tidelog.wal.writer import WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are checked together in one call."""
@@ -79,32 +80,37 @@ class AppendItem:
     result: AppendResult | None = None
 
 
-@dataclass(slots=True)
 class Submission:
-    """One produce request's batches; `done` resolves when each item has its result."""
+    """One produce request's batches; `settled` is called when each item has its result, or with
+    the reason why that is not known. Without a future, since there are thousands a second."""
 
-    items: list[AppendItem]
-    done: asyncio.Future[None]
-    size_bytes: int = field(init=False)
-    is_taken: bool = False
-    """Whether its turn has come: it can be withdrawn no more."""
+    __slots__ = ("_settled", "is_taken", "items", "size_bytes")
 
-    def __post_init__(self) -> None:
-        self.size_bytes = sum(len(item.records) for item in self.items)
+    def __init__(self, items: list[AppendItem], settled: Told) -> None:
+        self.items = items
+        self.size_bytes = sum([len(item.records) for item in items])
+        self.is_taken = False
+        """Whether its turn has come: it can be withdrawn no more."""
+        self._settled: Told | None = settled
 
     def withdraw(self) -> bool:
         """Nobody waits for it any more: unless its turn has come, nothing of it will be appended
         and its records are let go. Whether that is so."""
+        self._settled = None
         if not self.is_taken:
             self.items, self.size_bytes = [], 0
         return not self.is_taken
 
+    def settle(self, lost: WalLost | None = None) -> None:
+        """Each item has its result, or `lost` says why it may never have one."""
+        # Who is told holds this: a circle would keep the records in memory.
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled(lost)
+
     def fail(self) -> None:
         """The broker has ended: whatever was appended of it may or may not become durable."""
-        if not self.done.done():
-            self.done.set_exception(WalLost("the broker has ended; the outcome is unknown"))
-            # Whoever submitted it may have gone; that is no error of the event loop's.
-            self.done.exception()
+        self.settle(WalLost("the broker has ended; the outcome is unknown"))
 
 
 class Prepared(NamedTuple):
@@ -166,11 +172,12 @@ class Appender:
         self.deadlines = Deadlines()
         """Until when those who submitted something wait for it."""
 
-    def submit(self, items: list[AppendItem]) -> Submission:
-        """Queue a request's batches. Synchronous, so that the caller's order is the log's."""
-        submission = Submission(items, asyncio.get_running_loop().create_future())
+    def submit(self, items: list[AppendItem], settled: Told) -> Submission:
+        """Queue a request's batches. Synchronous, so that the caller's order is the log's.
+        `settled` is called after this returns, and must not fail."""
+        submission = Submission(items, settled)
         if self._has_ended:
-            submission.fail()
+            asyncio.get_running_loop().call_soon(submission.fail)
         else:
             self._waiting.append(submission)
             self._submitted.set()
@@ -203,9 +210,9 @@ class Appender:
         for submission in group:
             for item in submission.items:
                 item.result = self._append(item, next(prepared), now_ms)
-            if not submission.done.done():
-                submission.done.set_result(None)
         self._group = []
+        for submission in group:
+            submission.settle()
 
     def _take_group(self) -> list[Submission]:
         group: list[Submission] = []

@@ -68,7 +68,7 @@ from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.records import BrokerFenced, ConfigsChanged, ConfigScope, Record
 from tidelog.coordinator.cluster.registration import register
-from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.settings import ClusterSettings, append_timeout_ms_within
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
@@ -413,6 +413,7 @@ class Broker:
             self.wal,
             self.partitions.checkpointed,
             wal_settings.checkpoint_interval_bytes,
+            self._crash_points,
         )
         self._openings = Openings(
             self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
@@ -585,10 +586,12 @@ class Broker:
 
 def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
     """The cluster's timings as a broker is configured."""
+    delete_grace_ms = settings.integer("log.delete.grace.ms")
     return ClusterSettings(
         session_timeout_ms=settings.integer("broker.session.timeout.ms"),
         heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
-        delete_grace_ms=settings.integer("log.delete.grace.ms"),
+        delete_grace_ms=delete_grace_ms,
+        append_timeout_ms=append_timeout_ms_within(delete_grace_ms),
     )
 
 

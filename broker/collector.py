@@ -39,6 +39,7 @@ from tidelog.bucket.object_keys import (
     BucketObject,
     CheckpointObject,
     MergedObject,
+    SegmentObject,
     StateObject,
     WalObject,
     parse_key,
@@ -142,6 +143,8 @@ class Deleter:
         async def one(found: tuple[str, int]) -> None:
             key, size_bytes = found
             self._crash_points.hit(CrashPoint.COLLECTED_OBJECT)
+            if isinstance(parse_key(key), SegmentObject):
+                self._crash_points.hit(CrashPoint.COLLECTED_SEGMENT)
             await self._store.delete(key)
             self._metrics.deleted(key, size_bytes)
 

@@ -15,6 +15,7 @@ from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.marker_delivery import MarkerDelivery, TransactionRuntime
 from tidelog.broker.marker_writer import MarkerWriter
 from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.setting_groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records import Record, TopicCreated, TopicDeleted
@@ -248,6 +249,7 @@ def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:
     """The group coordinator's settings as a broker is configured."""
+    migration = settings.text("group.consumer.migration.policy")
     return GroupSettings(
         initial_rebalance_delay_ms=settings.integer("group.initial.rebalance.delay.ms"),
         session_timeout_ms_min=settings.integer("group.min.session.timeout.ms"),
@@ -257,6 +259,8 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         consumer_heartbeat_interval_ms=settings.integer("group.consumer.heartbeat.interval.ms"),
         consumer_members_max=settings.integer("group.consumer.max.size"),
         consumer_assignors=settings.items_of("group.consumer.assignors"),
+        upgrades=migration in (UPGRADE, BIDIRECTIONAL),
+        downgrades=migration in (DOWNGRADE, BIDIRECTIONAL),
         offset_metadata_characters_max=settings.integer("offset.metadata.max.bytes"),
         offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
         offsets_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),

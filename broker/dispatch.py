@@ -54,8 +54,7 @@ class CloseConnection(TidelogError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """What a handler may want to know of a request beside its message."""
 
     api_version: int

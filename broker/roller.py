@@ -30,6 +30,7 @@ from tidelog.broker.roll_queue import RollQueue
 from tidelog.broker.roll_source import MissingWalObject
 from tidelog.broker.segment_builder import SegmentBuilder
 from tidelog.broker.settings import BrokerSettings, TopicConfig
+from tidelog.broker.table_source import lost_versions
 from tidelog.broker.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
@@ -357,11 +358,13 @@ class Roller:
         """Have the log know what the table says. What is wrong if they do not fit together: the
         table is ahead of all that was acknowledged, or has lost what it had."""
         log, ends_at = partition.log, _end_of(partition, state)
-        if not log.table_next <= ends_at <= log.high_watermark:
+        if ends_at < log.table_next:
+            return lost_versions(state, log.partition, log.table_next)
+        if ends_at > log.high_watermark:
             return CorruptObject(
                 log_prefix(log.partition.topic_id),
-                f"for {partition} the table ends at offset {ends_at}, which is not in"
-                f" [{log.table_next}, {log.high_watermark}]",
+                f"for {partition} the table ends at offset {ends_at}, and all that is there of its"
+                f" log at {log.high_watermark}",
             )
         if ends_at > log.table_next:
             log.advance_table(ends_at)

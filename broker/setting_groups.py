@@ -8,7 +8,6 @@ from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import (
     INT_MAX,
     AtLeast,
-    Effect,
     Kind,
     OneOf,
     Setting,
@@ -19,6 +18,7 @@ from tidelog.broker.setting_topics import MINUTE_MS
 from tidelog.coordinator.group.assignors import RANGE, UNIFORM
 
 CLASSIC, CONSUMER = "classic", "consumer"
+DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL = "disabled", "upgrade", "downgrade", "bidirectional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,11 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="group.consumer.migration.policy",
         kind=Kind.STRING,
-        default="disabled",
-        valid=OneOf(("disabled",)),
-        kafka_default="bidirectional",
-        effect=Effect.NONE,
-        doc="Groups change between the classic and the consumer protocol while they have no "
-        "members. Members of both in one group are not supported.",
+        default=BIDIRECTIONAL,
+        valid=OneOf((DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL)),
+        doc="Whether a group with members goes over to the consumer protocol when the first member "
+        "joins that speaks it (upgrade), and back when the last one goes (downgrade). Groups "
+        "without members always do.",
     ),
     without_effect(
         "group.consumer.regex.refresh.interval.ms",

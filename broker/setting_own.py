@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
 from tidelog.broker.setting_topics import HOUR_MS
+from tidelog.coordinator.cluster.settings import DELETE_GRACE_MS_MIN
 
 
 def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
@@ -17,7 +18,8 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.INT,
         5,
         0,
-        "How long a WAL object waits for more records while others are being uploaded.",
+        "How long a WAL object waits for more records while others are being uploaded, or at most"
+        " for producers who have just been answered.",
     ),
     _own(
         "wal.object.max.bytes",
@@ -91,7 +93,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "tail.cache.bytes",
         Kind.LONG,
-        128 * MIB,
+        256 * MIB,
         0,
         "Memory for the newest batches, from which consumers at the end of the log are served.",
     ),
@@ -136,9 +138,10 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "log.delete.grace.ms",
         Kind.LONG,
         600000,
-        1,
+        DELETE_GRACE_MS_MIN,
         "How long an object that nothing refers to is kept before it is deleted. A query that takes"
-        " longer may miss objects. The same for all brokers.",
+        " longer may miss objects. The same for all brokers. A broker to which the store does not"
+        " answer for half as long ends itself.",
     ),
     _own(
         "log.collect.interval.ms",

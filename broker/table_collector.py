@@ -21,6 +21,7 @@ from tidelog.bucket.object_keys import SegmentObject, TableObject, parse_key
 from tidelog.bucket.reachability import StoredSegment, is_deleted_topic, loose_segments
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.topics import Topic
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, TopicId
@@ -60,6 +61,7 @@ class TableCollector:
         grace_seconds: float,
         deleter: Deleter,
         metrics: CollectorMetrics,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -71,6 +73,7 @@ class TableCollector:
         self._grace_seconds = grace_seconds
         self._deleter = deleter
         self._metrics = metrics
+        self._crash_points = crash_points
         self._marks = Marks(grace_seconds)
         self._uncommitted = Marks(grace_seconds)
 
@@ -183,6 +186,7 @@ class TableCollector:
             return
         try:
             version = await (await self._open(topic)).fence()
+            self._crash_points.hit(CrashPoint.TABLE_FENCED)
         except (CorruptObject, UnsupportedFormat) as error:
             logger.error("a table cannot be read", extra={"why": str(error)})
             return

@@ -8,7 +8,7 @@ from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import Segment
-from tidelog.storage.table_log import log_prefix
+from tidelog.storage.table_log import commit_key
 from tidelog.storage.table_state import PartitionTable, TableState
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
@@ -40,9 +40,19 @@ async def known_table(
         state = await tables.refresh(partition.topic_id)
     table = state.partition(partition.partition)
     if table.next_offset < table_next:
-        why = f"{partition} ends at offset {table.next_offset}, and its log goes on at {table_next}"
-        raise CorruptObject(log_prefix(partition.topic_id), why)
+        raise lost_versions(state, partition, table_next)
     return table
+
+
+def lost_versions(state: TableState, partition: TopicPartition, table_next: int) -> CorruptObject:
+    """What is wrong where a table ends below what the log says of it: versions of it are lost, from
+    the one that is named on."""
+    ends_at = state.partition(partition.partition).next_offset
+    return CorruptObject(
+        commit_key(partition.topic_id, state.version + 1),
+        f"it is missing: the table ends at offset {ends_at} of partition {partition.partition},"
+        f" and what lies below {table_next} had been rolled",
+    )
 
 
 async def refuse_if_listed(

@@ -213,6 +213,7 @@ class Tables:
                     topic_id,
                     topic.name,
                     self._grace_seconds,
+                    self._crash_points,
                 )
             except CorruptObject as error:
                 entry.fault = error

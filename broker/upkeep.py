@@ -92,6 +92,7 @@ class Upkeep:
             grace_seconds,
             deleter,
             counted,
+            crash_points,
         )
         self.metrics = UpkeepCollector(self.merger.metrics, counted)
 

@@ -43,6 +43,7 @@ from tidelog.client.settings import ClientSettings
 from tidelog.client.sink import Committed, SinkBatch, commit
 from tidelog.client.transaction_settings import TransactionSettings
 from tidelog.clock import SystemClock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
@@ -96,8 +97,16 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Of a streaming query's batches."""
 
-    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        *,
+        overwrite: bool,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> None:
+        """`crash_points`: for tests that stop tasks and commit calls at a given moment."""
         self._options = options
+        self._crash_points = crash_points
         options.check_stream(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
@@ -109,14 +118,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not query_id or not batch_id:
             raise SinkError("Spark does not say of which query and batch the task is")
         purpose = StagedFor(self._options.transactional_id, query_id, int(batch_id))
-        return stage_rows(self._options, purpose, iterator)
+        message = stage_rows(self._options, purpose, iterator)
+        if message.objects:
+            self._crash_points.hit(CrashPoint.SINK_STAGED)
+        return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver: make the batch visible, unless that was done."""
         found = next((m for m in messages if isinstance(m, StagedMessage)), None)
         # Without a task there is no row. Whether such a batch is committed is all the same.
         if found is not None:
-            commit_staged(self._options, found.purpose._replace(batch_id=batchId), messages)
+            purpose = found.purpose._replace(batch_id=batchId)
+            commit_staged(self._options, purpose, messages, self._crash_points)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave it: nobody refers to what was staged, so the collector takes it."""
@@ -141,7 +154,10 @@ def stage_rows(
 
 
 def commit_staged(
-    options: WriteOptions, purpose: StagedFor, messages: Sequence[WriterCommitMessage | None]
+    options: WriteOptions,
+    purpose: StagedFor,
+    messages: Sequence[WriterCommitMessage | None],
+    crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> Committed:
     """Commit what tasks have staged, unless the batch was committed before. May be repeated.
 
@@ -157,8 +173,11 @@ def commit_staged(
                 staged.setdefault(place, []).append(staged_id)
 
     async def committed() -> Committed:
+        batch = SinkBatch(*purpose, staged)
         async with _client(options) as client:
-            return await commit(client, SystemClock(), SystemEntropy(), SinkBatch(*purpose, staged))
+            return await commit(
+                client, SystemClock(), SystemEntropy(), batch, crash_points=crash_points
+            )
 
     return asyncio.run(committed())
 

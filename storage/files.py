@@ -10,6 +10,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tidelog.storage.direct_io import (
+    DIRECT_BYTES_MIN,
+    IS_POSSIBLE,
+    read_directly,
+    write_directly,
+)
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
@@ -66,9 +72,18 @@ def link_file(source: str, path: str) -> None:
 
 
 def write_fully(descriptor: int, data: list[Buffer]) -> None:
-    """Write all of the buffers, however little the system takes at a time."""
+    """Write all of the buffers to an empty file, however little the system takes at a time."""
     remaining = [view for view in (memoryview(piece).cast("B") for piece in data) if view.nbytes]
     first = 0
+    size_bytes = sum(map(len, remaining))
+    if size_bytes >= DIRECT_BYTES_MIN and IS_POSSIBLE:
+        written = write_directly(descriptor, data, size_bytes)
+        os.lseek(descriptor, written, os.SEEK_SET)
+        while written:
+            count = min(written, len(remaining[first]))
+            remaining[first] = remaining[first][count:]
+            written -= count
+            first += not remaining[first]
     while first < len(remaining):
         written = os.writev(descriptor, remaining[first : first + _BUFFERS_PER_WRITE])
         while first < len(remaining) and written >= remaining[first].nbytes:
@@ -78,9 +93,12 @@ def write_fully(descriptor: int, data: list[Buffer]) -> None:
             remaining[first] = remaining[first][written:]
 
 
-def read_fully(descriptor: int, start: int, end: int) -> bytes:
+def read_fully(descriptor: int, start: int, end: int) -> Buffer:
     """Bytes [start, end) of the file. OSError if it ends before."""
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
+    if end - start >= DIRECT_BYTES_MIN and IS_POSSIBLE:
+        parts.append(read_directly(descriptor, start, end))
+        start += len(parts[0])
     while start < end:
         part = os.pread(descriptor, end - start, start)
         if not part:

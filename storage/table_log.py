@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
@@ -104,6 +105,7 @@ class TableLog:
         topic_id: TopicId,
         topic: str,
         grace_seconds: float = DELETE_GRACE_SECONDS,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         """Use `open`. `topic`: its name, for people who read the table with other engines."""
         self._store = store
@@ -112,6 +114,7 @@ class TableLog:
         self._offload = offload
         self._topic = topic
         self._grace_seconds = grace_seconds
+        self._crash_points = crash_points
         self._prefix = log_prefix(topic_id)
         self._hint_key = f"{self._prefix}_last_checkpoint"
         self._sequence = Sequence(store, clock, self._prefix, ".json", self._identify)
@@ -131,13 +134,14 @@ class TableLog:
         topic_id: TopicId,
         topic: str,
         grace_seconds: float = DELETE_GRACE_SECONDS,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> TableLog:
         """The table as it is now; one without a commit has no version yet.
 
         One read of the hint, one of the checkpoint, those of the commits behind it, and a listing
         of what lies above. CorruptObject names the object that is wrong or missing.
         """
-        log = cls(store, clock, entropy, offload, topic_id, topic, grace_seconds)
+        log = cls(store, clock, entropy, offload, topic_id, topic, grace_seconds, crash_points)
         async with log._lock:
             await log._open()
         return log
@@ -240,6 +244,7 @@ class TableLog:
         # Where somebody else's is, of the same version, it says the same.
         with suppress(PreconditionFailed):
             await self._store.put(self.checkpoint_key(checkpoint.version), file.pieces, IfAbsent())
+        self._crash_points.hit(CrashPoint.TABLE_CHECKPOINT_STORED)
         hint = {
             "version": checkpoint.version,
             "size": checkpoint.actions,
@@ -279,6 +284,7 @@ class TableLog:
         kept = max(aged, default=NO_VERSION)
         needless = [key for version, key in found if version < kept][:CLEAN_UP_DELETES_MAX]
         for key in needless:
+            self._crash_points.hit(CrashPoint.TABLE_ENTRY_NEEDLESS)
             await self._store.delete(key)
         return len(needless)
 
@@ -354,9 +360,9 @@ class TableLog:
         data = encode_commit(commit)
         seen_at, self._seen_at = self._seen_at, float("-inf")
         started_at = self._clock.monotonic()
-        result = await self._sequence.append(
-            version, data, commit.writer_id, APPEND_DEADLINE_SECONDS
-        )
+        # With the age that a view may have it makes half the grace (A2).
+        seconds = min(APPEND_DEADLINE_SECONDS, self._grace_seconds * _FRESH_SHARE)
+        result = await self._sequence.append(version, data, commit.writer_id, seconds)
         answered_at = self._clock.monotonic()
         if answered_at - seen_at > self._grace_seconds / 2:
             raise AppendUndecided(

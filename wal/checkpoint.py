@@ -27,6 +27,7 @@ from typing import NamedTuple
 from awscrt.checksums import crc32c
 
 from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.offload import Offload
@@ -176,6 +177,7 @@ class Checkpointer:
         writer: WalWriter,
         partitions: CheckpointImages,
         interval_bytes: int,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         """`partitions`: every partition that the incarnation leads and has opened, those that it is
         giving away included, without those that are faulty."""
@@ -184,6 +186,7 @@ class Checkpointer:
         self._offload = offload
         self._writer = writer
         self._partitions = partitions
+        self._crash_points = crash_points
         self._schedule = CheckpointSchedule(interval_bytes)
         self._due = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -248,6 +251,7 @@ class Checkpointer:
                 encode_checkpoint, incarnation, slot, self._clock.time_ms(), images, taken.settled
             )
             await self._store.put(checkpoint_key(incarnation, slot), data)
+            self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
             self._schedule.written()
             self.written += 1
             return slot

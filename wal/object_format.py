@@ -264,6 +264,11 @@ class SlotIndex:
         """The opening images, or None if no tenure opens here."""
         self._objects = objects
 
+    @property
+    def other_objects(self) -> Sequence[str]:
+        """The other objects in which its entries say that batches lie."""
+        return self._objects
+
     def __len__(self) -> int:
         return len(self.columns["kind"])
 

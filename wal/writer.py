@@ -1,9 +1,10 @@
 """The WAL of one incarnation: group commit, uploads in flight, acknowledgement in slot order.
 
 What is added goes into the slot being filled. A slot is closed when it is full, when its linger
-has passed, or at once when nothing is in flight; it is laid out, and put if absent. Several slots
-may be in flight; slot k counts as durable only when 0 to k are all confirmed as ours, in whatever
-order the answers come. Then `on_durable` runs, and after it those who wait for slot k go on.
+has passed, or when nothing is in flight: then at once, or a moment later (`gathering`); it is laid
+out, and put if absent. Several slots may be in flight; slot k counts as durable only when 0 to k
+are all confirmed as ours, in whatever order the answers come. Then `on_durable` runs, and after it
+those who wait for slot k go on.
 
 What happens when something fails:
 
@@ -43,6 +44,7 @@ from tidelog.wal.adoption import AdoptedBatch
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.entries import NO_ORDINAL, BatchFields
 from tidelog.wal.extents import Advance, Extent
+from tidelog.wal.gathering import Gathering
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.metrics import WalMetrics
 from tidelog.wal.object_format import (
@@ -54,14 +56,12 @@ from tidelog.wal.object_format import (
     wal_prefix,
 )
 from tidelog.wal.settings import WalSettings
+from tidelog.wal.slot_waiters import SlotWaiters, Told, WalLost
+
+__all__ = ["DurableSlot", "WalClosed", "WalLost", "WalWriter"]
 
 _INLINE_BYTES_MAX = 64 * 1024
 """Below this size laying a slot out takes less time than handing it to a thread."""
-
-
-class WalLost(TidelogError):
-    """This incarnation can acknowledge nothing more. What it did not acknowledge may or may not be
-    in the bucket; only a new incarnation can tell."""
 
 
 class WalClosed(TidelogError):
@@ -117,11 +117,13 @@ class WalWriter:
         self._closed_slots: deque[tuple[Slot, SlotBuffer]] = deque()
         self._is_due = False
         self._linger: asyncio.TimerHandle | None = None
+        self._gathering = Gathering(settings.linger_ms / 1000)
+        self._gathering_end: asyncio.TimerHandle | None = None
         self._previous_crc = 0
         self._in_flight = 0
         self._confirmed: dict[Slot, _InFlight] = {}
         self._durable_end = Slot(0)
-        self._waiters: dict[Slot, list[asyncio.Future[None]]] = {}
+        self._waiters = SlotWaiters()
         self._room_waiters: list[asyncio.Future[None]] = []
         self._pending_bytes = 0
         self._wake = asyncio.Event()
@@ -258,15 +260,28 @@ class WalWriter:
     def durable(self, slot: Slot) -> asyncio.Future[None]:
         """Done when the slot is durable, and `on_durable` has seen it. Fails with WalLost when that
         can no longer be told. Each call gives a future of its own, which may be cancelled."""
+        if slot >= self._durable_end and self._failure is None:
+            assert slot <= self._slot
+            return self._waiters.future(slot)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if slot < self._durable_end:
             future.set_result(None)
+        else:
+            future.set_exception(self._unknown())
+        return future
+
+    def tell(self, slot: Slot, told: Told) -> None:
+        """As `durable`, for producers, who are told after this returns, in the order in which they
+        came. Each has added batches just before, and will send more when it is answered."""
+        if slot < self._durable_end:
+            asyncio.get_running_loop().call_soon(told, None)
         elif self._failure is not None:
-            future.set_exception(_unknown(self._failure))
+            asyncio.get_running_loop().call_soon(told, self._unknown())
         else:
             assert slot <= self._slot
-            self._waiters.setdefault(slot, []).append(future)
-        return future
+            self._waiters.add(slot, told)
+            if self._gathering.is_active:
+                self._wake.set()
 
     async def flush(self) -> None:
         """Close the slot being filled and wait until all is durable. Raises WalLost."""
@@ -322,6 +337,8 @@ class WalWriter:
         self._pending_bytes += buffer.size_bytes
         if buffer.size_bytes >= self._settings.object_bytes_max:
             self._close_slot()
+        elif self._gathering.is_active:
+            self._wake.set()
         return slot
 
     def _start_linger(self) -> None:
@@ -347,7 +364,27 @@ class WalWriter:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
+        self._end_gathering()
         self._wake.set()
+
+    def _gather(self, answered: int, put_seconds: float) -> None:
+        """Nothing is in flight any more: let the slot wait for those who were answered."""
+        self._end_gathering()
+        waiting = self._waiters.producers(self._slot)
+        seconds = self._gathering.begin(answered, waiting, put_seconds)
+        if seconds:
+            loop = asyncio.get_running_loop()
+            self._gathering_end = loop.call_later(seconds, self._gathered)
+
+    def _gathered(self) -> None:
+        self._end_gathering()
+        self._wake.set()
+
+    def _end_gathering(self) -> None:
+        self._gathering.end()
+        if self._gathering_end is not None:
+            self._gathering_end.cancel()
+            self._gathering_end = None
 
     def _refuse_if_ended(self) -> None:
         if self._failure is not None and not isinstance(self._failure, WalClosed):
@@ -362,7 +399,13 @@ class WalWriter:
             return False
         if self._closed_slots:
             return True
-        return not self._buffer.is_empty and (self._is_due or self._in_flight == 0)
+        buffer = self._buffer
+        if buffer.is_empty:
+            return False
+        if self._is_due or self._in_flight:
+            return self._is_due
+        waiting = self._waiters.producers(self._slot)
+        return not self._gathering.holds(buffer.batches, waiting, buffer.size_bytes)
 
     def _is_drained(self) -> bool:
         return self._closing and self._durable_end == self._slot and self._buffer.is_empty
@@ -413,13 +456,18 @@ class WalWriter:
                 f"{what} holds {met}: this broker has been superseded and must stop;"
                 " what it acknowledged is safe"
             )
-        self.metrics.observe_put(self._clock.monotonic() - started)
+        put_seconds = self._clock.monotonic() - started
+        self.metrics.observe_put(put_seconds)
         self._in_flight -= 1
         self._confirmed[upload.slot] = upload
-        self._acknowledge()
+        answered = self._acknowledge()
+        if self._in_flight == 0:
+            self._gather(answered, put_seconds)
         self._wake.set()
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> int:
+        """Take up what is durable now; how many producers are told so."""
+        answered = 0
         while (upload := self._confirmed.pop(self._durable_end, None)) is not None:
             assembled = upload.assembled
             size_bytes = len(assembled.data)
@@ -433,11 +481,10 @@ class WalWriter:
             self.metrics.slots += 1
             self.metrics.bytes += size_bytes
             self.metrics.batches += upload.batches
-            for waiter in self._waiters.pop(upload.slot, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+            answered += self._waiters.release(upload.slot)
             if self._room_waiters and self.has_room:
                 self._release_room_waiters()
+        return answered
 
     def _release_room_waiters(self) -> None:
         waiters, self._room_waiters = self._room_waiters, []
@@ -449,17 +496,11 @@ class WalWriter:
         self._failure = failure
         if self._linger is not None:
             self._linger.cancel()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(_unknown(failure))
-                    # Who asked may have gone; that is no error of the event loop's.
-                    waiter.exception()
-        self._waiters.clear()
+        self._end_gathering()
+        self._waiters.fail(self._unknown)
         self._release_room_waiters()
 
-
-def _unknown(failure: TidelogError) -> WalLost:
-    lost = WalLost(f"whether it is durable is unknown: {failure}")
-    lost.__cause__ = failure
-    return lost
+    def _unknown(self) -> WalLost:
+        lost = WalLost(f"whether it is durable is unknown: {self._failure}")
+        lost.__cause__ = self._failure
+        return lost

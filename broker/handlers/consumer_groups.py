@@ -39,8 +39,9 @@ from tidelog.protocol.schemas.consumer_groups import (
 )
 
 MEMBER_ID_FROM: Final = 1
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
-"""The member's type in a description: 0 would be one of the classic protocol."""
+"""A member's type in a description: the protocol that it speaks."""
 
 
 async def consumer_group_heartbeat(
@@ -158,7 +159,7 @@ def _members(
             subscribed_topic_regex=each.subscription.topic_regex,
             assignment=_named(state, each.current.assigned),
             target_assignment=_named(state, each.target),
-            member_type=_CONSUMER_MEMBER,
+            member_type=_CLASSIC_MEMBER if each.subscription.classic else _CONSUMER_MEMBER,
         )
         for each in members
     ]

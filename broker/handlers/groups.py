@@ -24,10 +24,10 @@ from tidelog.coordinator.group.commands import (
     ListGroups,
     ListReply,
     Reply,
-    SupportedProtocol,
     Sync,
     SyncReply,
 )
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.groups import (
@@ -87,6 +87,7 @@ def join_group(
         requires_known_id=version >= KNOWN_MEMBER_ID_FROM,
         can_skip_assignment=version >= SKIP_ASSIGNMENT_FROM,
         fresh_id=str(broker.entropy.uuid()),
+        topics=broker.metadata.state,
     )
     return _joined(ask(broker, request.group_id, command), request.member_id, version)
 
@@ -130,6 +131,7 @@ def sync_group(
         protocol_type=request.protocol_type,
         protocol=request.protocol_name,
         assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        topics=broker.metadata.state,
     )
     return _synced(ask(broker, request.group_id, command))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
 
 from tidelog.broker.admission import Admission, Wanted, transactional_identity
 from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
@@ -36,6 +35,7 @@ from tidelog.protocol.schemas.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tidelog.wal.slot_waiters import WalLost
 
 API_NAME = "Produce"
 TOPIC_IDS_FROM = 13
@@ -79,17 +79,11 @@ def produce(
         partitions = [item.partition for item in of_wanted]
         admissions = broker.admissions.admit_at_once(wanted, partitions)
         if admissions is None:
-            answering.admit(_admitted_later(broker, items, wanted, of_wanted, context))
+            answering.admit(_submitted_later(broker, answering, items, wanted, of_wanted, context))
             return answering.answer
         _admit(of_wanted, admissions, context)
-    answering.wait_for(_submitted(broker, items))
+    answering.submit(items)
     return answering.answer
-
-
-def _submitted(broker: DataServices, items: list[AppendItem]) -> Submission | None:
-    """What was not refused yet, queued."""
-    left = [item for item in items if item.result is None]
-    return broker.appender.submit(left) if left else None
 
 
 def _unadmitted(
@@ -131,16 +125,17 @@ def _admit(
             item.result = AppendFailed(code, why)
 
 
-async def _admitted_later(
+async def _submitted_later(
     broker: DataServices,
+    answering: _Answering,
     items: list[AppendItem],
     wanted: Wanted,
     of_wanted: list[AppendItem],
     context: RequestContext,
-) -> Submission | None:
+) -> None:
     partitions = [item.partition for item in of_wanted]
     _admit(of_wanted, await broker.admissions.admit(wanted, partitions), context)
-    return _submitted(broker, items)
+    answering.submit(items)
 
 
 def _refusal(request: ProduceRequest) -> AppendFailed | None:
@@ -203,29 +198,30 @@ class _Answering:
         self._broker = broker
         self._request = request
         self._outcomes = outcomes
-        self._admitting: asyncio.Future[Submission | None] | None = None
+        self._admitting: asyncio.Future[None] | None = None
         self._submission: Submission | None = None
         self._deadline: Deadline | None = None
         self.answer: asyncio.Future[ProduceResponse | None] = (
             asyncio.get_running_loop().create_future()
         )
 
-    def admit(self, admitted: Coroutine[None, None, Submission | None]) -> None:
+    def admit(self, admission: Coroutine[None, None, None]) -> None:
         """Wait for the admission first, which submits the batches."""
         self._begin_deadline()
-        self._admitting = asyncio.ensure_future(admitted)
+        self._admitting = asyncio.ensure_future(admission)
         self._admitting.add_done_callback(self._admitted)
         # Who gives up the answer gives up the admission.
         self.answer.add_done_callback(lambda _: self._end_admission())
 
-    def wait_for(self, submission: Submission | None) -> None:
-        """Answer when the batches are appended and, with acks, durable; at once without any."""
-        if submission is None:
+    def submit(self, items: list[AppendItem]) -> None:
+        """Have the batches appended that were not refused yet. The answer is due when they are,
+        with acks when they are durable; at once without any."""
+        left = [item for item in items if item.result is None]
+        if left:
+            self._begin_deadline()
+            self._submission = self._broker.appender.submit(left, self._appended)
+        else:
             self._finish(None)
-            return
-        self._submission = submission
-        self._begin_deadline()
-        submission.done.add_done_callback(self._appended)
 
     def _begin_deadline(self) -> None:
         # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
@@ -233,34 +229,42 @@ class _Answering:
             seconds = max(self._request.timeout_ms, 1) / 1000
             self._deadline = self._broker.appender.deadlines.add(seconds, self._late)
 
-    def _admitted(self, admitting: asyncio.Future[Submission | None]) -> None:
-        if not admitting.cancelled() and not self._failed(admitting):
-            self.wait_for(admitting.result())
-
-    def _appended(self, done: asyncio.Future[None]) -> None:
-        if self._failed(done):
-            return
-        assert self._submission is not None
-        results = [item.result for item in self._submission.items]
-        slots = [result.slot for result in results if isinstance(result, Appended)]
-        if self._request.acks == 0 or not slots:
-            self._finish(None)
-            return
-        # Slots become durable in order: the newest one stands for all.
-        self._broker.wal.durable(max(slots)).add_done_callback(self._durable)
-
-    def _durable(self, durable: asyncio.Future[None]) -> None:
-        if not self._failed(durable):
-            self._finish(None)
-
-    def _failed(self, awaited: asyncio.Future[Any]) -> bool:
-        """Whether there is nothing more to do: it was too late, or this ends it."""
-        error = awaited.exception()
+    def _admitted(self, admitting: asyncio.Future[None]) -> None:
+        error = None if admitting.cancelled() else admitting.exception()
         if isinstance(error, TidelogError):
-            self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+            self._fail(error)
         elif error is not None and not self.answer.done():
             self._end(error)
-        return self.answer.done()
+
+    def _appended(self, lost: WalLost | None) -> None:
+        if lost is not None:
+            self._fail(lost)
+            return
+        if self.answer.done():
+            return
+        assert self._submission is not None
+        slot = max(
+            [
+                item.result.slot
+                for item in self._submission.items
+                if isinstance(item.result, Appended)
+            ],
+            default=None,
+        )
+        if slot is None or self._request.acks == 0:
+            self._finish(None)
+        else:
+            # Slots become durable in order: the newest one stands for all.
+            self._broker.wal.tell(slot, self._durable)
+
+    def _durable(self, lost: WalLost | None) -> None:
+        if lost is None:
+            self._finish(None)
+        else:
+            self._fail(lost)
+
+    def _fail(self, error: TidelogError) -> None:
+        self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
 
     def _late(self) -> None:
         """Else a store that stands still would fill the memory with what is sent again."""

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from tidelog.coordinator.cluster.records import SESSION_TIMEOUT_MS
 from tidelog.errors import InvalidConfiguration
 
+APPEND_TIMEOUT_MS = 30_000
+DELETE_GRACE_MS_MIN = 5000
+"""Of `log.delete.grace.ms`. After half of it a broker believes no answer and ends itself, so a
+shorter one would let it stumble over its own pauses."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
@@ -23,7 +28,7 @@ class ClusterSettings:
     """log.delete.grace.ms: nothing is deleted sooner after it became obsolete (rules A2, F2)."""
     snapshot_interval_entries: int = 200
     """A snapshot of the metadata is due at each multiple of this entry number."""
-    append_timeout_ms: int = 30_000
+    append_timeout_ms: int = APPEND_TIMEOUT_MS
     """How long one append may try before its waiters are told that it was not applied."""
     waiting_appends_max: int = 10_000
     """Changes of the metadata that may wait in one broker."""
@@ -43,3 +48,8 @@ class ClusterSettings:
                 f"log.delete.grace.ms ({self.delete_grace_ms}) must be more than twice the time"
                 f" that an append may take ({self.append_timeout_ms} ms)"
             )
+
+
+def append_timeout_ms_within(delete_grace_ms: int) -> int:
+    """How long an append may try where the grace is so long: less than half of it (rule A2)."""
+    return min(APPEND_TIMEOUT_MS, delete_grace_ms // 3)

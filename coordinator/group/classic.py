@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.coordinator.decision import Token
-from tidelog.coordinator.group.commands import JoinedMember, SupportedProtocol
+from tidelog.coordinator.group.commands import JoinedMember
 from tidelog.coordinator.group.log_records import NO_TIMESTAMP, StoredGroup, StoredMember
 from tidelog.coordinator.group.states import PREVIOUS_STATES, GroupState, InvalidTransition
-from tidelog.coordinator.group.subscription import subscribed_topics
+from tidelog.coordinator.group.subscription import (
+    CONSUMER_PROTOCOL_TYPE,
+    SupportedProtocol,
+    subscribed_topics,
+)
 from tidelog.protocol.error_codes import ErrorCode
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 @dataclass(slots=True)

@@ -8,23 +8,18 @@ from typing import NamedTuple, TypeAlias
 
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.group.consumer_commands import (
+    ClusterTopics,
     ConsumerDescription,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     DescribeConsumerGroup,
 )
 from tidelog.coordinator.group.log_records import CommittedOffset
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.protocol.error_codes import ErrorCode
 
 NO_MEMBER = ""
 NO_GENERATION = -1
-
-
-class SupportedProtocol(NamedTuple):
-    """An assignor that a member supports, with its subscription, which is opaque here."""
-
-    name: str
-    metadata: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +40,8 @@ class Join:
     can_skip_assignment: bool
     """The leader understands that the assignment holds on (KIP-814, version 9)."""
     fresh_id: str
+    topics: ClusterTopics
+    """For consumer groups, whose coordinator assigns partitions itself."""
 
 
 class JoinedMember(NamedTuple):
@@ -81,6 +78,8 @@ class Sync:
     protocol_type: str | None
     protocol: str | None
     assignments: Mapping[str, bytes]
+    topics: ClusterTopics
+    """For consumer groups, as those of Join."""
 
 
 @dataclass(frozen=True, slots=True)

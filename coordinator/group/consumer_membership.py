@@ -17,6 +17,7 @@ from tidelog.coordinator.group.consumer_commands import (
     JOIN_EPOCH,
     NOT_CHANGED_MS,
     STATIC_LEAVE_EPOCH,
+    ClusterTopics,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     KnownTopic,
@@ -50,8 +51,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-class _Caller(NamedTuple):
-    """The member that a heartbeat comes from, as it was before."""
+class Caller(NamedTuple):
+    """The member that a request comes from, as it was before."""
 
     member_id: str
     subscription: ConsumerSubscription | None
@@ -96,48 +97,62 @@ class ConsumerMembership:
         if isinstance(caller, Refusal):
             turn.reply(token, ConsumerHeartbeatReply(*caller))
             return
-        if caller.replaces is not None:
-            self._replace(group, caller, turn)
-        member_id, before = caller.member_id, caller.subscription
-        subscription = _updated(before, heartbeat)
-        if subscription != before:
-            turn.persist(ConsumerMemberStored(group.group_id, member_id, subscription))
-        epoch, target = self._target(group, heartbeat, caller, subscription, turn)
-        current = reconcile(caller.current, epoch, target, group.is_free, heartbeat.owned)
-        if current != caller.current:
-            turn.persist(CurrentStored(group.group_id, member_id, current))
-            rebalance = Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id)
-            if current.state is MemberState.UNREVOKED_PARTITIONS:
-                self._set_timer(rebalance, subscription.rebalance_timeout_ms, turn)
-            else:
-                self._timers.cancel(rebalance)
-        self.expect_heartbeat(group, member_id, turn)
+        subscription = _updated(caller.subscription, heartbeat)
+        current = self.advance(group, caller, subscription, heartbeat.owned, heartbeat.topics, turn)
         is_told = heartbeat.is_full or current.assigned != caller.current.assigned
         turn.reply(
             token,
             ConsumerHeartbeatReply(
                 ErrorCode.NONE,
                 None,
-                member_id,
+                caller.member_id,
                 current.epoch,
                 self._settings.consumer_heartbeat_interval_ms,
                 current.assigned if is_told else None,
             ),
         )
 
-    def _caller(self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat) -> _Caller | Refusal:
+    def advance(
+        self,
+        group: ConsumerGroup,
+        caller: Caller,
+        subscription: ConsumerSubscription,
+        owned: Assignment | None,
+        topics: ClusterTopics,
+        turn: GroupTurn,
+    ) -> CurrentAssignment:
+        """The member says this of itself, and that it has this (None: it does not say): what it
+        may consume from now on, one step nearer to what it is to have."""
+        if caller.replaces is not None:
+            self._replace(group, caller, turn)
+        group_id, member_id = group.group_id, caller.member_id
+        if subscription != caller.subscription:
+            turn.persist(ConsumerMemberStored(group_id, member_id, subscription))
+        epoch, target = self._target(group, topics, caller, subscription, turn)
+        current = reconcile(caller.current, epoch, target, group.is_free, owned)
+        if current != caller.current:
+            turn.persist(CurrentStored(group_id, member_id, current))
+            rebalance = Timer(TimerKind.CONSUMER_REBALANCE, group_id, member_id)
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                self._set_timer(rebalance, subscription.rebalance_timeout_ms, turn)
+            else:
+                self._timers.cancel(rebalance)
+        self.expect_heartbeat(group, member_id, subscription, turn)
+        return current
+
+    def _caller(self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat) -> Caller | Refusal:
         member_id = heartbeat.member_id or heartbeat.fresh_id
         joins = heartbeat.member_epoch == JOIN_EPOCH
         holder = group.static_members.get(heartbeat.instance_id or "")
         is_known = member_id in group.subscriptions or (joins and holder is not None)
-        if not is_known and len(group.subscriptions) >= self._settings.consumer_members_max:
+        if not is_known and self.is_full(group):
             return Refusal(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 "The consumer group has reached its maximum capacity of"
                 f" {self._settings.consumer_members_max} members.",
             )
         if heartbeat.instance_id is not None and joins and holder is not None:
-            return _successor(group, member_id, holder, heartbeat.instance_id)
+            return self._returned(group, member_id, holder, heartbeat.instance_id)
         if heartbeat.instance_id is not None and not joins:
             refusal = _static_refusal(group, member_id, heartbeat.instance_id)
         elif not joins and member_id not in group.subscriptions:
@@ -150,9 +165,27 @@ class ConsumerMembership:
         if not (joins and heartbeat.instance_id is not None):
             refusal = _epoch_refusal(heartbeat, current)
         subscription = group.subscriptions.get(member_id)
-        return refusal or _Caller(member_id, subscription, current, group.target(member_id))
+        return refusal or Caller(member_id, subscription, current, group.target(member_id))
 
-    def _replace(self, group: ConsumerGroup, caller: _Caller, turn: GroupTurn) -> None:
+    def _returned(
+        self, group: ConsumerGroup, member_id: str, holder: str, instance_id: str
+    ) -> Caller | Refusal:
+        """A static member that joins where one of its instance id is known: only if that is away,
+        or speaks the classic protocol, in which no static member says that it goes."""
+        is_classic = group.subscriptions[holder].classic is not None
+        if group.current(holder).epoch != STATIC_LEAVE_EPOCH and not is_classic:
+            return Refusal(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} cannot join the group"
+                f" because the instance id is owned by {holder} member.",
+            )
+        return successor(group, member_id, holder)
+
+    def is_full(self, group: ConsumerGroup) -> bool:
+        """Whether there is no room for another member."""
+        return len(group.subscriptions) >= self._settings.consumer_members_max
+
+    def _replace(self, group: ConsumerGroup, caller: Caller, turn: GroupTurn) -> None:
         """A static member is back: it takes its old place, with what it had and is to have."""
         assert caller.replaces is not None
         assert caller.subscription is not None
@@ -168,8 +201,8 @@ class ConsumerMembership:
     def _target(
         self,
         group: ConsumerGroup,
-        heartbeat: ConsumerHeartbeat,
-        caller: _Caller,
+        known: ClusterTopics,
+        caller: Caller,
         subscription: ConsumerSubscription,
         turn: GroupTurn,
     ) -> tuple[int, Assignment]:
@@ -177,12 +210,12 @@ class ConsumerMembership:
         or topics, or if members have gone since."""
         bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
         is_behind = group.epoch > group.assignment_epoch
-        if not bumps and not is_behind and group.topics_seen is heartbeat.topics.topics:
+        if not bumps and not is_behind and group.topics_seen is known.topics:
             return group.assignment_epoch, caller.target
         members = {**group.subscriptions, caller.member_id: subscription}
         if caller.replaces is not None and caller.replaces != caller.member_id:
             del members[caller.replaces]
-        topics = group.subscribed_topics(members, heartbeat.topics)
+        topics = group.subscribed_topics(members, known)
         metadata_hash = _hash(topics)
         has_changed = metadata_hash != group.metadata_hash
         epoch = group.epoch + (bumps or (has_changed and not is_behind))
@@ -196,7 +229,7 @@ class ConsumerMembership:
         self,
         group: ConsumerGroup,
         epoch: int,
-        caller: _Caller,
+        caller: Caller,
         members: Mapping[str, ConsumerSubscription],
         topics: Mapping[str, Sequence[KnownTopic]],
         turn: GroupTurn,
@@ -258,21 +291,43 @@ class ConsumerMembership:
         turn.records.extend(group.member_removals(member_id))
         epoch = group.epoch + 1
         turn.persist(ConsumerGroupStored(group.group_id, epoch, group.metadata_hash))
+        self.look_for_downgrade(group, turn)
+
+    def forget(self, group: ConsumerGroup) -> None:
+        """The group is no longer a consumer group: nothing of it runs out any more."""
+        for member_id in group.subscriptions:
+            self._cancel_timers(group, member_id)
 
     # Time.
 
     def loaded(self, group: ConsumerGroup, turn: GroupTurn) -> None:
         """Members have their timeouts from now on: nobody knows how long ago they were heard of."""
+        self.look_for_downgrade(group, turn)
         for member_id, subscription in group.subscriptions.items():
-            self.expect_heartbeat(group, member_id, turn)
+            self.expect_heartbeat(group, member_id, subscription, turn)
             if group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
                 timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id)
                 self._set_timer(timer, subscription.rebalance_timeout_ms, turn)
 
-    def expect_heartbeat(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
-        """The member was heard of."""
+    def expect_heartbeat(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        subscription: ConsumerSubscription,
+        turn: GroupTurn,
+    ) -> None:
+        """The member was heard of. In the classic protocol it names its session timeout itself."""
+        classic = subscription.classic
+        timeout_ms = self._settings.consumer_session_timeout_ms
+        if classic is not None:
+            timeout_ms = classic.session_timeout_ms
         timer = Timer(TimerKind.CONSUMER_SESSION, group.group_id, member_id)
-        self._set_timer(timer, self._settings.consumer_session_timeout_ms, turn)
+        self._set_timer(timer, timeout_ms, turn)
+
+    def look_for_downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
+        """Have it looked, when this turn is over, whether all members speak the classic protocol
+        by now."""
+        self._set_timer(Timer(TimerKind.DOWNGRADE, group.group_id), 0, turn)
 
     def _set_timer(self, timer: Timer, within_ms: int, turn: GroupTurn) -> None:
         self._timers.set(timer, turn.now.monotonic_ms + within_ms)
@@ -311,19 +366,10 @@ def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
     return None
 
 
-def _successor(
-    group: ConsumerGroup, member_id: str, holder: str, instance_id: str
-) -> _Caller | Refusal:
-    """A static member that joins where one of its instance id is known: only if that is away."""
-    current = group.current(holder)
-    if current.epoch != STATIC_LEAVE_EPOCH:
-        return Refusal(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group"
-            f" because the instance id is owned by {holder} member.",
-        )
-    anew = replace(current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-    return _Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
+def successor(group: ConsumerGroup, member_id: str, holder: str) -> Caller:
+    """A static member under a new id, in the place of `holder`, who it was before."""
+    anew = replace(group.current(holder), epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    return Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
 
 
 def _static_refusal(group: ConsumerGroup, member_id: str, instance_id: str) -> Refusal | None:

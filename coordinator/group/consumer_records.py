@@ -14,9 +14,10 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.coordinator.group.record_coding import VERSION, UnknownRecord, encoded, versioned
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.identifiers import TopicId
 from tidelog.protocol.codec import decode
-from tidelog.protocol.fields import array, int8, int32, int64, string, uuid
+from tidelog.protocol.fields import array, binary, int8, int32, int64, string, struct, uuid
 from tidelog.protocol.message import Message, Struct
 from tidelog.protocol.wire import Buffer
 
@@ -39,6 +40,15 @@ class MemberState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicProtocols:
+    """What a member of a consumer group says that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[SupportedProtocol, ...]
+    """At least one; it consumes as the first says."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerSubscription:
     """What a member says of itself. Topic names are sorted and each is there once."""
 
@@ -50,6 +60,8 @@ class ConsumerSubscription:
     topic_regex: str | None
     rebalance_timeout_ms: int
     server_assignor: str | None
+    classic: ClassicProtocols | None = None
+    """None where it speaks the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,20 @@ class ConsumerGroupMetadataValue(Message, versions=(0, 0), flexible=0):
     metadata_hash: int = int64(tag=0)
 
 
+class ClassicProtocol(Struct):
+    """An assignor that a member supports."""
+
+    name: str = string()
+    metadata: Buffer = binary()
+
+
+class ClassicMemberMetadata(Struct):
+    """What a member says that speaks the classic protocol."""
+
+    session_timeout_ms: int = int32()
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
+
+
 class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible=0):
     """A member."""
 
@@ -181,6 +207,9 @@ class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible=0):
     subscribed_topic_regex: str | None = string(nullable="0+", default=None)
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+", default=None)
+    classic_member_metadata: ClassicMemberMetadata | None = struct(
+        ClassicMemberMetadata, nullable="0+", tag=0
+    )
 
 
 class TargetAssignmentMetadataValue(Message, versions=(0, 0), flexible=0):
@@ -283,8 +312,18 @@ def _member_record(group_id: str, member_id: str, value: Buffer | None) -> Consu
         found.subscribed_topic_regex,
         found.rebalance_timeout_ms,
         found.server_assignor,
+        _classic(found.classic_member_metadata),
     )
     return ConsumerMemberStored(group_id, member_id, subscription)
+
+
+def _classic(found: ClassicMemberMetadata | None) -> ClassicProtocols | None:
+    if found is None or not found.supported_protocols:
+        return None
+    protocols = [
+        SupportedProtocol(each.name, bytes(each.metadata)) for each in found.supported_protocols
+    ]
+    return ClassicProtocols(found.session_timeout_ms, tuple(protocols))
 
 
 def _current_record(group_id: str, member_id: str, value: Buffer | None) -> ConsumerGroupRecord:
@@ -323,8 +362,20 @@ def _member_value(subscription: ConsumerSubscription) -> bytes:
         subscribed_topic_regex=subscription.topic_regex,
         rebalance_timeout_ms=subscription.rebalance_timeout_ms,
         server_assignor=subscription.server_assignor,
+        classic_member_metadata=_classic_metadata(subscription.classic),
     )
     return encoded(value, 0)
+
+
+def _classic_metadata(classic: ClassicProtocols | None) -> ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            ClassicProtocol(name=each.name, metadata=each.metadata) for each in classic.protocols
+        ],
+    )
 
 
 def _current_value(current: CurrentAssignment) -> bytes:

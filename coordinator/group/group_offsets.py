@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.coordinator.decision import Token, Turn
-from tidelog.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -31,6 +31,7 @@ from tidelog.coordinator.group.log_records import (
 from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE
 from tidelog.protocol.error_codes import ErrorCode
 
 SINK_PROGRESS_TOPIC = "__consumer_offsets"
@@ -86,13 +87,15 @@ def consumer_commit_error(
     is_anonymous = commit.member_id == NO_MEMBER and commit.instance_id is None
     if is_transactional and commit.generation < 0 and is_anonymous:
         return ErrorCode.NONE
-    if commit.member_id not in group.subscriptions:
+    member = group.subscriptions.get(commit.member_id)
+    if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if isinstance(commit, CommitOffsets) and not commit.knows_missing_group:
+    is_classic = is_transactional or member.classic is not None
+    if isinstance(commit, CommitOffsets) and not (is_classic or commit.knows_missing_group):
         # Both came with version 9.
         return ErrorCode.UNSUPPORTED_VERSION
     if commit.generation != group.current(commit.member_id).epoch:
-        return ErrorCode.ILLEGAL_GENERATION if is_transactional else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.NONE
 
 

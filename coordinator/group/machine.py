@@ -13,6 +13,7 @@ from itertools import chain
 
 from tidelog.coordinator.decision import Decision, Now, Token, Turn
 from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.classic_members import ClassicMembers
 from tidelog.coordinator.group.commands import (
     NO_MEMBER,
     Command,
@@ -60,6 +61,7 @@ from tidelog.coordinator.group.log_records import (
     TransactionEnded,
 )
 from tidelog.coordinator.group.membership import Membership
+from tidelog.coordinator.group.migration import Migration
 from tidelog.coordinator.group.offset_requests import OffsetRequests
 from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
@@ -85,6 +87,8 @@ class GroupMachine:
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
         self._consumers = ConsumerGroups(settings, self._timers)
+        self._classic_members = ClassicMembers(self._timers, self._consumers.membership)
+        self._migration = Migration(settings, self._rebalancer, self._groups, self._consumers)
         self._offset_requests = OffsetRequests(
             settings, self._groups, self._consumers, self._offsets, self._rebalancer
         )
@@ -177,6 +181,10 @@ class GroupMachine:
                 self._rebalancer.join_timer_expired(group, turn)
             case TimerKind.SYNC if group is not None:
                 self._rebalancer.sync_timer_expired(group, turn)
+            case TimerKind.DOWNGRADE:
+                consumer_group = self._consumers.get(timer.group_id)
+                if consumer_group is not None:
+                    self._migration.downgrade(consumer_group, turn)
             case _:
                 self._consumers.timer_expired(timer, turn)
         return turn.decision()
@@ -262,7 +270,8 @@ class GroupMachine:
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif consumer_group is not None and not is_empty(consumer_group):
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            self._classic_members.join(consumer_group, join, token, turn)
+            return
         elif group is None and join.member_id != NO_MEMBER:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
@@ -277,28 +286,35 @@ class GroupMachine:
             turn.records.extend(consumer_group.removals())
 
     def _sync(self, sync: Sync, token: Token, turn: GroupTurn) -> None:
-        group = self._groups.get(sync.group_id)
-        if not sync.group_id or group is None:
-            turn.reply(token, SyncReply(_missing(sync.group_id)))
-        else:
+        group, consumers = self._groups.get(sync.group_id), self._consumers.get(sync.group_id)
+        if group is not None:
             self._membership.sync(group, sync, token, turn)
+        elif consumers is not None:
+            self._classic_members.sync(consumers, sync, token, turn)
+        else:
+            turn.reply(token, SyncReply(_missing(sync.group_id)))
 
     def _heartbeat(self, heartbeat: Heartbeat, token: Token, turn: GroupTurn) -> None:
-        group = self._groups.get(heartbeat.group_id)
-        if not heartbeat.group_id or group is None:
-            turn.reply(token, HeartbeatReply(_missing(heartbeat.group_id)))
-        else:
+        group_id = heartbeat.group_id
+        group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
+        if group is not None:
             self._membership.heartbeat(group, heartbeat, token, turn)
+        elif consumers is not None:
+            self._classic_members.heartbeat(consumers, heartbeat, token, turn)
+        else:
+            turn.reply(token, HeartbeatReply(_missing(group_id)))
 
     def _leave(self, leave: Leave, token: Token, turn: GroupTurn) -> None:
-        group = self._groups.get(leave.group_id)
-        if not leave.group_id:
+        group, consumers = self._groups.get(leave.group_id), self._consumers.get(leave.group_id)
+        if group is not None:
+            self._membership.leave(group, leave, token, turn)
+        elif consumers is not None:
+            self._classic_members.leave(consumers, leave, token, turn)
+        elif not leave.group_id:
             turn.reply(token, LeaveReply(ErrorCode.INVALID_GROUP_ID))
-        elif group is None:
+        else:
             unknown = [(each, ErrorCode.UNKNOWN_MEMBER_ID) for each in leave.members]
             turn.reply(token, LeaveReply(ErrorCode.NONE, unknown))
-        else:
-            self._membership.leave(group, leave, token, turn)
 
     def _consumer_heartbeat(
         self, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
@@ -316,12 +332,17 @@ class GroupMachine:
             self._consumers.membership.heartbeat(group, heartbeat, token, turn)
 
     def _find_or_open(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
-        """Have the group that a member joins; one of the classic protocol becomes one of this if it
-        has no members (KIP-848's migration policy `disabled`)."""
-        group = self._groups.get(heartbeat.group_id)
-        if heartbeat.group_id in self._consumers:
+        """Have the group that a member joins. One of the classic protocol becomes one of this, with
+        members in it only where the migration policy allows that."""
+        group_id = heartbeat.group_id
+        group = self._groups.get(group_id)
+        if group_id in self._consumers:
             return None
         is_occupied = group is not None and group.state is not GroupState.EMPTY
+        if heartbeat.member_epoch == JOIN_EPOCH and group is not None and is_occupied:
+            is_stored = group_id in self._stored
+            if self._migration.upgrade(group, heartbeat.topics, is_stored, turn):
+                return None
         if heartbeat.member_epoch != JOIN_EPOCH or is_occupied:
             message = not_found(heartbeat, is_classic=group is not None)
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)

@@ -51,7 +51,7 @@ class Membership:
         elif join.requires_known_id:
             self._hand_out_id(group, join, token, turn)
         else:
-            self._admit(group, join, _new_member_id(join), token, turn)
+            self._admit(group, join, new_member_id(join), token, turn)
 
     def _join_error(self, group: ClassicGroup, join: Join) -> ErrorCode:
         if group.state is GroupState.DEAD:
@@ -80,7 +80,7 @@ class Membership:
         if len(group.pending_joins) >= self._settings.pending_members_max:
             turn.reply(token, JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
             return
-        member_id = _new_member_id(join)
+        member_id = new_member_id(join)
         group.pending_joins[member_id] = None
         timer = Timer(TimerKind.SESSION, group.group_id, member_id)
         self._timers.set(timer, turn.now.monotonic_ms + join.session_timeout_ms)
@@ -116,15 +116,13 @@ class Membership:
     ) -> None:
         old_id = group.static_members.get(instance_id)
         if old_id is None:
-            self._admit(group, join, _new_member_id(join), token, turn)
+            self._admit(group, join, new_member_id(join), token, turn)
             return
         before, rebalancer = group.leader, self._rebalancer
         fenced = group.members[old_id]
         rebalancer.send_away(group, fenced, ErrorCode.FENCED_INSTANCE_ID, turn)
         self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, old_id))
-        member = group.replace_static(
-            old_id, _new_member_id(join), join.client_id, join.client_host
-        )
+        member = group.replace_static(old_id, new_member_id(join), join.client_id, join.client_host)
         rebalancer.expect_heartbeat(group, member, turn)
         group.update(member, join.protocols, join.session_timeout_ms, join.rebalance_timeout_ms)
         if group.state is GroupState.STABLE and group.protocol == group.elected_protocol():
@@ -255,7 +253,7 @@ class Membership:
         self._rebalancer.went_out(group, 0 if member is None else 1, turn)
 
 
-def _new_member_id(join: Join) -> str:
+def new_member_id(join: Join) -> str:
     return f"{join.instance_id or join.client_id}-{join.fresh_id}"
 
 

@@ -34,6 +34,8 @@ class TimerKind(Enum):
     """A member of a consumer group was not heard of; it is put out of the group."""
     CONSUMER_REBALANCE = "consumer rebalance"
     """A member of a consumer group did not give up what it had to; it is put out."""
+    DOWNGRADE = "downgrade"
+    """It is looked whether all members of a consumer group speak the classic protocol."""
     SWEEP = "sweep"
     """Expired offsets are looked for, in all groups."""
 
@@ -156,6 +158,13 @@ class Rebalancer:
         if member is not None:
             self.send_away(group, member, ErrorCode.UNKNOWN_MEMBER_ID, turn)
         group.remove(member_id)
+
+    def forget(self, group: ClassicGroup) -> None:
+        """The group is no longer one of the classic protocol: nothing of it runs out any more."""
+        for kind in (TimerKind.JOIN, TimerKind.SYNC):
+            self._timers.cancel(Timer(kind, group.group_id))
+        for member_id in (*group.members, *group.pending_joins):
+            self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, member_id))
 
     def went_out(self, group: ClassicGroup, members: int, turn: GroupTurn) -> None:
         """So many members were put out: the others share anew. 0: only ids that were given out and

@@ -27,5 +27,11 @@ class GroupSettings:
     """Of one consumer group."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """Those that members may ask for; the first is taken where none of them asks."""
+    upgrades: bool = True
+    """A group of the classic protocol becomes a consumer group when a member joins that speaks the
+    consumer protocol (`group.consumer.migration.policy`)."""
+    downgrades: bool = True
+    """A consumer group becomes one of the classic protocol when the last member goes that does not
+    speak that."""
     group_record_bytes_max: int = 16 * 1024 * 1024
     """Subscriptions and assignments of all members together."""

@@ -26,7 +26,7 @@ from tidelog.coordinator.group.log_records import (
     decode_record,
     encode_record,
 )
-from tidelog.coordinator.group.subscription import assigned_partitions
+from tidelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, assigned_partitions
 from tidelog.coordinator.state_columns import (
     MILLISECONDS,
     PARTITIONS,
@@ -57,7 +57,6 @@ _MEMBER = pa.struct(
     ]
 )
 _MEMBERS = pa.list_(pa.field("element", _MEMBER, nullable=False))
-_CONSUMER_PROTOCOL_TYPE = "consumer"
 
 _Columns: TypeAlias = dict[str, pa.Array]
 _OffsetRecord: TypeAlias = OffsetStored | OffsetPending
@@ -192,7 +191,7 @@ def _member_rows(group: StoredGroup) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for member in group.members:
         assigned = None
-        if group.protocol_type == _CONSUMER_PROTOCOL_TYPE:
+        if group.protocol_type == CONSUMER_PROTOCOL_TYPE:
             assigned = assigned_partitions(member.assignment)
         rows.append(
             {

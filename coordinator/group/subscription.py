@@ -2,52 +2,104 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from struct import error as StructError
+from typing import Final, NamedTuple, TypeVar
 
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
+from tidelog.coordinator.group.record_coding import VERSION, encoded
+from tidelog.protocol.codec import decode
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.fields import array, binary, int32, string
+from tidelog.protocol.message import Message, Struct
+from tidelog.protocol.wire import Buffer
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+_VERSION_MAX = 3
+
+M = TypeVar("M", bound=Message)
+
+
+class SupportedProtocol(NamedTuple):
+    """An assignor that a member supports, with its subscription, which only some look into."""
+
+    name: str
+    metadata: bytes
+
+
+class TopicPartitionNumbers(Struct):
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+class ConsumerProtocolSubscription(Message, versions=(0, _VERSION_MAX)):
+    """What Kafka's consumers say of themselves in a protocol's metadata."""
+
+    topics: list[str] = array(string)
+    user_data: Buffer | None = binary(nullable="0+", default=None)
+    owned_partitions: list[TopicPartitionNumbers] = array(TopicPartitionNumbers, "1+")
+    generation_id: int = int32("2+", default=-1)
+    rack_id: str | None = string("3+", nullable="3+", default=None)
+
+
+class ConsumerProtocolAssignment(Message, versions=(0, _VERSION_MAX)):
+    """What Kafka's consumers are told to consume. All versions are alike."""
+
+    assigned_partitions: list[TopicPartitionNumbers] = array(TopicPartitionNumbers)
+    user_data: Buffer | None = binary(nullable="0+", default=None)
+
+
+class Subscription(NamedTuple):
+    """A consumer's own words: the topics that it wants, what it has (by topic; nothing where it
+    does not say), its rack."""
+
+    topics: frozenset[str]
+    owned: dict[str, frozenset[int]]
+    rack_id: str | None
+
+
+def subscription_in(metadata: bytes) -> Subscription | None:
+    """What a member with protocol type "consumer" says; None where its metadata is not what Kafka's
+    consumers write."""
+    found = _decoded(ConsumerProtocolSubscription, metadata)
+    if found is None:
+        return None
+    owned = {each.topic: frozenset(each.partitions) for each in found.owned_partitions}
+    return Subscription(frozenset(found.topics), owned, found.rack_id)
+
+
+def assignment_for(metadata: bytes, assigned: dict[str, frozenset[int]]) -> bytes:
+    """An assignment for the member with this metadata, which says which version it understands."""
+    version = min(VERSION.unpack_from(metadata)[0], _VERSION_MAX)
+    topics = [
+        TopicPartitionNumbers(topic=topic, partitions=sorted(numbers))
+        for topic, numbers in sorted(assigned.items())
+    ]
+    return encoded(ConsumerProtocolAssignment(assigned_partitions=topics), version)
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topics that a member with protocol type "consumer" subscribes to; None where its
     metadata is not what Kafka's consumers write (then it may subscribe to any)."""
-    try:
-        version = _INT16.unpack_from(metadata)[0]
-        count = _INT32.unpack_from(metadata, 2)[0]
-        position = 6
-        if version < 0 or count < 0:
-            return None
-        topics = set()
-        for _ in range(count):
-            end = position + 2 + _INT16.unpack_from(metadata, position)[0]
-            if not position + 2 <= end <= len(metadata):
-                return None
-            topics.add(metadata[position + 2 : end].decode())
-            position = end
-    except (StructError, UnicodeDecodeError):
-        return None
-    return frozenset(topics)
+    found = subscription_in(metadata)
+    return None if found is None else found.topics
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
     """The partitions in the assignment of a member with protocol type "consumer"; None where it is
     not what Kafka's consumers write. What only the assignor understands is passed over."""
-    partitions: list[tuple[str, int]] = []
-    try:
-        if _INT16.unpack_from(assignment)[0] < 0:
-            return None
-        position = 6
-        for _ in range(_INT32.unpack_from(assignment, 2)[0]):
-            begin = position + _INT16.size
-            end = begin + _INT16.unpack_from(assignment, position)[0]
-            count = _INT32.unpack_from(assignment, end)[0]
-            if end < begin or count < 0:
-                return None
-            topic = assignment[begin:end].decode()
-            numbers = Struct(f">{count}i").unpack_from(assignment, end + _INT32.size)
-            partitions += [(topic, number) for number in numbers]
-            position = end + _INT32.size * (1 + count)
-    except (StructError, UnicodeDecodeError, OverflowError):
+    found = _decoded(ConsumerProtocolAssignment, assignment)
+    if found is None:
         return None
-    return partitions
+    return [
+        (each.topic, number) for each in found.assigned_partitions for number in each.partitions
+    ]
+
+
+def _decoded(message_type: type[M], data: bytes) -> M | None:
+    """A version from the future is read as the newest that is known."""
+    try:
+        version = min(VERSION.unpack_from(data)[0], _VERSION_MAX)
+        return None if version < 0 else decode(message_type, data, version, VERSION.size)
+    except (MalformedMessage, StructError):
+        return None

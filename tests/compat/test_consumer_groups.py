@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -241,6 +242,52 @@ def test_a_group_without_members_goes_from_one_protocol_to_the_other_and_back(
     consumer = member(consumer_broker.kafka, name, name, 10)
     again = group_members.confluent(consumer_broker.kafka, name, name, 10)
     assert [each.offset for each in [*classic, *consumer, *again]] == list(range(30))
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_members_restarted_one_by_one_take_their_group_to_the_other_protocol_and_back(
+    consumer_broker: BrokerProcess, kafka_lib: Path, assignor: str
+) -> None:
+    bootstrap, name = consumer_broker.kafka, f"rolling-{assignor}"
+    tool = Tools(kafka_lib, bootstrap).run
+    create_topics(bootstrap, **{name: 4})
+    classic = {"partition_assignment_strategy": assignor}
+    seen: set[Seen] = set()
+
+    def start(protocol: dict[str, str]) -> Librdkafka:
+        return Librdkafka(bootstrap, name, [name], "member", **protocol)
+
+    def read_all(end: int, *members: Librdkafka) -> None:
+        """Everybody has its share, and what comes now is read by one of them."""
+        held = lambda: [place for each in members for place in each.assigned()]  # noqa: E731
+        until(lambda: len(held()) == len(set(held())) == 4, "each partition has one owner")
+        until(lambda: all(each.assigned() for each in members), "each member has a share")
+        produce(bootstrap, name, 4, 50)
+        wanted = {Seen(p, o) for p in range(4) for o in range(end)}
+        until(lambda: wanted <= seen.union(*(each.seen for each in members)), "all is read")
+        for each in members:
+            seen.update(each.seen)
+
+    def protocol() -> str:
+        listed = tool(GROUPS_TOOL, "--list", "--type", "classic")
+        return "classic" if name in listed.split() else "consumer"
+
+    with start(classic) as one:
+        with start(classic) as two:
+            read_all(50, one, two)
+            assert protocol() == "classic"
+        with start(PROTOCOL) as three:
+            read_all(100, one, three)
+            assert protocol() == "consumer"
+    with contextlib.ExitStack() as stack:
+        four = stack.enter_context(start(PROTOCOL))
+        read_all(150, four)
+        with start(classic) as five:
+            read_all(200, four, five)
+            assert protocol() == "consumer"
+            stack.close()
+            read_all(250, five)
+            assert protocol() == "classic"
 
 
 # Kafka's own tools, which also read the records of the internal topic.

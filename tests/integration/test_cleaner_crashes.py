@@ -1,5 +1,6 @@
-"""kill -9 between the steps of retention and log compaction, under load: readers find the latest
-record of each key, and whatever is not deleted, where it was acknowledged."""
+"""kill -9 between the steps of retention, log compaction, and keeping the table logs short, under
+load: readers find the latest record of each key, and whatever is not deleted, where it was
+acknowledged."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ SETTINGS = {
     "log.retention.check.interval.ms": 100,
     # Small ones, so that a round has several commits.
     "merge.segment.bytes": 4000,
+    # A table's log is kept short before the test has to wait for it.
+    "log.delete.grace.ms": 8000,
 }
 COMPACTED, AGED = "compacted", "aged"
 TOPICS = [
@@ -40,7 +43,7 @@ TOPICS = [
 ]
 KEYS = 40
 BATCH = 60
-BATCHES_MIN, BATCHES_MAX = 25, 400
+BATCHES_MIN, BATCHES_MAX = 25, 2000
 
 Log = dict[int, tuple[bytes, bytes | None]]
 """What was acknowledged, by offset."""
@@ -210,6 +213,10 @@ async def produce(server: Server) -> Load:
         "segments replaced:8",
         "table commit:5",
         "table committed:6",
+        "table checkpoint stored:1",
+        "table checkpointed:1",
+        "table entry needless:1",
+        "table entry needless:30",
     ],
 )
 def test_a_death_while_logs_are_cleaned_loses_nothing_that_is_to_stay(

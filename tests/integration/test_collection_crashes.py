@@ -1,16 +1,19 @@
-"""kill -9 at each step of merges and collections: all is there once, and the bucket is sound."""
+"""kill -9 at each step of merges, checkpoints and collections: all is there once, and the bucket is
+sound."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
 
+from tests.integration.test_cleaner_crashes import fsck
 from tests.integration.test_transaction_crashes import (
     OUT,
     PARTITIONS,
@@ -26,62 +29,112 @@ from tidelog.client.transaction_settings import TransactionVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
+GRACE_SECONDS = 8
 COLLECTING = {
     **SETTINGS,
     "coordinator.snapshot.interval.records": 20,
     "log.collect.interval.ms": 100,
     "log.collect.tables.interval.ms": 500,
-    "log.delete.grace.ms": 62_000,
+    "log.delete.grace.ms": GRACE_SECONDS * 1000,
     "wal.objects.max": 4,
 }
-"""Every few transactions there is something to merge, and after the grace something to delete. A
-shorter grace is refused."""
-ROLLING = {**COLLECTING, "roll.bytes": 1, "roll.min.bytes": 0}
+"""Every few transactions there is something to merge, and after the grace something to delete."""
+ROLLING = {
+    **COLLECTING,
+    "roll.bytes": 1,
+    "roll.min.bytes": 0,
+    # Small segments become large ones, so that tables too leave something to be collected.
+    "log.cleaner.backoff.ms": 100,
+}
+UNMERGED = {**ROLLING, "merge.segment.bytes": 1}
+STEPS = [
+    "merged stored:2",
+    "merged named:2",
+    "checkpoint written:1",
+    "checkpoint written:6",
+    "collected object:1",
+    "collected object:40",
+]
+CASES = [
+    *((COLLECTING, step) for step in STEPS),
+    *((ROLLING, step) for step in [*STEPS, "collected segment:1", "collected segment:5"]),
+]
+DELETED_SECONDS_MAX = 60.0
 
 
-@pytest.mark.parametrize("settings", [COLLECTING, ROLLING], ids=["merging", "rolling"])
-@pytest.mark.parametrize(
-    "crash", ["merged stored:2", "merged named:2", "collected object:1", "collected object:40"]
-)
+def names(case: object) -> str:
+    if isinstance(case, str):
+        return case
+    return "rolling" if case is ROLLING else "merging"
+
+
+async def write(server: Server) -> list[int]:
+    """Transactions until the broker has died among them, or behind them; which were committed."""
+    first = server.broker.process
+    admin = AdminClient({"bootstrap.servers": server.listen})
+    topics = [NewTopic(OUT, PARTITIONS), NewTopic(SOURCE, 1)]
+    async with server.kept_alive():
+        for created in admin.create_topics(topics).values():
+            await asyncio.to_thread(created.result, 60)
+        committed = await transact(server, TransactionVersion.V2)
+        await asyncio.to_thread(first.wait, 60)
+    assert first.returncode == -signal.SIGKILL, "the crash point was not hit"
+    return committed
+
+
+@pytest.mark.parametrize(("settings", "crash"), CASES, ids=names)
 def test_all_is_there_once_and_the_bucket_is_sound(
-    tmp_path: Path, crash: str, settings: dict[str, object]
+    tmp_path: Path, settings: dict[str, object], crash: str
 ) -> None:
     server = Server(tmp_path, crash, settings)
-    first = server.broker.process
     try:
-        admin = AdminClient({"bootstrap.servers": server.broker.kafka})
-        topics = [NewTopic(OUT, PARTITIONS), NewTopic(SOURCE, 1)]
-
-        async def story() -> list[int]:
-            async with server.kept_alive():
-                for created in admin.create_topics(topics).values():
-                    await asyncio.to_thread(created.result, 60)
-                committed = await transact(server, TransactionVersion.V2)
-                await asyncio.to_thread(first.wait, 150)
-                return committed
-
-        committed = asyncio.run(story())
-        assert first.returncode == -signal.SIGKILL, "the crash point was not hit"
+        committed = asyncio.run(write(server))
         with server._start(None) as survivor:
             await_decisions(survivor.kafka)
             check(read(survivor.kafka, "read_committed"), committed)
+            fsck(tmp_path)
         # Nobody is left who has anything in memory.
         with server._start(None) as another:
             check(read(another.kafka, "read_committed"), committed)
-        checked = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tidelog.cli",
-                "fsck",
-                "--store",
-                f"file://{tmp_path / 'bucket'}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        fsck(tmp_path)
+    finally:
+        server.broker.kill()
+
+
+def loose_segments(bucket: Path) -> set[Path]:
+    """Segments that no table lists."""
+    stored = set(bucket.glob("topics/*/partition=*/*.parquet"))
+    tables = {path.parent for path in bucket.glob("topics/*/_delta_log")}
+    listed = {
+        Path(uri.removeprefix("file://"))
+        for table in tables
+        for uri in DeltaTable(str(table)).file_uris()
+    }
+    assert listed <= stored
+    return stored - listed
+
+
+def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path) -> None:
+    """Three deaths: the segment is stored and not committed; nobody writes any more, so the
+    collector makes an empty commit that keeps it out, and dies; the next one has to delete it."""
+    bucket = tmp_path / "bucket"
+    server = Server(tmp_path, "segment stored:1", UNMERGED)
+    try:
+        committed = asyncio.run(write(server))
+        [loose] = loose_segments(bucket)
+        with server._start("table fenced:1") as second:
+            assert second.wait_for_death(DELETED_SECONDS_MAX) == -signal.SIGKILL
+        assert loose_segments(bucket) == {loose}
+        with server._start("collected segment:1") as third:
+            assert third.wait_for_death(DELETED_SECONDS_MAX) == -signal.SIGKILL
+        assert loose.exists()
+        with server._start(None) as survivor:
+            deadline = time.monotonic() + DELETED_SECONDS_MAX
+            while loose.exists():
+                assert time.monotonic() < deadline, "it is not deleted"
+                threading.Event().wait(0.05)
+            check(read(survivor.kafka, "read_committed"), committed)
+            fsck(tmp_path)
+        assert not loose_segments(bucket)
     finally:
         server.broker.kill()

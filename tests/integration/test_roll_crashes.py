@@ -33,10 +33,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROLLING = {**SETTINGS, "roll.bytes": 1, "roll.min.bytes": 0}
 
 
-async def flush(bootstrap: str) -> list[FlushedPartition]:
+async def flush(bootstrap: str, topic: str = OUT) -> list[FlushedPartition]:
     host, port = bootstrap.split(":")
     async with Client(SocketNetwork(), SystemClock(), [(host, int(port))]) as client:
-        return await flush_topic(client, OUT, 60_000)
+        return await flush_topic(client, topic, 60_000)
 
 
 def rows(bucket: Path) -> dict[int, list[int]]:

@@ -20,6 +20,7 @@ from tidelog.wal.fencing import _Sealer
 from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.producer_state import ProducerState
+from tidelog.wal.slot_waiters import Told
 from tidelog.wal.writer import WalWriter
 
 
@@ -44,19 +45,20 @@ def _acknowledge_early() -> list[Patch]:
         future.set_result(None)
         return future
 
-    return [(WalWriter, "durable", durable)]
+    def tell(self: WalWriter, slot: Slot, told: Told) -> None:
+        asyncio.get_running_loop().call_soon(told, None)
+
+    return [(WalWriter, "durable", durable), (WalWriter, "tell", tell)]
 
 
 def _acknowledge_out_of_order() -> list[Patch]:
     """A slot counts as soon as its own put is confirmed."""
     in_order = WalWriter._acknowledge
 
-    def acknowledge(self: WalWriter) -> None:
+    def acknowledge(self: WalWriter) -> int:
         for slot in sorted(self._confirmed):
-            for waiter in self._waiters.pop(slot, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
-        in_order(self)
+            self._waiters.release(slot)
+        return in_order(self)
 
     return [(WalWriter, "_acknowledge", acknowledge)]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
+from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     BucketObject,
@@ -100,6 +101,8 @@ class _Judge:
     """When the metadata log's newest entry was put."""
     snapshots_ms: Mapping[tuple[str, int], int]
     """When the newest snapshot of each coordinator's state was put."""
+    merged_ms: Mapping[Incarnation, int]
+    """When each incarnation's youngest merged object was put."""
     orphaned_before_ms: int
     """What had been superfluous before is an orphan; 0 if no broker has lived long enough."""
 
@@ -110,7 +113,8 @@ class _Judge:
                 return max(meta.modified_ms, self.newest_ms[owner])
             case StateObject(topic, partition):
                 return max(meta.modified_ms, self.snapshots_ms.get((topic, partition), 0))
-        return max(meta.modified_ms, self.metadata_ms, *self.newest_ms.values())
+        youngest = (*self.newest_ms.values(), *self.merged_ms.values())
+        return max(meta.modified_ms, self.metadata_ms, *youngest)
 
 
 def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
@@ -163,13 +167,14 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
             put = found.next_offset, meta.modified_ms
             snapshots[place] = max(snapshots.get(place, put), put)
     metadata_ms = await entry_put_ms(context, state.sequence)
+    merged = {found: meta for found, meta in listed.values() if isinstance(found, MergedObject)}
+    names = await read_merged_names(context.access.store, context.access.offload, state, merged)
     reachability = Reachability(
         state=state,
         anchors=anchors,
         handover_objects=frozenset[str]().union(*handovers),
         snapshots={place: offset for place, (offset, _) in snapshots.items()},
-        # Only its own process knows that of a merged object.
-        is_settled=lambda _, __: False,
+        is_settled=lambda found, _: names.is_settled(found),
         # They go by an age that brokers are configured with.
         staged_aged=lambda _: False,
         metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,
@@ -179,6 +184,10 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         {owner: meta.modified_ms for owner, meta in newest.items()},
         metadata_ms,
         {place: put_ms for place, (_, put_ms) in snapshots.items()},
+        {
+            owner: merged[MergedObject(owner, number)].modified_ms
+            for owner, number in names.newest.items()
+        },
         await orphaned_before_ms(context, state),
     )
 

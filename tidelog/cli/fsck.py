@@ -15,7 +15,11 @@ from tidelog.cli.broker_client import json_option
 from tidelog.cli.bucket_reader import store_option, with_bucket
 from tidelog.cli.exits import INCONSISTENT
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.settings import (
+    DELETE_GRACE_MS_MIN,
+    ClusterSettings,
+    append_timeout_ms_within,
+)
 
 PROGRESS_SECONDS = 5.0
 
@@ -26,7 +30,7 @@ PROGRESS_SECONDS = 5.0
 @click.option(
     "--delete-grace-ms",
     "grace_ms",
-    type=click.IntRange(1),
+    type=click.IntRange(DELETE_GRACE_MS_MIN),
     default=ClusterSettings().delete_grace_ms,
     show_default=True,
     help="The brokers' log.delete.grace.ms.",
@@ -42,7 +46,10 @@ def fsck(store: str, shallow: bool, grace_ms: int, as_json: bool) -> None:
     async def run(bucket: Bucket) -> Findings:
         return await check_bucket(bucket, progress, deep=not shallow)
 
-    found = with_bucket(store, run, ClusterSettings(delete_grace_ms=grace_ms))
+    settings = ClusterSettings(
+        delete_grace_ms=grace_ms, append_timeout_ms=append_timeout_ms_within(grace_ms)
+    )
+    found = with_bucket(store, run, settings)
     faults = sorted(found.faults, key=lambda fault: (fault.key, fault.why))
     if as_json:
         facts = {

@@ -39,6 +39,7 @@ from tidelog.client.transaction_errors import MustAbort, ProducerFenced
 from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
 from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
@@ -102,8 +103,10 @@ async def commit(
     entropy: Entropy,
     batch: SinkBatch,
     settings: TransactionSettings | None = None,
+    crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> Committed:
     """Commit a batch, unless that was done. When it returns, the batch is visible everywhere.
+    `crash_points`: for tests that let the process die at a given moment.
 
     Raises:
         ForeignQuery: another query uses the transactional id.
@@ -115,6 +118,7 @@ async def commit(
     settings = replace(settings or TransactionSettings(), version=TransactionVersion.V2)
     producer = TransactionalProducer(client, clock, entropy, batch.transactional_id, settings)
     await producer.init_transactions()
+    crash_points.hit(CrashPoint.SINK_FENCED)
     patience = Patience(clock, entropy, settings.retries, settings.api_timeout_ms)
     progress = await read_progress(client, batch.transactional_id, patience)
     if progress is not None:
@@ -123,17 +127,21 @@ async def commit(
                 batch.transactional_id, progress.query_id, batch.query_id, progress.batch_id
             )
         if progress.batch_id >= batch.batch_id:
+            crash_points.hit(CrashPoint.SINK_FOUND)
             return Committed.BEFORE
     producer.begin()
     try:
         await _adopt_all(producer, batch)
+        crash_points.hit(CrashPoint.SINK_ADOPTED)
         await producer.send_offsets(
             batch.transactional_id, {PROGRESS: batch.batch_id}, metadata=batch.query_id
         )
+        crash_points.hit(CrashPoint.SINK_NUMBERED)
         await producer.commit()
     except MustAbort:
         await _give_up(producer)
         raise
+    crash_points.hit(CrashPoint.SINK_COMMITTED)
     return Committed.NOW
 
 

@@ -191,12 +191,15 @@ def struct(type_: type[S], versions: str = "0+") -> S: ...
 @overload
 def struct(type_: type[S], versions: str = "0+", *, nullable: str) -> S | None: ...
 @overload
-def struct(type_: type[S], versions: str = "0+", *, tag: int) -> S | None: ...
+def struct(
+    type_: type[S], versions: str = "0+", *, nullable: str = "none", tag: int
+) -> S | None: ...
 def struct(
     type_: type[S], versions: str = "0+", *, nullable: str = "none", tag: int | None = None
 ) -> S | None:
     """A structure in place. A nullable one is None by default; a tagged one is None where it is not
-    on the wire, which is Kafka's way of sending its default."""
+    on the wire, which is Kafka's way of sending its default. One that is both is always on the
+    wire, as null if it is None."""
     optional = nullable != "none" or tag is not None
     default = None if optional else type_
     return cast(S, _field(WireType(Kind.STRUCT, struct=type_), versions, nullable, default, tag))

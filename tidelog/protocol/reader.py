@@ -97,7 +97,7 @@ class _ReaderCompiler:
                 self._array(type_.element, target, nullable, where)
             case Kind.STRUCT:
                 assert type_.struct is not None
-                self._nested(type_.struct, target, nullable, where)
+                self._nested(type_.struct, target, nullable, where, null=255)
 
     def _flush(self) -> None:
         """Emit the call that unpacks the open run."""
@@ -184,9 +184,11 @@ class _ReaderCompiler:
             out.depth -= 1
         out.depth -= 1
 
-    def _nested(self, type_: type[Struct], target: str, nullable: bool, where: str) -> None:
-        """A structure in place; a nullable one has a byte before it that says whether it is there
-        (KIP-893)."""
+    def _nested(
+        self, type_: type[Struct], target: str, nullable: bool, where: str, null: int
+    ) -> None:
+        """A structure in place; a nullable one has a byte before it that says whether it is there:
+        1, or `null` (KIP-893)."""
         out = self._out
         if not nullable:
             out.emit(f"{target} = {self._struct(type_)}")
@@ -194,8 +196,8 @@ class _ReaderCompiler:
         marker = out.fresh("m")
         out.run.append(("B", marker))
         self._flush()
-        out.emit(f"if {marker} == 255: {target} = None")
-        out.emit(f"elif {marker} != 1: bad_marker({where!r}, {marker})")
+        out.emit(f"if {marker} == {null}: {target} = None")
+        out.emit(f"elif {marker} != 1: bad_marker({where!r}, {marker}, {null})")
         out.emit("else:")
         out.depth += 1
         out.emit(f"{target} = {self._struct(type_)}")
@@ -225,7 +227,11 @@ class _ReaderCompiler:
             where = f"{type_.__name__}.{field.name}"
             out.emit(f"{'elif' if index else 'if'} {tag} == {field.tag}:")
             out.depth += 1
-            self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+            target, nullable = f"{local}.{field.name}", self._nullable(field)
+            if field.type.struct is not None:
+                self._nested(field.type.struct, target, nullable, where, null=0)
+            else:
+                self._value(field.type, target, nullable, where)
             self._flush()
             out.emit(f"if p != {stop}: bad_tag({where!r}, {size})")
             out.depth -= 1

@@ -97,9 +97,10 @@ def null(where: str) -> NoReturn:
     raise ValueError(f"{where} must not be null")
 
 
-def bad_marker(where: str, marker: int) -> NoReturn:
-    """Refuse the byte before a nullable structure if it is neither 1 nor -1."""
-    raise ValueError(f"{where} is marked {marker}, which is neither present (1) nor null (255)")
+def bad_marker(where: str, marker: int, null_marker: int) -> NoReturn:
+    """Refuse the byte before a nullable structure if it says neither that it is there nor not."""
+    why = f"neither present (1) nor null ({null_marker})"
+    raise ValueError(f"{where} is marked {marker}, which is {why}")
 
 
 def bad_tag(where: str, size: int) -> NoReturn:

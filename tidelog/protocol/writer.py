@@ -73,7 +73,7 @@ class _WriterCompiler:
                 self._array(type_.element, value, nullable, where)
             case Kind.STRUCT:
                 assert type_.struct is not None
-                self._nested(type_.struct, value, nullable)
+                self._nested(type_.struct, value, nullable, null=255)
 
     def _flush(self) -> None:
         """Emit the call that packs the open run."""
@@ -147,7 +147,8 @@ class _WriterCompiler:
         self._flush()
         out.depth -= 1
 
-    def _nested(self, type_: type[Struct], value: str, nullable: bool) -> None:
+    def _nested(self, type_: type[Struct], value: str, nullable: bool, null: int) -> None:
+        """A structure in place; `null` is the byte that says that it is not there."""
         out = self._out
         local = out.fresh("o")
         if not nullable:
@@ -156,7 +157,7 @@ class _WriterCompiler:
             return
         self._flush()
         out.emit(f"{local} = {value}")
-        out.emit(f"if {local} is None: w.append(255)")
+        out.emit(f"if {local} is None: w.append({null})")
         out.emit("else:")
         out.depth += 1
         out.run.append(("B", "1"))
@@ -171,7 +172,9 @@ class _WriterCompiler:
             out.run.append(("B", "0"))
             return
         self._flush()
-        conditions = [_differs(field, f"{local}.{field.name}") for field in fields]
+        conditions = [
+            _differs(field, f"{local}.{field.name}", self._nullable(field)) for field in fields
+        ]
         out.emit(f"if {' or '.join(conditions)}:")
         out.depth += 1
         section, outer = out.fresh("s"), out.fresh("w")
@@ -181,7 +184,11 @@ class _WriterCompiler:
             out.emit(f"if {condition}:")
             out.depth += 1
             out.emit("w = bytearray()")
-            self._value(field.type, f"{local}.{field.name}", self._nullable(field), where)
+            value, nullable = f"{local}.{field.name}", self._nullable(field)
+            if field.type.struct is not None:
+                self._nested(field.type.struct, value, nullable, null=0)
+            else:
+                self._value(field.type, value, nullable, where)
             self._flush()
             out.emit(f"{section}.append(uvarint({field.tag}) + uvarint(len(w)) + w)")
             out.depth -= 1
@@ -196,8 +203,11 @@ def _tag_of(item: tuple[Field, str]) -> int:
     return tag
 
 
-def _differs(field: Field, value: str) -> str:
+def _differs(field: Field, value: str, nullable: bool) -> str:
     """The condition under which a tagged field is on the wire."""
+    if field.type.kind is Kind.STRUCT and nullable:
+        # Kafka's default is then an empty one, not null.
+        return "True"
     if field.default is None:
         return f"{value} is not None"
     if field.type.kind is Kind.ARRAY:

@@ -57,6 +57,13 @@ class Limits:
         if not 0 < self.decompressed_bytes_max < _BUFFER_BYTES_LIMIT:
             raise ValueError("decompressed_bytes_max must lie between 1 and 2 GiB - 1")
 
+    def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
+        """The least and the greatest timestamp that is accepted; -1 is in any case."""
+        return (
+            max(-TIMESTAMP_MS_MAX, now_ms - self.timestamp_before_max_ms),
+            min(TIMESTAMP_MS_MAX, now_ms + self.timestamp_after_max_ms),
+        )
+
 
 class BatchInfo(NamedTuple):
     """A valid batch: what the log and its index need to know of it.

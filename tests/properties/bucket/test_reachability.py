@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.properties.wal.batches import batch
 from tidelog.broker.merger import MergedObjects
+from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.bucket.reachability import (
     Anchor,
@@ -103,6 +104,7 @@ class World:
         self.truth = dict.fromkeys(P, 0)
         self.marked: list[str] = []
         self.owners: list[Owner] = []
+        self.settled = 0
         first = Incarnation(BrokerId(1), Epoch(1))
         tenures = tuple([(Tenure(LeaderEpoch(0), first, None),) for _ in P])
         self.state = ClusterState(topics={TOPIC: Topic(TOPIC, "flights", False, {}, tenures)})
@@ -151,6 +153,17 @@ class World:
                 at_once(self.store.head(extent.key))
                 following = extent.last_offset + 1
             assert following == self.truth[partition]
+
+    def check_names(self) -> None:
+        """Who reads the bucket takes no merged object for needless that its broker needs."""
+        found = [parse_key(key) for key in self.stored()]
+        listed = [each for each in found if isinstance(each, MergedObject)]
+        names = RUNNER.run(read_merged_names(self.store, InlineOffload(), self.state, listed))
+        for each in listed:
+            if names.is_settled(each):
+                self.settled += 1
+                assert each.incarnation == self.owner.incarnation
+                assert self.owner.merged.is_settled(each, self.owner.floor)
 
     # What brokers do. Each entry is a slot of its own.
 
@@ -347,6 +360,8 @@ def walk(seed: int, steps: int) -> World:
         step(world, chance.randrange(31))
         if step in DELETING:
             world.check()
+        if step is World.merge:
+            world.check_names()
     world.check()
     return world
 
@@ -390,7 +405,14 @@ def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
     world.check()
     keys = {extent.key for log in world.recovered().values() for extent in log.extents}
     assert merged_key(world.owners[0].incarnation, 0) in keys
+    world.check_names()
+    assert not world.settled
     assert not any(
         key.startswith("wal/1-1/") and key < wal_key(world.owners[0].incarnation, Slot(9))
         for key in world.stored()
     )
+
+
+def test_the_runs_have_merged_objects_that_nothing_names_any_more() -> None:
+    """What the property about their names rests on."""
+    assert sum(walk(seed, 120).settled for seed in range(10)) > 0

@@ -18,13 +18,13 @@ from tidelog.coordinator.group.commands import (
     ErrorReply,
     JoinReply,
     Leaver,
-    SupportedProtocol,
     SyncReply,
 )
 from tidelog.coordinator.group.log_records import GroupRemoved, GroupStored
 from tidelog.coordinator.group.rebalance import Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.protocol.error_codes import ErrorCode
 
 PROTOCOLS = (

@@ -15,6 +15,7 @@ from tidelog.client.sink import Committed, SinkBatch, commit
 from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
 from tidelog.client.transactions import TransactionalProducer
 from tidelog.clock import Clock, SystemClock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
@@ -104,11 +105,12 @@ class Sink:
         *,
         query: str = QUERY,
         sink: str = SINK,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> Committed:
         """One commit call."""
         batch = SinkBatch(sink, query, batch_id, {Place(TOPIC, n): s for n, s in staged.items()})
         async with client_of(one) as client:
-            return await commit(client, SystemClock(), self.entropy, batch, FAST)
+            return await commit(client, SystemClock(), self.entropy, batch, FAST, crash_points)
 
     @asynccontextmanager
     async def producer(self, one: OneBroker) -> AsyncIterator[TransactionalProducer]:

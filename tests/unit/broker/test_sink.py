@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, batch, run
-from tests.unit.broker.rolled import flush, hosted, rows
+from tests.unit.broker.rolled import KillAt, Killed, flush, hosted, rows
 from tests.unit.broker.sink_world import SINK, ShiftedClock, Sink, client_of, world
 from tests.unit.broker.test_roller import until
 from tests.unit.broker.transactional_client import SECOND, loaded, read
@@ -26,6 +26,7 @@ from tidelog.client.transaction_errors import MustAbort, ProducerFenced
 from tidelog.client.transaction_settings import TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.coordinator.transaction.commands import Identity
+from tidelog.crash_points import CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
@@ -209,6 +210,41 @@ def test_a_broker_and_a_call_that_die_at_any_step_leave_a_batch_that_can_be_comm
             await loaded(three)
             assert await sink.commit(three, 0, {0: [staged], 1: [staged]}) is BEFORE
             assert (await read(three, 0), await read(three, 1)) == ([b"a", b"b"], [b"c"])
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        CrashPoint.SINK_FENCED,
+        CrashPoint.SINK_ADOPTED,
+        CrashPoint.SINK_NUMBERED,
+        CrashPoint.SINK_COMMITTED,
+        CrashPoint.SINK_FOUND,
+    ],
+)
+def test_a_call_that_dies_between_any_two_steps_leaves_a_batch_that_is_committed_once(
+    point: CrashPoint,
+) -> None:
+    here = world()
+    is_done = point in (CrashPoint.SINK_COMMITTED, CrashPoint.SINK_FOUND)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic(partitions=2)
+            sink = Sink(here)
+            staged = await sink.stage(topic_id, 0, {0: [b"a"], 1: [b"b"]})
+            commit = partial(sink.commit, one, 0, {0: [staged], 1: [staged]})
+            if point is CrashPoint.SINK_FOUND:
+                assert await commit() is NOW
+            with pytest.raises(Killed):
+                await commit(crash_points=KillAt(point))
+            seen = ([b"a"], [b"b"]) if is_done else ([], [])
+            assert (await read(one, 0), await read(one, 1)) == seen
+            assert await commit() is (BEFORE if is_done else NOW)
+            assert (await read(one, 0), await read(one, 1)) == ([b"a"], [b"b"])
 
     run(story)
 

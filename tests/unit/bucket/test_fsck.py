@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.broker.collections import collections, objects
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.rolled import flush
 from tests.unit.broker.transactional_client import GROUP, TransactionalClient, find
@@ -20,6 +21,8 @@ from tests.unit.bucket.bucket_world import (
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck import check_bucket
+from tidelog.bucket.merged_names import read_merged_names
+from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
@@ -331,6 +334,89 @@ def test_what_brokers_should_have_deleted_long_ago_is_an_orphan() -> None:
             assert {fault.kind for fault in found.faults} == {FaultKind.ORPHAN}
             assert len(found.faults) == superfluous
             assert "probe/left" in {fault.key for fault in found.faults}
+
+    run(story)
+
+
+def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_does() -> None:
+    clock = LaterClock()
+    here = world(
+        MemoryStore(clock),
+        broker_heartbeat_interval_ms=20,
+        log_collect_interval_ms=10**9,
+        wal_objects_max=2,
+    )
+
+    async def orphans() -> set[str]:
+        """What is an orphan when nothing was deleted for long."""
+        clock.later_ms += 2 * 3600 * 1000
+        lease = (await here.store.head("cluster/lease/0.json")).modified_ms
+        while (await here.store.head("cluster/lease/0.json")).modified_ms == lease:
+            await clock.sleep(0.01)
+        faults = (await checked(here.store)).faults
+        assert {fault.kind for fault in faults} <= {FaultKind.ORPHAN}
+        return {fault.key for fault in faults if fault.key.startswith("merged/")}
+
+    async def marked(broker: OneBroker) -> set[str]:
+        """What the broker itself would delete after its grace."""
+        patient = collections(broker, here.store, grace_seconds=3600.0).objects
+        await patient.collect()
+        return {key for key in patient._marks._marked if key.startswith("merged/")}
+
+    async def story() -> None:
+        async with here.broker(politely=False) as broker:
+            await broker.create_topic(partitions=2, retention_ms="-1")
+            for number in range(16):
+                await broker.produce(batch(b"%d" % number), number % 2)
+                await checkpoint(broker)
+                await broker.broker.upkeep.merger.maintain()
+            merged = await objects(here.store, "merged/")
+            replaced = await marked(broker)
+            assert 1 < len(replaced) < len(merged)
+            assert await orphans() == replaced
+            # The newest one is in use no more either, but who knows whether it will be named?
+            for partition in range(2):
+                await flush(broker, partition)
+            await broker.produce(batch(b"a slot for another checkpoint"))
+            await checkpoint(broker)
+            assert await marked(broker) == set(merged)
+            assert await orphans() == set(merged[:-1])
+
+    run(story)
+
+
+def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> None:
+    """Whoever recovers from that checkpoint comes to refer to it, though no image does yet."""
+    here = here_with(wal_objects_max=2, log_collect_interval_ms=10**9)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as broker:
+            await broker.create_topic(retention_ms="-1")
+            for number in range(8):
+                await broker.produce(batch(b"%d" % number))
+            await checkpoint(broker)
+            assert await broker.broker.upkeep.merger._merge()
+            [first] = await objects(here.store, "merged/")
+            later = first.replace(f"/{0:020d}", f"/{9:020d}")
+            await here.store.put(later, (await here.store.get(first)).data)
+
+            async def settled() -> list[bool]:
+                bucket = await opened(here.store)
+                found = [parse_key(key) for key in (first, later)]
+                listed = [each for each in found if isinstance(each, MergedObject)]
+                names = await read_merged_names(here.store, InlineOffload(), bucket.state, listed)
+                return [names.is_settled(each) for each in listed]
+
+            assert await settled() == [False, False], "its WAL names it"
+            await checkpoint(broker)
+            assert await settled() == [False, False], "the checkpoint refers to it"
+            await flush(broker)
+            await broker.produce(batch(b"a slot for another checkpoint"))
+            await checkpoint(broker)
+            assert await settled() == [True, False]
+            *_, newest = await objects(here.store, "checkpoint/")
+            await here.store.put(newest, b"damaged")
+            assert await settled() == [False, False], "who knows?"
 
     run(story)
 

@@ -22,7 +22,11 @@ from tidelog.coordinator.cluster.leases import (
     read_lease,
 )
 from tidelog.coordinator.cluster.records import BrokerFenced, LeaseResumed, Record
-from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.settings import (
+    DELETE_GRACE_MS_MIN,
+    ClusterSettings,
+    append_timeout_ms_within,
+)
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject, Fenced, InvalidConfiguration, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch
@@ -307,3 +311,10 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(InvalidConfiguration, match=why):
         ClusterSettings(**settings)
+
+
+@pytest.mark.parametrize("grace_ms", [DELETE_GRACE_MS_MIN, 30_000, 60_000, 600_000])
+def test_an_append_may_try_for_less_than_half_the_grace(grace_ms: int) -> None:
+    timeout_ms = append_timeout_ms_within(grace_ms)
+    settings = ClusterSettings(delete_grace_ms=grace_ms, append_timeout_ms=timeout_ms)
+    assert settings.append_timeout_ms == min(30_000, grace_ms // 3)

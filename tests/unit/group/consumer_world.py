@@ -3,12 +3,11 @@ they are told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import UUID
 
-from tests.unit.group.group_world import GROUP, GroupWorld
+from tests.unit.group.group_world import GROUP, FakeTopic, FakeTopics, GroupWorld
 from tidelog.coordinator.group.consumer_commands import (
     ConsumerDescription,
     ConsumerHeartbeat,
@@ -27,31 +26,12 @@ HEARTBEAT_MS = GroupSettings().consumer_heartbeat_interval_ms
 REBALANCE_MS = 60_000
 
 
-class FakeTopic(NamedTuple):
-    """A topic, as the coordinator sees it."""
-
-    topic_id: TopicId
-    name: str
-    partition_count: int
-
-
-class FakeTopics:
-    """The topics of a cluster; another object after each change."""
-
-    def __init__(self, topics: Mapping[TopicId, FakeTopic]) -> None:
-        self.topics = topics
-
-    def topic_named(self, name: str) -> FakeTopic | None:
-        return next((each for each in self.topics.values() if each.name == name), None)
-
-
 class ConsumerWorld(GroupWorld):
     """The topic "t" has four partitions, "u" two."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         super().__init__(settings)
         self._created = 0
-        self.topics = FakeTopics({})
         self.create(t=4, u=2)
 
     def create(self, **partitions: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.group.classic import ClassicGroup
@@ -25,7 +25,6 @@ from tidelog.coordinator.group.commands import (
     OffsetToCommit,
     PartitionErrors,
     Reply,
-    SupportedProtocol,
     Sync,
     SyncReply,
 )
@@ -39,6 +38,8 @@ from tidelog.coordinator.group.log_records import (
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.subscription import SupportedProtocol
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
 R = TypeVar("R", bound=Reply)
@@ -51,11 +52,30 @@ DELAY_MS = GroupSettings().initial_rebalance_delay_ms
 START_MS = 1_700_000_000_000
 
 
+class FakeTopic(NamedTuple):
+    """A topic, as the coordinator sees it."""
+
+    topic_id: TopicId
+    name: str
+    partition_count: int
+
+
+class FakeTopics:
+    """The topics of a cluster; another object after each change."""
+
+    def __init__(self, topics: Mapping[TopicId, FakeTopic]) -> None:
+        self.topics = topics
+
+    def topic_named(self, name: str) -> FakeTopic | None:
+        return next((each for each in self.topics.values() if each.name == name), None)
+
+
 class GroupWorld:
     """Asks a machine, applies what it decides, and remembers who was answered what."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
+        self.topics = FakeTopics({})
         self.monotonic_ms = 0
         self.log: list[GroupRecord] = []
         self.replies: dict[Token, Reply] = {}
@@ -166,6 +186,7 @@ class GroupWorld:
             requires_known_id=version >= 4,
             can_skip_assignment=version >= 9,
             fresh_id=str(self._ids),
+            topics=self.topics,
         )
 
     def join(self, member_id: str = "", **options: object) -> Token:
@@ -197,6 +218,7 @@ class GroupWorld:
                 protocol_type=protocol_type,
                 protocol=protocol,
                 assignments=assignments or {},
+                topics=self.topics,
             )
         )
 

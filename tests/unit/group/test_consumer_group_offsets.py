@@ -246,7 +246,7 @@ def test_a_consumer_group_without_members_goes_over_to_the_classic_protocol(
     assert world.committed() == 6
 
 
-def test_a_consumer_group_with_members_stays_with_the_consumer_protocol(
+def test_who_does_not_subscribe_as_consumers_do_stays_out_of_consumer_groups(
     world: ConsumerWorld,
 ) -> None:
     client = world.consumer("m")
@@ -255,11 +255,17 @@ def test_a_consumer_group_with_members_stays_with_the_consumer_protocol(
     assert world.join_refused("m") is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert world.heartbeat("m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert world.synced(world.sync("m", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-    ((_, error),) = world.leave("m").members
-    assert error is ErrorCode.UNKNOWN_MEMBER_ID
     assert len(world.log) == before
     client.beat()
     assert client.error is ErrorCode.NONE
+
+
+def test_an_administrator_may_put_out_a_member(world: ConsumerWorld) -> None:
+    client = world.consumer("m")
+    ((_, error), (_, unknown)) = world.leave("m", "nobody").members
+    assert (error, unknown) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    client.beat()
+    assert client.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_who_may_not_join_does_not_change_the_protocol(world: ConsumerWorld) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.coordinator.group.consumer_records import (
+    ClassicProtocols,
     ConsumerGroupRecord,
     ConsumerGroupRemoved,
     ConsumerGroupStored,
@@ -25,6 +26,7 @@ from tidelog.coordinator.group.consumer_records import (
     TargetStored,
 )
 from tidelog.coordinator.group.log_records import UnknownRecord, decode_record, encode_record
+from tidelog.coordinator.group.subscription import SupportedProtocol
 
 T = UUID("00000000-0000-0001-0000-000000000002")
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -80,6 +82,17 @@ def partitions(*numbers: int) -> bytes:
 
 
 SUBSCRIPTION = ConsumerSubscription("i", None, "c", "/h", ("t", "u"), "t.*", 60, "range")
+CLASSIC = ConsumerSubscription(
+    None,
+    None,
+    "c",
+    "/h",
+    ("t",),
+    None,
+    60,
+    None,
+    ClassicProtocols(7, (SupportedProtocol("range", b"md"),)),
+)
 CURRENT = CurrentAssignment(
     5, 4, MemberState.UNREVOKED_PARTITIONS, {T: frozenset({1, 0})}, {T: frozenset({2})}
 )
@@ -102,7 +115,16 @@ CURRENT = CurrentAssignment(
             ConsumerMemberStored("g", "m", SUBSCRIPTION),
             b"\0\5" + key_text("g") + key_text("m"),
             b"\0\0" + text("i") + b"\0" + text("c") + text("/h")
-            + b"\3" + text("t") + text("u") + text("t.*") + b"\0\0\0\x3c" + text("range") + b"\0",
+            + b"\3" + text("t") + text("u") + text("t.*") + b"\0\0\0\x3c" + text("range")
+            # Kafka's default is no null but an empty structure, so null is there in so many words.
+            + b"\1" + b"\0" + b"\1" + b"\0",
+        ),
+        (
+            ConsumerMemberStored("g", "m", CLASSIC),
+            b"\0\5" + key_text("g") + key_text("m"),
+            b"\0\0" + b"\0" + b"\0" + text("c") + text("/h") + b"\2" + text("t") + b"\0"
+            + b"\0\0\0\x3c" + b"\0" + b"\1" + b"\0" + b"\x11"
+            + b"\1" + b"\0\0\0\7" + b"\2" + text("range") + b"\3" + b"md" + b"\0" + b"\0",
         ),
         (
             TargetEpochStored("g", 7),

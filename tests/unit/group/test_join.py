@@ -16,11 +16,11 @@ from tests.unit.group.group_world import (
 )
 from tidelog.coordinator.group.commands import (
     JoinedMember,
-    SupportedProtocol,
 )
 from tidelog.coordinator.group.log_records import GroupStored
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.protocol.error_codes import ErrorCode
 
 OTHER = (SupportedProtocol("range", b"other metadata"),)

@@ -17,7 +17,6 @@ from tidelog.coordinator.group.commands import (
     ListReply,
     OffsetsReply,
     PartitionErrors,
-    SupportedProtocol,
 )
 from tidelog.coordinator.group.group_offsets import SINK_PROGRESS_TOPIC
 from tidelog.coordinator.group.log_records import (
@@ -28,6 +27,7 @@ from tidelog.coordinator.group.log_records import (
 )
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.protocol.error_codes import ErrorCode
 
 DAY_MS = 24 * 3600 * 1000

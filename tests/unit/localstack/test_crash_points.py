@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.crash_points import KillAtHit
 
+TESTS = Path(__file__).parents[2]
 PROGRAM = """
 from tidelog.crash_points import CrashPoint
 from tidelog.localstack.crash_points import KillAtHit
@@ -38,6 +40,14 @@ def test_by_default_nothing_happens() -> None:
 def test_a_point_that_does_not_exist_is_refused_with_those_that_do(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="prepare durable, between markers"):
         KillAtHit.parse(text)
+
+
+def test_a_real_process_is_killed_at_each_point() -> None:
+    """By a test that names it."""
+    paths = [path for name in ("integration", "chaos") for path in TESTS.glob(f"{name}/test_*.py")]
+    cases = "".join(path.read_text() for path in paths)
+    for point in CrashPoint:
+        assert f'"{point.value}' in cases or f"CrashPoint.{point.name}" in cases, point
 
 
 def test_hits_are_counted_from_one() -> None:

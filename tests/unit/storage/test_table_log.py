@@ -28,7 +28,13 @@ from tidelog.storage.object_store import (
 from tidelog.storage.sequence import AppendUndecided
 from tidelog.storage.table_change import PartitionChange
 from tidelog.storage.table_checkpoint import capture
-from tidelog.storage.table_log import CHECKPOINT_COMMITS, Committed, TableLog, log_prefix
+from tidelog.storage.table_log import (
+    CHECKPOINT_COMMITS,
+    DELETE_GRACE_SECONDS,
+    Committed,
+    TableLog,
+    log_prefix,
+)
 from tidelog.storage.table_state import Refusal, TableState
 
 
@@ -41,9 +47,17 @@ class World:
         self.truth = MeteredStore(MemoryStore(self.clock), self.clock)
         self.entropy = SeededEntropy(1)
 
-    async def open(self, store: FaultyStore | None = None) -> TableLog:
+    async def open(
+        self, store: FaultyStore | None = None, grace_seconds: float = DELETE_GRACE_SECONDS
+    ) -> TableLog:
         return await TableLog.open(
-            store or self.truth, self.clock, self.entropy, InlineOffload(), TOPIC_ID, "flights"
+            store or self.truth,
+            self.clock,
+            self.entropy,
+            InlineOffload(),
+            TOPIC_ID,
+            "flights",
+            grace_seconds,
         )
 
     def faulty(self, rates: FaultRates | None = None) -> FaultyStore:
@@ -605,6 +619,24 @@ def test_a_store_that_fails_leaves_the_log_usable() -> None:
         store.mute = False
         assert await log.refresh() == 61
         await store.close()
+
+    tell(story)
+
+
+@pytest.mark.parametrize(("grace_seconds", "given_up_after"), [(600.0, 30), (8.0, 2)])
+def test_a_commit_gives_up_before_its_view_is_too_old(
+    grace_seconds: float, given_up_after: float
+) -> None:
+    """With the age that a view may have before it is half the grace, where that is short."""
+
+    async def story(world: World) -> None:
+        store = world.faulty(FaultRates(refused=1.0))
+        log = await world.open(grace_seconds=grace_seconds)
+        log._sequence._store = store
+        started = world.clock.monotonic()
+        with pytest.raises(StoreNotApplied):
+            await grow(log, 1)
+        assert world.clock.monotonic() - started == pytest.approx(given_up_after, abs=0.01)
 
     tell(story)
 

@@ -3,99 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 
 import pytest
 
-from tests.properties.wal.batches import EPOCH_0, batch, header, incarnation, topic_partition
+from tests.properties.wal.batches import EPOCH_0, header
 from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
 from tests.unit.wal.gated_store import GatedStore
+from tests.unit.wal.writer_desk import PARTITION, Desk, story
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import Fenced, TidelogError
-from tidelog.identifiers import Slot
-from tidelog.offload import InlineOffload
 from tidelog.storage.faulty import Fault, FaultyStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import AccessDenied, IfAbsent, ObjectStore
 from tidelog.wal.buffer import SlotBuffer
 from tidelog.wal.image import PartitionImage
-from tidelog.wal.object_format import ObjectKind, check_body, encode_header, wal_key
+from tidelog.wal.object_format import ObjectKind, check_body, encode_header
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.writer import DurableSlot, WalClosed, WalLost, WalWriter
-
-PARTITION = topic_partition(0)
-
-
-class Desk:
-    """A writer, its store, and what became durable."""
-
-    def __init__(
-        self,
-        loop: SimulatedLoop,
-        settings: WalSettings | None = None,
-        wrap: Callable[[MemoryStore, SimulatedClock], ObjectStore] | None = None,
-    ) -> None:
-        self.clock = SimulatedClock(loop)
-        self.bucket = MemoryStore(self.clock)
-        self.gate = GatedStore(self.bucket)
-        self.durable: list[DurableSlot] = []
-        self.next_offset = 0
-        self.writer = WalWriter(
-            self.gate if wrap is None else wrap(self.bucket, self.clock),
-            self.clock,
-            SeededEntropy(1),
-            InlineOffload(),
-            incarnation(),
-            settings or WalSettings(),
-            self.durable.append,
-        )
-
-    def add(self, size: int = 100) -> Slot:
-        """One batch of about this size."""
-        data, head = batch(content=bytes(size))
-        self.next_offset += 1
-        return self.writer.add_batch(PARTITION, EPOCH_0, data, head, self.next_offset - 1)
-
-    def key(self, slot: int) -> str:
-        return wal_key(incarnation(), Slot(slot))
-
-    async def offsets(self, slot: int) -> list[int]:
-        """The base offsets in a slot's object."""
-        stored = await self.bucket.get(self.key(slot))
-        return [e.base_offset for e in check_body(self.key(slot), stored.data).entries()]
-
-    async def tick(self, seconds: float = 0.001) -> None:
-        """Let everything that is ready run, and so much time pass."""
-        await self.clock.sleep(seconds)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
-        """The writer runs until it is closed at the end, or has ended itself."""
-        run = asyncio.create_task(self.writer.run())
-        yield run
-        self.gate.open()
-        with suppress(TidelogError):
-            await self.writer.close()
-        with suppress(TidelogError, asyncio.CancelledError):
-            await run
-
-
-def story(
-    tell: Callable[[Desk], Awaitable[None]],
-    settings: WalSettings | None = None,
-    wrap: Callable[[MemoryStore, SimulatedClock], ObjectStore] | None = None,
-) -> Desk:
-    """Tell a story in virtual time."""
-    with SimulatedLoop(1) as loop:
-        desk = Desk(loop, settings, wrap)
-
-        async def told() -> None:
-            await tell(desk)
-
-        loop.run(told(), seconds_max=1_000)
-    return desk
+from tidelog.wal.writer import DurableSlot, WalClosed, WalLost
 
 
 def faulty(*faults: Fault) -> Callable[[MemoryStore, SimulatedClock], ObjectStore]:

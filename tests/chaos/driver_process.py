@@ -1,0 +1,139 @@
+"""Spark's driver with all that it starts, found and ended by process id (Linux: by /proc)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.moments import MOMENTS_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+DEATH_SECONDS_MAX = 60.0
+_WORKER = ("pyspark.daemon", "pyspark.worker")
+"""How the command ends with which the executor starts its Python workers' parent."""
+
+
+class Found(NamedTuple):
+    """A process, as the kernel tells of it."""
+
+    pid: int
+    parent: int
+    state: str
+    session: int
+
+
+def find(pid: int) -> Found | None:
+    """None if there is no such process, or what is left of one."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name before may hold anything, brackets too.
+    state, parent, _, session = text.rpartition(")")[2].split()[:4]
+    return None if state in "ZX" else Found(pid, int(parent), state, int(session))
+
+
+def is_stopped(pid: int) -> bool:
+    found = find(pid)
+    return found is not None and found.state == "T"
+
+
+@dataclass(slots=True)
+class DriverProcess:
+    """The driver: Python, the JVM, and the Python processes that the JVM starts, which are in one
+    session whoever their parent is by now."""
+
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, log_path: Path, moments: Path, *arguments: str) -> DriverProcess:
+        """Start it; it says in its moments how far it is."""
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            # The workers import what is tested here, not what may be installed.
+            "PYTHONPATH": str(ROOT),
+            MOMENTS_VARIABLE: str(moments),
+        }
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.etl", *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        return cls(process)
+
+    def processes(self) -> list[Found]:
+        """All of its processes that live, stopped ones too."""
+        pids = (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal())
+        found = (find(pid) for pid in pids)
+        return [each for each in found if each is not None and each.session == self.process.pid]
+
+    def workers(self) -> list[int]:
+        """The executor's Python workers, at work or idle."""
+        forks = [each for each in self.processes() if _is_worker(each.pid)]
+        parents = {each.pid for each in forks}
+        return [each.pid for each in forks if each.parent in parents]
+
+    def is_dead(self) -> bool:
+        """Whether the driver has ended, by itself or not."""
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        deadline = time.monotonic() + DEATH_SECONDS_MAX
+        while found := self.processes():
+            assert time.monotonic() < deadline, f"they do not die: {found}"
+            self._signal(signal.SIGKILL)
+            time.sleep(0.01)
+        self.process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP to all of it: it stalls wherever it is."""
+        deadline = time.monotonic() + DEATH_SECONDS_MAX
+        while any(each.state != "T" for each in self.processes()):
+            assert time.monotonic() < deadline, "they do not stop"
+            self._signal(signal.SIGSTOP)
+            time.sleep(0.01)
+
+    def resume(self) -> None:
+        """SIGCONT to all of it: it wakes up and knows nothing of it."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for each in self.processes():
+            send(each.pid, number)
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal to one process, which may have ended meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def until(condition: Callable[[], bool], what: Callable[[], str], seconds_max: float) -> None:
+    """Look again and again; AssertionError with `what` when that takes too long."""
+    deadline = time.monotonic() + seconds_max
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return tuple(command[-3:-1]) == _WORKER

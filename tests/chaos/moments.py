@@ -1,0 +1,115 @@
+"""Moments of Spark's Python processes that a test watches: each is noted, and at one that the test
+has asked for the process stops itself, until the test kills it or wakes it up.
+
+A process of Spark's has many lives: it is forked, reused, killed, and nobody's child. So what they
+say to the test lies in a folder that the environment names:
+
+    notes        a line for each moment that came: moment, batch, process, driver
+    orders/      the moments at which the next process is to stop, each with a batch to begin with
+    held/        an order that a process has taken: it is stopped there, or about to be
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.crash_points import CrashPoint
+
+MOMENTS_VARIABLE = "TIDELOG_TEST_MOMENTS"
+CALLED = "commit called"
+"""A commit call begins: it has asked nobody for anything."""
+
+
+class Note(NamedTuple):
+    """A moment that came."""
+
+    moment: str
+    batch: int
+    pid: int
+    driver: int
+    """The process id of the driver that the process belongs to: that of its session."""
+
+
+class Moments:
+    """Crash points of one batch, in a process that may be stopped at them."""
+
+    def __init__(self, folder: Path, batch: int) -> None:
+        self._folder = folder
+        self._batch = batch
+
+    @classmethod
+    def of_environment(cls, batch: int) -> Moments:
+        """As the test that has started the driver says."""
+        return cls(Path(os.environ[MOMENTS_VARIABLE]), batch)
+
+    def hit(self, point: CrashPoint) -> None:
+        """A crash point is such a moment."""
+        self.pass_by(point.value)
+
+    def pass_by(self, moment: str) -> None:
+        """Note it, and stop if that is ordered. Of several processes one takes the order."""
+        self.note(moment)
+        order = self._folder / "orders" / moment
+        held = self._folder / "held" / ".".join(map(str, self._seen(moment)))
+        try:
+            if self._batch < int(order.read_text()):
+                return
+            order.rename(held)
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def note(self, moment: str) -> None:
+        """Note it only."""
+        line = "\t".join(map(str, self._seen(moment))).encode() + b"\n"
+        notes = os.open(self._folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            # One write, so that processes do not write into each other's lines.
+            os.write(notes, line)
+        finally:
+            os.close(notes)
+
+    def _seen(self, moment: str) -> Note:
+        return Note(moment, self._batch, os.getpid(), os.getsid(0))
+
+
+class Orders:
+    """The test's side of the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for each in ("orders", "held"):
+            (folder / each).mkdir(parents=True)
+
+    def hold(self, moment: str, batch: int = 0) -> None:
+        """The next process that comes to this moment, in this batch or a later one, is to stop."""
+        unseen = self.folder / "being-written"
+        unseen.write_text(str(batch))
+        unseen.rename(self.folder / "orders" / moment)
+
+    def held(self, moment: str) -> Note | None:
+        """Who has stopped there; told once."""
+        for each in (self.folder / "held").iterdir():
+            note = _parsed(each.name.split("."))
+            if note.moment == moment:
+                each.unlink()
+                return note
+        return None
+
+    def notes(self) -> list[Note]:
+        """All moments that came, in their order."""
+        path = self.folder / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [_parsed(line.split("\t")) for line in lines]
+
+    def count(self, moment: str, batch: int | None = None) -> int:
+        """How often a moment came, in a batch or in all."""
+        return sum(note.moment == moment and batch in (None, note.batch) for note in self.notes())
+
+
+def _parsed(fields: list[str]) -> Note:
+    moment, *numbers = fields
+    return Note(moment, *map(int, numbers))
