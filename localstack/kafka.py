@@ -26,14 +26,12 @@ _POM = """\
   <version>1</version>
   <dependencies>
 {dependencies}
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version></dependency>
   </dependencies>
 </project>
 """
 _DEPENDENCY = """\
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>
-      <version>{version}</version></dependency>"""
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId>
+      <version>{}</version></dependency>"""
 _ALL = ("kafka_2.13", "kafka-tools", "kafka-streams")
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -67,6 +65,13 @@ def client_jars(cache: Path, version: str) -> Path:
 
 
 def _jars(folder: Path, artifacts: Sequence[str], version: str) -> Path:
+    wanted = [("org.apache.kafka", artifact, version) for artifact in artifacts]
+    return fetch_jars(folder, [*wanted, ("org.slf4j", "slf4j-simple", "1.7.36")])
+
+
+def fetch_jars(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> Path:
+    """The folder of some jars (group, artifact, version) and of what they need, downloaded once by
+    Maven. KafkaNotAvailable, if that cannot be."""
     lib = folder / "lib"
     if (lib / "complete").exists():
         return lib
@@ -76,14 +81,19 @@ def _jars(folder: Path, artifacts: Sequence[str], version: str) -> Path:
     shutil.rmtree(lib, ignore_errors=True)
     lib.mkdir(parents=True)
     pom = folder / "pom.xml"
-    wanted = [_DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts]
-    pom.write_text(_POM.format(dependencies="\n".join(wanted)))
+    pom.write_text(
+        _POM.format(dependencies="\n".join(_DEPENDENCY.format(*each) for each in wanted))
+    )
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     done = subprocess.run(
-        [*command, f"-DoutputDirectory={lib}"], capture_output=True, text=True, check=False
+        [*command, "-DincludeScope=runtime", f"-DoutputDirectory={lib}"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
-        raise KafkaNotAvailable(f"Maven could not fetch Kafka {version}:\n{done.stdout[-2000:]}")
+        names = ", ".join(":".join(each) for each in wanted)
+        raise KafkaNotAvailable(f"Maven could not fetch {names}:\n{done.stdout[-2000:]}")
     (lib / "complete").touch()
     return lib
 
