@@ -18,7 +18,8 @@ def test_executors_have_tidelog_from_the_wheel_and_from_nowhere_else(
     spark: SparkSession, cluster: SparkCluster, python: Path, shipped: Path
 ) -> None:
     program = "import numpy, pyarrow, tidelog"
-    alone = subprocess.run([python, "-c", program], cwd=python.parent, capture_output=True)
+    command = [python, "-c", program]
+    alone = subprocess.run(command, cwd=python.parent, env={}, capture_output=True)
     assert b"No module named 'tidelog'" in alone.stderr
 
     def found(_: Iterator[int]) -> Iterator[tuple[str, list[str]]]:
