@@ -22,6 +22,7 @@ from benchmarks import (
 )
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
+from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +72,7 @@ def main() -> int:
             results.cold = cold.measure_cold(folder / "cold", arguments.share)
         if "recovery" in parts:
             results.recovery = recovery.measure_recovery(folder / "recovery")
-    except (KafkaNotAvailable, MissingTool) as error:
+    except (JarsNotAvailable, KafkaNotAvailable, MissingTool) as error:
         print(error, file=sys.stderr)
         return 1
     finally:
