@@ -41,7 +41,7 @@ from tidelog.wal.writer import WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are checked together in one call."""
-INLINE_BYTES_MAX = 64 * 1024
+INLINE_BYTES_MAX = 128 * 1024
 """Up to here checking takes less time than handing it to a thread, if nothing is compressed."""
 
 

@@ -38,7 +38,7 @@ async def probe(store: ObjectStore, entropy: Entropy) -> None:
     """Write, overwrite, read, list and delete an object below `probe/`, and leave nothing there.
 
     StoreMisconfigured names the promise that the store breaks, or the bucket that is missing;
-    AccessDenied the permission that is missing; the last passing fault is raised as it is.
+    AccessDenied the permission that is missing; a passing fault is raised when its time has come.
     """
     for attempt in range(_ATTEMPTS_MAX):
         key = f"{PROBE_PREFIX}{entropy.uuid().hex}"
@@ -48,6 +48,9 @@ async def probe(store: ObjectStore, entropy: Entropy) -> None:
             # What this key holds is open now, so the question is put again with another key.
             if attempt + 1 == _ATTEMPTS_MAX:
                 raise
+        except StoreNotApplied as error:
+            why = f"{error.why}; nothing was stored. Check the address, and whether the store runs"
+            raise StoreNotApplied(store.url, why) from error
         else:
             return
 

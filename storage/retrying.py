@@ -112,15 +112,16 @@ class RetryingStore:
                 await attempts.pause(error)
 
     def _attempts(self, operation: str) -> _Attempts:
-        return _Attempts(operation, self._clock, self._entropy, self._settings)
+        return _Attempts(self.url, operation, self._clock, self._entropy, self._settings)
 
 
 class _Attempts:
     """The pauses between one request's attempts."""
 
     def __init__(
-        self, operation: str, clock: Clock, entropy: Entropy, settings: RetrySettings
+        self, url: str, operation: str, clock: Clock, entropy: Entropy, settings: RetrySettings
     ) -> None:
+        self._url = url
         self._operation = operation
         self._clock = clock
         self._entropy = entropy
@@ -141,6 +142,7 @@ class _Attempts:
         _log.warning(
             "a store request failed and is repeated",
             extra={
+                "store": self._url,
                 "operation": self._operation,
                 "key": error.key,
                 "error": error.why,

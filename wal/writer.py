@@ -60,7 +60,7 @@ from tidelog.wal.slot_waiters import SlotWaiters, Told, WalLost
 
 __all__ = ["DurableSlot", "WalClosed", "WalLost", "WalWriter"]
 
-_INLINE_BYTES_MAX = 64 * 1024
+_INLINE_BYTES_MAX = 128 * 1024
 """Below this size laying a slot out takes less time than handing it to a thread."""
 
 

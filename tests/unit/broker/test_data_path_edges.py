@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.test_data_path import delete_up_to, new_world, values
 from tests.unit.wal.gated_store import GatedStore
-from tidelog.broker.appender import prepare
+from tidelog.broker.appender import INLINE_BYTES_MAX, prepare
 from tidelog.broker.handlers.fetch import fetch
 from tidelog.broker.handlers.offsets import offset_for_leader_epoch
 from tidelog.broker.handlers.transactions import init_producer_id
@@ -397,7 +397,7 @@ def test_what_nobody_waits_for_any_more_does_not_spoil_the_end() -> None:
         world.offload = held = HeldChecks()
         async with world.broker() as one:
             await one.create_topic()
-            answer = await one.produce(batch(b"a" * 100_000), timeout_ms=1)
+            answer = await one.produce(batch(b"a" * INLINE_BYTES_MAX), timeout_ms=1)
             assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
             one.broker.metadata.subscribe(lambda *_: held.let_go.set())
         async with world.broker() as one:

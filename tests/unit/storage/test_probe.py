@@ -27,6 +27,7 @@ from tidelog.storage.object_store import (
     StoredObject,
     StoreError,
     StoreMisconfigured,
+    StoreNotApplied,
     StoreOutcomeUnknown,
     Suffix,
 )
@@ -175,6 +176,17 @@ def test_an_unknown_outcome_is_tried_again_with_another_key() -> None:
     assert left_behind(truth) == []
     faulty.plan("put", *[Fault.ANSWER_LOST] * 3)
     assert isinstance(run(faulty), StoreOutcomeUnknown)
+
+
+def test_a_store_that_does_not_answer_is_named_with_a_remedy() -> None:
+    faulty = FaultyStore(
+        MemoryStore(SystemClock(), "memory://away"), SystemClock(), SeededEntropy(1)
+    )
+    faulty.plan("put", Fault.REFUSED)
+    refusal = run(faulty)
+    assert isinstance(refusal, StoreNotApplied)
+    assert refusal.key == "memory://away"
+    assert "Check the address" in str(refusal)
 
 
 def test_a_missing_bucket_has_a_remedy(moto: S3Server) -> None:
