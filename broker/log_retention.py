@@ -17,7 +17,6 @@ The other order would let a reader above the log start find a hole.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,6 +28,7 @@ from tidelog.broker.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.errors import TidelogError
+from tidelog.gathering import all_results
 from tidelog.identifiers import Offset, TopicId
 from tidelog.records.batch import NO_TIMESTAMP
 from tidelog.storage.retention import (
@@ -122,7 +122,7 @@ class LogRetention:
             if log_start > log.log_start:
                 moving.append(self._appender.delete_records(partition, Offset(log_start)))
         if moving:
-            await asyncio.gather(*moving)
+            await all_results(moving)
             self._crash_points.hit(CrashPoint.LOG_START_MOVED)
             self._metrics.log_starts_moved += len(moving)
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject
+from tidelog.gathering import all_results
 from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import (
     Buffer,
@@ -191,16 +192,9 @@ class Sequence:
     async def _read_many(self, start: int, count: int) -> list[StoredObject | None]:
         if count == 1:
             return [await self._read_if_present(start)]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                reads = [
-                    tasks.create_task(self._read_if_present(number))
-                    for number in range(start, start + count)
-                ]
-        except ExceptionGroup as errors:
-            # Callers handle a store's errors, not groups of them; the first says enough.
-            raise errors.exceptions[0] from None
-        return [read.result() for read in reads]
+        return await all_results(
+            self._read_if_present(number) for number in range(start, start + count)
+        )
 
     async def _read_if_present(self, number: int) -> StoredObject | None:
         try:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from tidelog.gathering import all_results
+
 
 class Stored(Protocol):
     """Something that takes up bytes of an object."""
@@ -26,20 +28,14 @@ async def read_all(
 ) -> list[T]:
     """What `read` gives for each item, in their order, under a limit that callers may share.
 
-    The first error ends all and is raised as itself.
+    The first error ends all and is raised as itself (`all_results`).
     """
 
     async def one(item: A) -> T:
         async with at_once:
             return await read(item)
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            begun = [tasks.create_task(one(item)) for item in items]
-    except BaseExceptionGroup as group:
-        # Callers handle a store's errors, not groups of them; the first says enough.
-        raise group.exceptions[0] from None
-    return [task.result() for task in begun]
+    return await all_results(one(item) for item in items)
 
 
 def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:

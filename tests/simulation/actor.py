@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tests.simulation.history import GroupProtocol, History, Key
 from tests.simulation.log_client import LogClient, NoAnswer, RequestRefused
+from tests.simulation.policies import TopicPolicy
+from tests.simulation.values import keyed
+from tidelog.bucket.bucket import Bucket
 from tidelog.client.errors import RequestFailed
 from tidelog.client.errors import RequestRefused as Refusal
 from tidelog.client.pool import Client
@@ -53,11 +56,34 @@ class WorkloadSettings:
     consume_pause_seconds_mean: float = 0.03
     reassign_probability: float = 0.02
     forget_probability: float = 0.05
+    policies: Mapping[str, TopicPolicy] = field(default_factory=dict)
+    """What topics may lose; the others lose nothing."""
+    viewers: int = 0
+    """Of the bucket, without a broker."""
+    inspectors: int = 0
+    sink_drivers: int = 0
+    """Of one exactly-once sink, all at once."""
+    sunk: tuple[Key, ...] = ()
+    """What it writes."""
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
         """Every partition that is read at the end."""
-        return self.keys + self.derived
+        return self.keys + self.derived + self.sunk
+
+    @property
+    def trimmed_keys(self) -> tuple[Key, ...]:
+        """The partitions of which clients ask that records be deleted."""
+        return tuple(
+            key
+            for key in self.all_keys
+            if key.topic in self.policies and self.policies[key.topic].is_trimmed
+        )
+
+    def value(self, chance: random.Random, key: Key, text: str) -> str:
+        """A value for this partition, made of a unique text."""
+        policy = self.policies.get(key.topic)
+        return keyed(text, chance) if policy is not None and policy.compacts else text
 
 
 @dataclass(slots=True)
@@ -77,6 +103,8 @@ class Actor:
     entropy: Entropy
     kafka: Callable[[], Client]
     """A client of Tidelog's own library, beside the one that has single requests only."""
+    bucket: Callable[[], Bucket]
+    """The bucket, to be read without a broker; nothing of it is known yet."""
 
     async def pause(self, mean_seconds: float) -> None:
         """Think for a while; at once when the run is ending."""

@@ -81,6 +81,19 @@ async def audit_stability(actor: Actor) -> None:
             await actor.clock.sleep(_POLL_SECONDS)
 
 
+async def audit_retention(actor: Actor) -> None:
+    """What was too old for long is gone, and everything was."""
+    for key in actor.settings.all_keys:
+        policy = actor.settings.policies.get(key.topic)
+        if policy is None or policy.retention_ms is None:
+            continue
+        start = await actor.persist(lambda key=key: actor.client.log_start(key))  # type: ignore[misc]
+        end = await actor.persist(lambda key=key: actor.client.end_offset(key))  # type: ignore[misc]
+        if start < end:
+            text = f"{key} begins at {start} of {end} still, long after {policy.retention_ms} ms"
+            actor.history.violate(text)
+
+
 async def audit_states(actor: Actor) -> None:
     """Read the log of the transaction coordinators, once everything in it is decided."""
     give_up_at = actor.clock.monotonic() + _AUDIT_SECONDS_MAX

@@ -35,6 +35,9 @@ _SHOWN_COUNTS = (
     "join",
     "commit",
     "offsets",
+    "trim",
+    "view",
+    "check",
     "retried",
     "exit",
     "fault",
@@ -43,13 +46,22 @@ _SHOWN_COUNTS = (
     "broker starts",
 )
 _TAIL_LINES = 25
+_SEGMENT_SEEDS = (0, 2)
+"""Of five: those in which records go into tables, if nothing else is asked for. Five has nothing in
+common with the numbers of profiles and workloads, so that all of them meet it."""
 
 
 def simulate(
-    seed: int, seconds: float, variant: str, toy: bool, trace: Path | None, workload: str
+    seed: int,
+    seconds: float,
+    variant: str,
+    toy: bool,
+    trace: Path | None,
+    workload: str,
+    segments: bool,
 ) -> Result:
     """One seed, with the named breakage and workload if any."""
-    system: System = toy_system() if toy else tidelog_system(seed)
+    system: System = toy_system() if toy else tidelog_system(seed, segments=segments)
     with ExitStack() as stack:
         if variant:
             stack.enter_context(broken(variant))
@@ -59,7 +71,7 @@ def simulate(
         return run(seed, seconds, system, sink, workload)
 
 
-def _simulate_one(arguments: tuple[int, float, str, bool, Path | None, str]) -> Result:
+def _simulate_one(arguments: tuple[int, float, str, bool, Path | None, str, bool]) -> Result:
     return simulate(*arguments)
 
 
@@ -73,6 +85,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             arguments.toy,
             arguments.trace,
             arguments.workload,
+            has_segments(arguments, seed),
         )
         for seed in range(arguments.first, arguments.first + arguments.seeds)
     ]
@@ -83,12 +96,21 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
         yield from pool.imap(_simulate_one, runs)
 
 
+def has_segments(arguments: argparse.Namespace, seed: int) -> bool:
+    """Whether this seed rolls, compacts and deletes."""
+    if arguments.segments == "some":
+        return not arguments.toy and seed % 5 in _SEGMENT_SEEDS
+    return bool(arguments.segments == "all")
+
+
 def replay_command(arguments: argparse.Namespace, seed: int) -> str:
     """What runs this one seed again."""
     command = f"python -m tests.simulation.campaign --seeds 1 --first {seed}"
     command += f" --duration {arguments.duration:g}"
     if arguments.workload:
         command += f" --workload {arguments.workload}"
+    if not arguments.toy:
+        command += f" --segments {'all' if has_segments(arguments, seed) else 'none'}"
     if arguments.variant:
         command += f" --variant {arguments.variant}"
     return command + (" --toy" if arguments.toy else "")
@@ -109,6 +131,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--workload", default="", choices=["", *WORKLOADS], help="the same one for all seeds"
+    )
+    parser.add_argument(
+        "--segments",
+        default="some",
+        choices=["some", "all", "none"],
+        help="in which runs records go into tables, topics lose some, objects are deleted, and"
+        " the bucket is read beside the brokers (two of five)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--toy", action="store_true", help="try the harness on its toy log")

@@ -11,6 +11,7 @@ from tests.simulation import (
     batch_rules,
     cycles,
     group_rules,
+    removal_rules,
     transaction_rules,
     watermark_rules,
 )
@@ -89,6 +90,7 @@ class _Checker:
         self.versions: dict[Key, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.offsets: dict[str, dict[Key, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._index_versions()
+        self.removals = removal_rules.Removals(history, self.offsets, self.must_commit)
         self.visible: dict[Isolation, dict[Key, list[int]]] = {
             isolation: {
                 key: sorted(
@@ -122,6 +124,7 @@ class _Checker:
         committed = [one for one in self.history.operations if self.must_commit(one)]
         yield from transaction_rules.anomalies(self.history, committed)
         yield from group_rules.anomalies(self.history)
+        yield from removal_rules.anomalies(self.history, self.removals)
         yield from self._cycles()
 
     def must_commit(self, operation: Operation) -> bool:
@@ -204,11 +207,19 @@ class _Checker:
                 for send in writer.sends:
                     if send.value in seen:
                         continue
-                    known = self.offsets[send.value].get(send.key, set())
+                    known = self.removals.known_offsets(send)
                     whole = reader.final and send.key in covered
-                    if whole or any(_covers(covered.get(send.key, []), one) for one in known):
+                    shown = any(_covers(covered.get(send.key, []), one) for one in known)
+                    if (whole or shown) and not self._may_have_gone(send, reader):
                         text = f"{reader.process} saw a part of {writer}, not {send.value!r}"
                         yield Anomaly("G1b", text)
+
+    def _may_have_gone(self, send: Send, reader: Operation) -> bool:
+        """Whether it may have been gone when a reader had read; what a reader has covered it has
+        been shown, unless compaction took it."""
+        if reader.final:
+            return self.removals.may_be_gone(send)
+        return self.removals.may_be_missing(send, 0, reader)
 
     def _readings(
         self,
@@ -256,6 +267,8 @@ class _Checker:
             for send in operation.sends:
                 if send.value in self.seen or send.offset is None:
                     continue
+                if self.removals.may_be_gone(send):
+                    continue
                 if send.offset <= highest.get(send.key, -1):
                     text = f"{send.value!r} of {operation} at {send.key}@{send.offset}"
                     yield Anomaly("lost-write", text)
@@ -271,7 +284,9 @@ class _Checker:
             if operation.outcome is not Outcome.OK:
                 continue
             for send in operation.sends:
-                if send.key not in self.history.deleted and send.value not in final[send.key]:
+                if send.key in self.history.deleted or send.value in final[send.key]:
+                    continue
+                if not self.removals.may_be_gone(send):
                     text = f"{send.value!r} acknowledged at {send.key}@{send.offset}, {operation}"
                     yield Anomaly("unseen", text)
 
@@ -307,18 +322,40 @@ class _Checker:
         if offset <= last:
             yield Anomaly(f"{prefix}nonmonotonic-poll", place)
             return
-        visible = self.visible[poll.isolation][poll.key]
-        if bisect_left(visible, offset) - bisect_left(visible, last + 1) > 0:
+        if self._missing(operation, poll, last + 1, offset, set()):
             yield Anomaly(f"{prefix}poll-skip", place)
 
     def _uncovered(self, operation: Operation, poll: Poll) -> Iterator[Anomaly]:
         """What lies in the range that a poll says it covered must be among its records."""
-        visible = self.visible[poll.isolation].get(poll.key, [])
-        expected = visible[bisect_left(visible, poll.start) : bisect_left(visible, poll.end)]
-        missing = sorted(set(expected) - {offset for offset, _ in poll.records})
+        found = {offset for offset, _ in poll.records}
+        missing = self._missing(operation, poll, poll.start, poll.end, found)
         if missing:
             text = f"{operation} read {poll.key} [{poll.start}, {poll.end}) without {missing[:5]}"
             yield Anomaly("poll-skip", text)
+
+    def _missing(
+        self, operation: Operation, poll: Poll, start: int, end: int, found: set[int]
+    ) -> list[int]:
+        """Offsets of [start, end) with records that are not found, and may not be missing."""
+        visible = self.visible[poll.isolation].get(poll.key, [])
+        versions = self.versions.get(poll.key, {})
+        return [
+            offset
+            for offset in visible[bisect_left(visible, start) : bisect_left(visible, end)]
+            if offset not in found
+            and not (poll.log_start is not None and offset < poll.log_start)
+            and not all(
+                self._may_be_unseen(operation, poll.key, offset, value)
+                for value in versions[offset]
+            )
+        ]
+
+    def _may_be_unseen(self, reader: Operation, key: Key, offset: int, value: str) -> bool:
+        """Whether a record may be missing from what covers its place: compaction took it, or it is
+        in a transaction that was not decided before an atomic view was begun."""
+        if self.removals.may_be_compacted(key, offset, value, reader):
+            return True
+        return value in self.writers and removal_rules.may_be_later(self.writers[value][0], reader)
 
     def _sends(self) -> Iterator[Anomaly]:
         last: dict[tuple[str, Key], tuple[int, str]] = {}

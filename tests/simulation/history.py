@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-Kind = Literal["send", "transaction", "poll", "assign", "join", "commit", "offsets", "identity"]
+from tests.simulation.policies import TopicPolicy
+
+Kind = Literal[
+    "send",
+    "transaction",
+    "poll",
+    "assign",
+    "join",
+    "commit",
+    "offsets",
+    "identity",
+    "trim",
+    "view",
+    "check",
+]
 Isolation = Literal["read_uncommitted", "read_committed"]
 GroupProtocol = Literal["classic", "consumer"]
 
@@ -53,6 +67,14 @@ class Poll:
     isolation: Isolation = "read_committed"
     high_watermark: int | None = None
     last_stable_offset: int | None = None
+    log_start: int | None = None
+
+
+class Trim(NamedTuple):
+    """The records of a partition below an offset are to be deleted."""
+
+    key: Key
+    offset: int
 
 
 @dataclass(slots=True)
@@ -120,6 +142,15 @@ class Operation:
     offsets: GroupOffsets | None = None
     identity: Identity | None = None
     """What was issued by this operation."""
+    is_repeated: bool = False
+    """Its values are written again and again, each time in a transaction, until one of those is
+    committed."""
+    trim: Trim | None = None
+    is_atomic: bool = False
+    """A view that shows each transaction whole or not at all (rule G4)."""
+    began_at: float = 0.0
+    """In seconds of the world's time, which no client knows."""
+    ended_at: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.kind} {self.number} of {self.process} ({self.outcome} {self.error})"
@@ -164,6 +195,9 @@ class History:
         self.deleted: set[Key] = set()
         """Partitions that were deleted on purpose: nobody reads them at the end."""
         self.errors: Counter[str] = Counter()
+        self.policies: Mapping[str, TopicPolicy] = {}
+        """What topics may lose; the others lose nothing."""
+        self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 
     def invoke(
@@ -175,7 +209,13 @@ class History:
     ) -> Operation:
         """An operation begins; its outcome is pending until one of the following is called."""
         operation = Operation(
-            len(self.operations), process, kind, self._event(), sends=list(sends), final=final
+            len(self.operations),
+            process,
+            kind,
+            self._event(),
+            sends=list(sends),
+            final=final,
+            began_at=self.now(),
         )
         self.operations.append(operation)
         return operation
@@ -208,6 +248,7 @@ class History:
         if operation.outcome is not Outcome.PENDING:
             raise RuntimeError(f"{operation} is completed twice")
         operation.completed = self._event()
+        operation.ended_at = self.now()
         operation.outcome = outcome
         operation.error = error
         if error:

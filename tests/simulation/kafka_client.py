@@ -40,6 +40,9 @@ from tidelog.protocol.schemas.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
@@ -50,6 +53,7 @@ from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, parse_marker
 from tidelog.records.records import Record, decode_batch, encode_batch
 
+_EARLIEST = -2
 _LATEST = -1
 _REQUEST_TIMEOUT_MS = 8000
 SETTINGS = ClientSettings(
@@ -171,6 +175,9 @@ class KafkaLogClient:
                 name = topic.topic or names[topic.topic_id]
                 for partition in topic.partitions:
                     key = Key(name, partition.partition_index)
+                    if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        answers.append(Fetched(key, [], wanted[key], -1, out_of_range=True))
+                        continue
                     try:
                         self._refuse(key, partition.error_code)
                     except RequestRefused as error:
@@ -182,6 +189,12 @@ class KafkaLogClient:
         return answers
 
     async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
+        return await self._offset(key, _LATEST, isolation)
+
+    async def log_start(self, key: Key) -> int:
+        return await self._offset(key, _EARLIEST, "read_committed")
+
+    async def _offset(self, key: Key, timestamp: int, isolation: Isolation) -> int:
         leader = await self._leader(key)
         answer = await self._ask(
             leader,
@@ -193,7 +206,7 @@ class KafkaLogClient:
                     ListOffsetsTopic(
                         name=key.topic,
                         partitions=[
-                            ListOffsetsPartition(partition_index=key.partition, timestamp=_LATEST)
+                            ListOffsetsPartition(partition_index=key.partition, timestamp=timestamp)
                         ],
                     )
                 ],
@@ -202,6 +215,27 @@ class KafkaLogClient:
         partition = answer.topics[0].partitions[0]
         self._refuse(key, partition.error_code)
         return partition.offset
+
+    async def delete_records(self, key: Key, offset: int) -> int:
+        leader = await self._leader(key)
+        answer = await self._ask(
+            leader,
+            "produce",
+            DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=key.topic,
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=key.partition, offset=offset)
+                        ],
+                    )
+                ],
+                timeout_ms=_REQUEST_TIMEOUT_MS,
+            ),
+        )
+        partition = answer.topics[0].partitions[0]
+        self._refuse(key, partition.error_code)
+        return partition.low_watermark
 
     def forget(self) -> None:
         self._leaders.clear()
@@ -226,11 +260,20 @@ class KafkaLogClient:
     def _decode(self, key: Key, position: int, partition: FetchablePartitionResponse) -> Fetched:
         data = partition.records
         assert not isinstance(data, list), "a decoded answer has its records in one view"
-        fetched = Fetched(key, [], position, partition.high_watermark, partition.last_stable_offset)
+        fetched = Fetched(
+            key,
+            [],
+            position,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            log_start=partition.log_start_offset,
+        )
         records: dict[int, list[Record]] = {}
         for place, header in iterate_batches(data or b""):
             of_batch = [] if header.is_control else list(decode_batch(data or b"", place, header))
-            fetched.batches.append(_stored(key, header, data or b"", place, of_batch))
+            # Where a log begins within a batch, what lies below is no more.
+            wanted = [record for record in of_batch if record.offset >= position]
+            fetched.batches.append(_stored(key, header, data or b"", place, wanted))
             fetched.next_offset = max(fetched.next_offset, header.last_offset + 1)
             records[header.base_offset] = of_batch
         if self._inspect is not None and data:

@@ -45,6 +45,9 @@ class Fetched:
     high_watermark: int
     last_stable_offset: int | None = None
     batches: list[StoredBatch] = field(default_factory=list)
+    log_start: int | None = None
+    out_of_range: bool = False
+    """There is nothing at the position: the log begins behind it, or ends before it."""
 
 
 class LogClient(Protocol):
@@ -73,11 +76,19 @@ class LogClient(Protocol):
         self, positions: Mapping[Key, int], isolation: Isolation, wait_seconds: float
     ) -> list[Fetched]:
         """Read from the positions; partitions that answered with an error are left out unless all
-        did (then the first error is raised)."""
+        did (then the first error is raised). To be out of range is an answer."""
         ...
 
     async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
         """The offset behind the last record that readers are shown."""
+        ...
+
+    async def log_start(self, key: Key) -> int:
+        """The offset of the first record that there may be."""
+        ...
+
+    async def delete_records(self, key: Key, offset: int) -> int:
+        """Delete the records below an offset; where the log begins then."""
         ...
 
     def forget(self) -> None:

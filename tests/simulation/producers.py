@@ -98,7 +98,10 @@ class IdempotentProducer:
         actor = self._actor
         assert self._identity is not None
         count = actor.random.randint(1, actor.settings.records_max)
-        values = tuple(f"{actor.name}/{self._values + place}" for place in range(count))
+        values = tuple(
+            actor.settings.value(actor.random, key, f"{actor.name}/{self._values + place}")
+            for place in range(count)
+        )
         self._values += len(values)
         batch = OutgoingBatch(
             key,
@@ -157,7 +160,10 @@ class PlainProducer:
         while not actor.stopping.is_set():
             key = actor.random.choice(actor.settings.keys)
             count = actor.random.randint(1, actor.settings.records_max)
-            values = tuple(f"{actor.name}/{self._values + number}" for number in range(count))
+            values = tuple(
+                actor.settings.value(actor.random, key, f"{actor.name}/{self._values + number}")
+                for number in range(count)
+            )
             self._values += count
             await self._send(OutgoingBatch(key, values, actor.random.choice(CODECS)))
             await actor.pause(actor.settings.pause_seconds_mean)

@@ -6,8 +6,6 @@ from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import Isolation, Key, Poll
 from tests.simulation.log_client import Fetched, NoAnswer, RequestRefused
 
-OFFSET_OUT_OF_RANGE = 1
-
 
 class Consumer:
     """Reads some partitions on and on; now and then takes others, from other positions."""
@@ -83,19 +81,16 @@ async def read_once(
     wait_seconds: float,
     final: bool = False,
 ) -> list[Fetched]:
-    """One fetch, recorded as one operation; advances the positions."""
+    """One fetch, recorded as one operation; advances the positions, also to where the log begins
+    by now where it begins behind them."""
     operation = actor.history.invoke(actor.name, "poll", final=final)
     try:
         answers = await actor.client.fetch(dict(positions), isolation, wait_seconds)
-    except RequestRefused as error:
-        if error.code == OFFSET_OUT_OF_RANGE:
-            actor.history.violate(f"{actor.name} at {positions}: {error}, nothing was deleted")
+    except (RequestRefused, NoAnswer) as error:
         actor.history.fail(operation, error_text(error))
         raise
-    except NoAnswer as error:
-        actor.history.fail(operation, error_text(error))
-        raise
-    for fetched in answers:
+    found = [fetched for fetched in answers if not fetched.out_of_range]
+    for fetched in found:
         operation.polls.append(
             Poll(
                 fetched.key,
@@ -105,11 +100,36 @@ async def read_once(
                 isolation,
                 fetched.high_watermark,
                 fetched.last_stable_offset,
+                fetched.log_start,
             )
         )
         positions[fetched.key] = fetched.next_offset
     actor.history.ok(operation)
-    return answers
+    for fetched in answers:
+        if fetched.out_of_range:
+            await _begin_again(actor, positions, fetched.key, isolation, final)
+    return found
+
+
+async def _begin_again(
+    actor: Actor, positions: dict[Key, int], key: Key, isolation: Isolation, final: bool
+) -> None:
+    """Go to where the log begins by now, as it no longer has what is at the position."""
+    operation = actor.history.invoke(actor.name, "poll", final=final)
+    try:
+        start = await actor.client.log_start(key)
+    except (RequestRefused, NoAnswer) as error:
+        actor.history.fail(operation, error_text(error))
+        raise
+    policy = actor.settings.policies.get(key.topic)
+    if policy is None or not policy.trims or start <= positions[key]:
+        actor.history.violate(
+            f"{actor.name}: {positions[key]} of {key} is out of range, and the log begins at"
+            f" {start}"
+        )
+    operation.polls.append(Poll(key, start, start, [], isolation, log_start=start))
+    actor.history.ok(operation)
+    positions[key] = start
 
 
 async def read_everything(actor: Actor) -> None:

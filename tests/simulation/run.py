@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.actor import Actor, WorkloadSettings
+from tests.simulation.actor import Actor
+from tests.simulation.auditors import audit_retention
+from tests.simulation.bucket_readers import audit_bucket
 from tests.simulation.checker import Report, check
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
 from tests.simulation.history import GroupProtocol, History
@@ -18,6 +20,7 @@ from tests.simulation.logs import traced
 from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
 from tests.simulation.nemesis import Nemesis, profile_of
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
+from tests.simulation.patches import Patch, patched
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.readers import read_everything
 from tests.simulation.store import SimulatedStore, StoreSettings
@@ -29,9 +32,11 @@ from tests.simulation.workloads import (
     auditors,
     members,
     producers,
+    with_segments,
     without_groups,
     workload_of,
 )
+from tidelog.bucket.bucket import Bucket
 from tidelog.client.pool import Client
 
 FINAL_READER = "reader"
@@ -42,6 +47,8 @@ _HEALED_SECONDS = 5.0
 """How long clients go on when everything is healed."""
 _DRAIN_SECONDS_MAX = 180.0
 """Within which clients must have their answers then."""
+_REST_SECONDS = 60.0
+"""In which what is superfluous or too old when the last client has ended is deleted."""
 _SETTLE_SECONDS = 30.0
 """Within which a superseded process must have ended itself."""
 
@@ -54,8 +61,13 @@ class System:
     client: ClientProgram
     kafka: Callable[[Environment], Client] | None = None
     """Tidelog's own client library, for groups and transactions; None where there are none."""
-    rolls: bool = False
-    """Records leave the WAL: what is read has no markers any more, and no sequences."""
+    bucket: Callable[[Environment], Bucket] | None = None
+    """The bucket, for those who read it without a broker; None where it is none of Tidelog's."""
+    segments: bool = False
+    """Records leave the WAL: what is read has no markers any more, and no sequences. Topics lose
+    some, and what is superfluous is deleted."""
+    patches: Callable[[], list[Patch]] = list
+    """What is replaced while it runs."""
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -93,6 +105,7 @@ class Result:
             f" aborted={counts['transaction fail']} undecided={counts['transaction unknown']}"
             f" kills={counts['exit killed']}"
             f" fenced={counts['exit Fenced']} starts={counts['broker starts']}"
+            f" views={counts['view ok']} deleted={counts['store deleted']}"
             f" store-faults={counts['store faults']} resets={counts['connections broken']}"
         )
 
@@ -110,8 +123,13 @@ def run(
     trace = Trace(sink)
     history = History()
     markers: Counter[str] = Counter()
-    with SimulatedLoop(seed, trace) as loop, traced(loop), repeated_markers(seed, markers):
-        simulation = _Simulation(loop, seed, system, history, WORKLOADS[workload])
+    with (
+        patched(system.patches()),
+        SimulatedLoop(seed, trace) as loop,
+        traced(loop),
+        repeated_markers(seed, markers),
+    ):
+        simulation = _Simulation(loop, seed, system, history, workload)
         try:
             loop.run(simulation.main(seconds), seconds + 600.0)
         except (Deadlock, DeadlineExceeded, Livelock) as error:
@@ -128,7 +146,7 @@ def run(
             loop.steps,
             trace.events,
             loop.time(),
-            check(history, dense=not system.rolls),
+            check(history, dense=not system.segments),
             simulation.count() + markers,
             history.errors,
             trace.tail(),
@@ -142,7 +160,7 @@ class _Simulation:
         seed: int,
         system: System,
         history: History,
-        workload: WorkloadSettings,
+        workload: str,
     ) -> None:
         self.loop = loop
         self.system = system
@@ -154,12 +172,17 @@ class _Simulation:
             loop, seed, self.network, self.store, system.broker, system.client
         )
         self.nemesis = Nemesis(self.cluster, seed)
+        settings = WORKLOADS[workload]
         self.settings = replace(
-            workload if system.kafka is not None else without_groups(workload),
+            settings if system.kafka is not None else without_groups(settings),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
             transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )
+        if system.segments:
+            self.settings = with_segments(self.settings, seed, workload)
+        history.policies = self.settings.policies
+        history.now = loop.time
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()
 
@@ -177,17 +200,27 @@ class _Simulation:
         await self._wait_for(self._start(auditors(self.settings)), _DRAIN_SECONDS_MAX)
         self.closing.set()
         await self._wait_for(readers, _DRAIN_SECONDS_MAX)
+        if self.system.segments:
+            await asyncio.sleep(_REST_SECONDS)
+            await self._in_client("audit of retention", audit_retention)
         await self._in_client(FINAL_READER, read_everything)
         if self.system.exclusive:
             await self._settle()
             await self._stop()
+        if self.system.segments:
+            await self._in_client("audit of the bucket", audit_bucket)
 
     async def _create_topics(self, actor: Actor) -> None:
         partitions = Counter(key.topic for key in self.settings.all_keys)
         for topic, count in partitions.items():
             await actor.persist(
-                lambda topic=topic, count=count: actor.client.create_topic(topic, count, {})  # type: ignore[misc]
+                lambda topic=topic, count=count: self._create_topic(actor, topic, count)  # type: ignore[misc]
             )
+
+    async def _create_topic(self, actor: Actor, topic: str, partitions: int) -> None:
+        policy = self.settings.policies.get(topic)
+        configs = policy.configs() if policy is not None else {}
+        await actor.client.create_topic(topic, partitions, configs)
 
     def _start(self, programs: list[Program]) -> list[SimulatedProcess]:
         return [self._client(name, program) for name, program in programs]
@@ -206,6 +239,7 @@ class _Simulation:
                 self.closing,
                 environment.process.entropy,
                 lambda: self._kafka(environment),
+                lambda: self._bucket(environment),
             )
             await program(actor)
             await client.close()
@@ -215,6 +249,10 @@ class _Simulation:
     def _kafka(self, environment: Environment) -> Client:
         assert self.system.kafka is not None, "this system has no groups and no transactions"
         return self.system.kafka(environment)
+
+    def _bucket(self, environment: Environment) -> Bucket:
+        assert self.system.bucket is not None, "this system's bucket is not to be read"
+        return self.system.bucket(environment)
 
     async def _in_client(self, name: str, program: ActorProgram) -> None:
         await self._wait_for([self._client(name, program)], _DRAIN_SECONDS_MAX)

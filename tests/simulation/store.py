@@ -198,6 +198,9 @@ class SimulatedStore:
             outcome = call.action()
         except StoreError as refused:
             error = refused
+        if call.kind == "delete" and error is None:
+            self.counts["deleted"] += 1
+            self.counts[f"deleted of {call.key.partition('/')[0]}/"] += 1
         said = "ok" if error is None else type(error).__name__
         self._note(f"{call.kind} {call.key} {said} {'' if call.fault == 'none' else call.fault}")
         if again or call.fault == "delayed":

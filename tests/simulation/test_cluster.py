@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from itertools import count, islice
 from pathlib import Path
 
@@ -14,19 +15,29 @@ from tests.simulation import campaign
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.nemesis import PROFILES, profile_of
 from tests.simulation.run import Result, run
+from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.tidelog_system import tidelog_system
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
-from tests.simulation.variants import LOG_VARIANTS, broken
+from tests.simulation.variants import LOG_VARIANTS, VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
 SEEDS = range(1, 13)
 SECONDS = 20.0
+SEGMENT_SEEDS = (1, 6, 8, 11)
+"""Every profile of faults, and every workload."""
+SEGMENT_SECONDS = 35.0
+"""There must be time for what is superfluous to be deleted."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def simulate(seed: int, workload: str = "") -> Result:
     """One seed against the production code."""
     return run(seed, SECONDS, tidelog_system(seed), workload=workload)
+
+
+def simulate_segments(seed: int, workload: str = "", seconds: float = SEGMENT_SECONDS) -> Result:
+    """The same while records go into tables, and from there, by and by, to nowhere."""
+    return run(seed, seconds, tidelog_system(seed, segments=True), workload=workload)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -36,16 +47,28 @@ def test_every_promise_is_kept(seed: int) -> None:
     assert result.valid, f"{result.line()}\n{result.report}\nreplay: {replay}"
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_every_promise_is_kept_while_rolls_run(workload: str) -> None:
-    seed = SEEDS[0]
-    result = run(seed, SECONDS, tidelog_system(seed, rolls=True), workload=workload)
-    assert result.valid, f"{result.line()}\n{result.report}"
+@pytest.mark.parametrize("seed", SEGMENT_SEEDS)
+def test_every_promise_is_kept_while_things_are_rolled_compacted_and_deleted(seed: int) -> None:
+    result = simulate_segments(seed)
+    replay = "python -m tests.simulation.campaign --segments all --seeds 1"
+    replay += f" --first {seed} --duration {SEGMENT_SECONDS:g}"
+    assert result.valid, f"{result.line()}\n{result.report}\nreplay: {replay}"
+    needed = (
+        "view ok",
+        "check ok",
+        "store deleted of wal/",
+        "store deleted of checkpoint/",
+        "store deleted of topics/",
+    )
+    assert all(result.counts[name] > 0 for name in needed), result.counts
 
 
 def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
     """Also where hashes of strings, and addresses of objects, are others."""
-    code = f"from tests.simulation.test_cluster import simulate; print(simulate({SEEDS[0]}).line())"
+    code = (
+        "from tests.simulation.test_cluster import simulate_segments as simulate;"
+        f"print(simulate({SEEDS[0]}, seconds={SECONDS}).line())"
+    )
     lines = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -57,7 +80,7 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert lines == {simulate(SEEDS[0]).line() + "\n"}
+    assert lines == {simulate_segments(SEEDS[0], seconds=SECONDS).line() + "\n"}
 
 
 _SHOWN_BY = {
@@ -75,33 +98,82 @@ _SHOWN_BY = {
     "markers-first": 3,
     "unstable-offsets-shown": 6,
     "replies-before-durable": 4,
+    "no-grace": 2,
+    "retention-past-stable": 2,
+    "tombstones-at-once": 2,
+    "any-commit": 3,
+    "views-once": 3,
 }
 """The seed that shows it soonest, if not the first one. When the code changes it may be another one
 with the same profile of faults: the search goes on there."""
 _SEARCHED_MAX = 15
+_QUICK = {
+    "no-dedupe",
+    "acknowledge-early",
+    "no-seal",
+    "checkpoint-too-new",
+    "watermark-ahead",
+    "no-lease",
+    "stale-commits",
+    "answers-before-durable",
+    "same-for-all",
+    "given-while-had",
+    "stable-offset-ahead",
+    "markers-first",
+    "no-transactional-dedupe",
+    "promoted-on-abort",
+    "retention-at-once",
+    "hole-in-the-log",
+    "older-kept",
+    "undecided-shown",
+}
+"""Those that are tried each time; one at least of whatever a kind of rule tells."""
 
 
-def caught_by(variant: str, workload: str) -> int | None:
+def caught_by(
+    variant: str, workload: str, simulated: Callable[[int, str], Result] = simulate
+) -> int | None:
     """The first seed that notices what is broken."""
     first = _SHOWN_BY.get(variant, 1)
-    seeds = islice(count(first, len(PROFILES)), _SEARCHED_MAX)
+    step = 1 if simulated is simulate_segments else len(PROFILES)
+    seeds = islice(count(first, step), _SEARCHED_MAX)
     with broken(variant):
-        return next((seed for seed in seeds if not simulate(seed, workload).valid), None)
+        return next((seed for seed in seeds if not simulated(seed, workload).valid), None)
 
 
-@pytest.mark.parametrize("variant", LOG_VARIANTS)
+def variants(names: Iterable[str]) -> list[object]:
+    """Parameters of a test; most of them are slow."""
+    return [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("variant", variants(LOG_VARIANTS))
 def test_a_broken_log_is_caught(variant: str) -> None:
     assert caught_by(variant, "log") is not None
 
 
-@pytest.mark.parametrize("variant", GROUP_VARIANTS)
+@pytest.mark.parametrize("variant", variants(GROUP_VARIANTS))
 def test_a_broken_group_coordinator_is_caught(variant: str) -> None:
     assert caught_by(variant, "groups") is not None
 
 
-@pytest.mark.parametrize("variant", TRANSACTION_VARIANTS)
+@pytest.mark.parametrize("variant", variants(TRANSACTION_VARIANTS))
 def test_broken_transactions_are_caught(variant: str) -> None:
     assert caught_by(variant, "transactions") is not None
+
+
+_OF_TRANSACTIONS = {
+    "retention-past-stable",
+    "undecided-shown",
+    "sink-blind",
+    "adopts-again",
+}
+"""Which only transactions can show."""
+
+
+@pytest.mark.parametrize("variant", variants(SEGMENT_VARIANTS))
+def test_broken_tables_views_and_sinks_are_caught(variant: str) -> None:
+    workload = "transactions" if variant in _OF_TRANSACTIONS else "log"
+    assert caught_by(variant, workload, simulate_segments) is not None
 
 
 def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
@@ -116,9 +188,15 @@ def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
     assert campaign.main([*arguments, "--variant", "acknowledge-early"]) == 1
     printed = capsys.readouterr().out
     command = "replay: python -m tests.simulation.campaign --seeds 1 --first 1 --duration 20"
-    assert f"{command} --variant acknowledge-early" in printed
+    assert f"{command} --segments none --variant acknowledge-early" in printed
 
 
 def test_the_seeds_of_the_tests_meet_every_workload_under_every_profile() -> None:
     met = {(workload_of(seed), profile_of(seed)) for seed in SEEDS}
     assert met == {(workload, profile) for workload in WORKLOADS for profile in PROFILES}
+    assert {workload_of(seed) for seed in SEGMENT_SEEDS} == set(WORKLOADS)
+    assert {profile_of(seed) for seed in SEGMENT_SEEDS} == set(PROFILES)
+
+
+def test_the_variants_that_are_tried_each_time_exist() -> None:
+    assert set(VARIANTS) >= _QUICK

@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.simulation.cluster import Environment, SimulatedCluster
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
+from tests.simulation.patches import Patch
 from tests.simulation.run import FINAL_READER, System
-from tidelog.broker.broker import Broker
+from tidelog.broker import broker
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.setting_kinds import SettingValue
 from tidelog.broker.settings import BrokerSettings
+from tidelog.bucket.bucket import Bucket
 from tidelog.client.pool import Client
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.identifiers import BrokerId
 from tidelog.offload import InlineOffload
+from tidelog.storage import table_log
 from tidelog.storage.retrying import RetryingStore
+from tidelog.wal.settings import WalSettings
 
 PORT = 9092
 KIB = 1024
-_ROLLS: Mapping[str, SettingValue] = {
-    "roll.bytes": 4 * KIB,
-    "roll.age.ms": 1500,
-    "roll.min.bytes": 0,
-}
+GRACE_MS = 24_000
+"""`log.delete.grace.ms` where things are deleted within a run; what must be shorter is."""
+_UNDECIDED_MS = GRACE_MS // 2 - 2000
+"""Below half of the grace, as what bounds an append must be (rule A2)."""
 
 
-def tidelog_system(seed: int, *, rolls: bool = False) -> System:
-    """A cluster whose settings differ a little from seed to seed. With `rolls`, what is decided
-    goes from the WAL into tables all the time."""
-    settings = _settings(random.Random(f"settings {seed}"), _ROLLS if rolls else {})
+def tidelog_system(seed: int, *, segments: bool = False) -> System:
+    """A cluster whose settings differ a little from seed to seed. With `segments`, what is decided
+    goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
+    is old, and what nobody needs is deleted soon."""
+    settings = _settings(random.Random(f"settings {seed}"), segments)
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
-        broker = Broker(
+        incarnation = broker.Broker(
             settings,
             broker_id=BrokerId(environment.broker_id),
             listen=("0.0.0.0", PORT),
@@ -50,8 +56,8 @@ def tidelog_system(seed: int, *, rolls: bool = False) -> System:
             process=_identity(environment),
             is_running=lambda other: _is_running(cluster, environment, other),
         )
-        process.at_term(broker.stop)
-        await broker.run()
+        process.at_term(incarnation.stop)
+        await incarnation.run()
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -67,10 +73,64 @@ def tidelog_system(seed: int, *, rolls: bool = False) -> System:
         addresses = [(host, PORT) for host in hosts]
         return Client(environment.network, environment.process.clock, addresses, SETTINGS)
 
-    return System(serve, client, kafka, rolls=rolls)
+    def bucket(environment: Environment) -> Bucket:
+        process = environment.process
+        store = RetryingStore(environment.store, process.clock, process.entropy)
+        cluster = broker.cluster_settings(settings)
+        return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
+
+    return System(
+        serve,
+        client,
+        kafka,
+        bucket,
+        segments=segments,
+        patches=_short_times if segments else list,
+    )
 
 
-def _settings(chance: random.Random, more: Mapping[str, SettingValue]) -> BrokerSettings:
+def _short_times() -> list[Patch]:
+    """What no setting says: how long an append may stay undecided."""
+    right_wal = broker.wal_settings_of
+
+    def cluster(settings: BrokerSettings) -> ClusterSettings:
+        return ClusterSettings(
+            session_timeout_ms=settings.integer("broker.session.timeout.ms"),
+            heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
+            delete_grace_ms=settings.integer("log.delete.grace.ms"),
+            append_timeout_ms=_UNDECIDED_MS,
+        )
+
+    def wal(settings: BrokerSettings) -> WalSettings:
+        return replace(right_wal(settings), upload_deadline_ms=_UNDECIDED_MS)
+
+    return [
+        (broker, "cluster_settings", cluster),
+        (broker, "wal_settings_of", wal),
+        (table_log, "APPEND_DEADLINE_SECONDS", _UNDECIDED_MS / 1000),
+    ]
+
+
+def _segment_settings(chance: random.Random) -> Mapping[str, SettingValue]:
+    return {
+        "roll.bytes": chance.choice((1 * KIB, 4 * KIB, 16 * KIB)),
+        "roll.age.ms": chance.choice((500, 1500, 4000)),
+        "roll.min.bytes": chance.choice((0, 2 * KIB)),
+        "roll.wal.max.bytes": chance.choice((8 * KIB, 1024 * KIB)),
+        "merge.segment.bytes": chance.choice((16 * KIB, 64 * KIB, 1024 * KIB)),
+        "log.retention.check.interval.ms": 2000,
+        "log.cleaner.backoff.ms": chance.choice((300, 1500)),
+        "log.cleaner.dedupe.buffer.size": chance.choice((1 * KIB, 1024 * KIB)),
+        "segment.index.cache.bytes": chance.choice((0, 1024 * KIB)),
+        "staged.retention.ms": chance.choice((15_000, 3_600_000)),
+        "wal.objects.max": chance.choice((2, 8, 32)),
+        "log.delete.grace.ms": GRACE_MS,
+        "log.collect.interval.ms": chance.choice((1000, 3000)),
+        "log.collect.tables.interval.ms": chance.choice((2000, 5000)),
+    }
+
+
+def _settings(chance: random.Random, segments: bool) -> BrokerSettings:
     """Small objects, caches and intervals, so that a short run meets every border."""
     return BrokerSettings(
         {
@@ -91,7 +151,7 @@ def _settings(chance: random.Random, more: Mapping[str, SettingValue]) -> Broker
             "tail.cache.bytes": chance.choice((0, 16 * KIB, 1024 * KIB)),
             "read.cache.bytes": chance.choice((0, 64 * KIB, 1024 * KIB)),
             "coordinator.snapshot.interval.records": chance.choice((5, 50, 10_000)),
-            **more,
+            **(_segment_settings(chance) if segments else {}),
         }
     )
 

@@ -58,6 +58,10 @@ class TopicChurn:
                 actor.history.fail(operation, error_text(error))
                 await actor.backoff(2)
                 continue
+            if answer.out_of_range:
+                actor.history.violate(f"{self._key} does not reach to {position} any more")
+                actor.history.fail(operation, "out of range")
+                return
             end = answer.high_watermark
             operation.polls = [
                 Poll(self._key, position, answer.next_offset, answer.records, high_watermark=end)

@@ -224,6 +224,13 @@ class ToyClient:
     def forget(self) -> None:
         """It knows nothing of leaders."""
 
+    async def log_start(self, key: Key) -> int:
+        return 0
+
+    async def delete_records(self, key: Key, offset: int) -> int:
+        """Nor can their records."""
+        raise NotImplementedError("the toy keeps its records")
+
     async def close(self) -> None:
         if self._transport is not None:
             self._transport.close()

@@ -178,7 +178,7 @@ def _outcomes(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
     writers = {
         send.value: operation
         for operation in history.operations
-        if operation.kind == "transaction"
+        if operation.kind == "transaction" and not operation.is_repeated
         for send in operation.sends
     }
     parts: dict[int, list[Ended]] = defaultdict(list)

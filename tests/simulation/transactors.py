@@ -189,7 +189,14 @@ class Transactor:
         actor = self._actor
         keys = actor.random.sample(actor.settings.keys, actor.random.randint(1, 3))
         sends = [
-            instance.send(operation, key, instance.fresh(actor.random.randint(1, 3)))
+            instance.send(
+                operation,
+                key,
+                [
+                    actor.settings.value(actor.random, key, text)
+                    for text in instance.fresh(actor.random.randint(1, 3))
+                ],
+            )
             for key in keys
         ]
         results = await asyncio.gather(*sends, return_exceptions=True)

@@ -1,19 +1,51 @@
-"""What the records of a simulation hold: a value, and padding by which damage shows."""
+"""What the records of a simulation hold: a value, and padding by which damage shows.
+
+Values are unique in a run. In compacted topics some records share a key, which their values name
+(`...#k3`), and some are tombstones (`...#k3!`), whose value lies in a header.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import random
+import re
 
 from tidelog.records.records import NewRecord, Record
+
+_KEYED = re.compile(r"#(k[0-9]+)(!?)$")
+_KEYS = 12
+"""Of each partition of a compacted topic."""
+_TOMBSTONES = 0.15
+_HEADER = "value"
 
 
 class DamagedRecord(AssertionError):
     """A record came back different from how it was sent."""
 
 
+def keyed(value: str, chance: random.Random) -> str:
+    """A value for a compacted topic: with one of a few keys, now and then a tombstone."""
+    mark = "!" if chance.random() < _TOMBSTONES else ""
+    return f"{value}#k{chance.randrange(_KEYS)}{mark}"
+
+
+def shared_key(value: str) -> str | None:
+    """The key that a value's record shares with others, if it does."""
+    found = _KEYED.search(value)
+    return found[1] if found else None
+
+
+def is_tombstone(value: str) -> bool:
+    """Whether the record takes its key away."""
+    found = _KEYED.search(value)
+    return found is not None and bool(found[2])
+
+
 def new_record(value: str, padding_bytes: int, now_ms: int) -> NewRecord:
     """A record that holds the value."""
-    return NewRecord(_body(value, padding_bytes), _digest(value), timestamp=now_ms)
+    if is_tombstone(value):
+        return NewRecord(None, _key(value), ((_HEADER, value.encode()),), now_ms)
+    return NewRecord(_body(value, padding_bytes), _key(value), timestamp=now_ms)
 
 
 def value_of(record: Record) -> str:
@@ -22,11 +54,21 @@ def value_of(record: Record) -> str:
     Raises:
         DamagedRecord: it is not what was sent.
     """
-    text, _, padding = (record.value or b"").partition(b"\0")
-    value = text.decode()
-    if record.key != _digest(value) or record.value != _body(value, len(padding)):
+    if record.value is None:
+        value = (dict(record.headers).get(_HEADER) or b"").decode()
+        is_whole = is_tombstone(value)
+    else:
+        text, _, padding = record.value.partition(b"\0")
+        value = text.decode()
+        is_whole = record.value == _body(value, len(padding)) and not is_tombstone(value)
+    if record.key != _key(value) or not is_whole:
         raise DamagedRecord(f"offset {record.offset} holds {record.key!r}: {record.value!r}")
     return value
+
+
+def _key(value: str) -> bytes:
+    shared = shared_key(value)
+    return _digest(value) if shared is None else shared.encode()
 
 
 def _digest(value: str) -> bytes:

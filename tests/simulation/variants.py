@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
+from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.leases import LeaseKeeper
@@ -170,7 +171,7 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
 }
-VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS
+VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
 
 
 @contextmanager

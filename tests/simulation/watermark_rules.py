@@ -1,4 +1,8 @@
-"""Rules on how far partitions are said to reach: no answer forgets what was known before."""
+"""Rules on how far partitions are said to reach: no answer forgets what was known before.
+
+Who reads the bucket may be ahead of its brokers: what is durable there is seen, though the broker
+that has put it does not know that yet. So what a view shows binds later views, and no broker.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Iterator
 from tests.simulation.anomaly import Anomaly
 from tests.simulation.history import Key, Operation, Outcome, Poll
 
-_Event = tuple[int, int, Key, int, Operation]
+Event = tuple[int, int, Key, int, Operation]
 """When, whether it was asked for then (else known), of what, how far, by whom."""
 
 
@@ -36,8 +40,8 @@ def stable_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
     yield from _goes_back(events, "stale-stable-offset")
 
 
-def _answers(operations: list[Operation], told: Callable[[Poll], int | None]) -> list[_Event]:
-    events: list[_Event] = []
+def _answers(operations: list[Operation], told: Callable[[Poll], int | None]) -> list[Event]:
+    events: list[Event] = []
     for operation in operations:
         if operation.outcome is not Outcome.OK or operation.completed is None:
             continue
@@ -49,13 +53,25 @@ def _answers(operations: list[Operation], told: Callable[[Poll], int | None]) ->
     return events
 
 
-def _goes_back(events: list[_Event], name: str) -> Iterator[Anomaly]:
-    highest: dict[Key, tuple[int, Operation]] = {}
+def _goes_back(events: list[Event], name: str) -> Iterator[Anomaly]:
+    for key, place, known, operation, earlier in going_back(events):
+        text = f"{operation} saw {place} of {key}, after {earlier} showed {known}"
+        yield Anomaly(name, text)
+
+
+def going_back(events: list[Event]) -> Iterator[tuple[Key, int, int, Operation, Operation]]:
+    """Who was told less than was known when it asked: of what, how much, how much was known, and
+    from whom."""
+    of_brokers: dict[Key, tuple[int, Operation]] = {}
+    of_views: dict[Key, tuple[int, Operation]] = {}
     for _, asked, key, place, operation in sorted(events, key=lambda event: event[:2]):
-        before = highest.get(key)
         if not asked:
-            if before is None or place > before[0]:
+            highest = of_views if operation.kind == "view" else of_brokers
+            if key not in highest or place > highest[key][0]:
                 highest[key] = (place, operation)
-        elif before is not None and place < before[0]:
-            text = f"{operation} saw {place} of {key}, after {before[1]} showed {before[0]}"
-            yield Anomaly(name, text)
+            continue
+        heard = (of_brokers, of_views) if operation.kind == "view" else (of_brokers,)
+        for known in (highest[key] for highest in heard if key in highest):
+            if place < known[0]:
+                yield key, place, known[0], operation, known[1]
+                break

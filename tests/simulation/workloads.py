@@ -8,18 +8,23 @@ from typing import Any, NamedTuple
 
 from tests.simulation.actor import Actor, WorkloadSettings
 from tests.simulation.auditors import audit_group, audit_stability, audit_states
+from tests.simulation.bucket_readers import BucketInspector, BucketReader
 from tests.simulation.group_readers import GroupReader
 from tests.simulation.history import GroupProtocol, Isolation, Key
 from tests.simulation.nemesis import PROFILES
+from tests.simulation.policies import policies_of
 from tests.simulation.producers import IdempotentProducer, PlainProducer
 from tests.simulation.readers import Consumer, Observer
+from tests.simulation.sinks import QueryLog, SinkDriver
 from tests.simulation.topic_churn import TopicChurn
 from tests.simulation.transactors import TRANSFORM_GROUP, Transactor, Transformer
+from tests.simulation.trimmer import Trimmer
 
 ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 
 KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
 DERIVED = (Key("derived", 0), Key("derived", 1))
+SUNK = (Key("sunk", 0), Key("sunk", 1))
 READERS_GROUP = "readers"
 CONSUMERS_GROUP = "consumers"
 LONER_GROUP = "loner"
@@ -92,6 +97,21 @@ def producers(settings: WorkloadSettings) -> list[Program]:
         for number in range(settings.transfers)
         for which, rest in _REST_SECONDS_MEAN.items()
     ]
+    programs += [
+        Program(f"viewer-{number}", lambda actor: BucketReader(actor).run())
+        for number in range(settings.viewers)
+    ]
+    programs += [
+        Program(f"inspector-{number}", lambda actor: BucketInspector(actor).run())
+        for number in range(settings.inspectors)
+    ]
+    log = QueryLog()
+    programs += [
+        Program(f"sink-{number}", lambda actor: SinkDriver(actor, log).run())
+        for number in range(settings.sink_drivers)
+    ]
+    if settings.trimmed_keys:
+        programs.append(Program("trimmer", lambda actor: Trimmer(actor).run()))
     return programs
 
 
@@ -131,6 +151,21 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
         programs.append(Program("audit of stability", audit_stability))
         programs.append(Program("audit of states", audit_states))
     return programs
+
+
+def with_segments(settings: WorkloadSettings, seed: int, workload: str) -> WorkloadSettings:
+    """The same while topics lose records, others read the bucket, and, beside transactions, a sink
+    commits; at half the pace, since there must be time for what is superfluous to be deleted."""
+    has_sink = workload == "transactions"
+    return replace(
+        settings,
+        pause_seconds_mean=2 * settings.pause_seconds_mean,
+        policies=policies_of(seed, workload),
+        viewers=2,
+        inspectors=1,
+        sink_drivers=2 if has_sink else 0,
+        sunk=SUNK if has_sink else (),
+    )
 
 
 def without_groups(settings: WorkloadSettings) -> WorkloadSettings:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run
 from tests.unit.broker.rolled import flush, hosted, offsets, table_state
+from tests.unit.broker.test_roller import until
 from tidelog.broker.handlers.offsets import delete_records
-from tidelog.broker.partitions import PartitionError
+from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
 from tidelog.identifiers import Offset
@@ -20,6 +23,7 @@ from tidelog.protocol.schemas.topics import (
 )
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.memory import MemoryStore
+from tidelog.wal.writer import WalLost
 
 HOUR_MS = 3_600_000
 
@@ -261,5 +265,38 @@ def test_no_log_start_is_written_for_a_partition_that_is_gone() -> None:
             with pytest.raises(PartitionError):
                 await one.broker.appender.delete_records(partition, Offset(2))
             assert partition.log.log_start == 0
+
+    run(story)
+
+
+def test_retention_ends_when_it_is_told_to_though_the_wal_ends_just_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both happen together: what ends the WAL ends the broker. A cleaner that took the one for the
+    other would go on for ever, and the process with it."""
+
+    async def story() -> None:
+        async with new_world().broker() as one:
+            await one.create_topic(partitions=2, retention_ms=str(HOUR_MS))
+            for number in range(2):
+                await one.produce(dated(2 * HOUR_MS), partition=number)
+            ended = asyncio.Event()
+            moving: list[Offset] = []
+
+            async def delete_records(_: Partition, offset: Offset) -> Offset:
+                moving.append(offset)
+                if len(moving) > 1:
+                    await asyncio.Event().wait()
+                await ended.wait()
+                raise WalLost("the WAL has ended")
+
+            monkeypatch.setattr(one.broker.appender, "delete_records", delete_records)
+            retention = asyncio.create_task(one.broker.cleaner.retention.apply())
+            await until(lambda: len(moving) == 2)
+            ended.set()
+            # Behind the step in which the first ends, ahead of the one in which that is noticed.
+            asyncio.get_running_loop().call_soon(retention.cancel)
+            await asyncio.wait({retention})
+            assert retention.cancelled()
 
     run(story)
