@@ -17,6 +17,7 @@ from benchmarks import (
     report,
     roll,
     scale,
+    spark,
     throughput,
     transactions,
 )
@@ -32,7 +33,7 @@ CONVERSION_BYTES = 100_000_000
 ROLL_BYTES = 500_000_000
 PARTS = (
     *("throughput", "latency", "transactions", "scale"),
-    *("conversion", "roll", "cold", "recovery"),
+    *("conversion", "roll", "cold", "recovery", "spark"),
 )
 
 
@@ -72,6 +73,10 @@ def main() -> int:
             results.cold = cold.measure_cold(folder / "cold", arguments.share)
         if "recovery" in parts:
             results.recovery = recovery.measure_recovery(folder / "recovery")
+        if "spark" in parts:
+            results.spark = spark.measure_spark(
+                folder / "spark", CACHE, arguments.share, arguments.without
+            )
     except (JarsNotAvailable, KafkaNotAvailable, MissingTool) as error:
         print(error, file=sys.stderr)
         return 1

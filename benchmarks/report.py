@@ -15,6 +15,8 @@ from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
 from benchmarks.roll import Felt, Rolled, RollShape
 from benchmarks.scale import Scale
+from benchmarks.spark import SparkFigures
+from benchmarks.spark_report import spark_lines
 from benchmarks.throughput import Measured, Shape
 from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
 
@@ -39,6 +41,7 @@ class Results:
     felt: Felt | None = None
     cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
+    spark: SparkFigures | None = None
 
 
 def render(results: Results, notes: str) -> str:
@@ -71,6 +74,8 @@ def render(results: Results, notes: str) -> str:
         lines += _cold(results.cold)
     if results.recovery:
         lines += _recovery(results.recovery)
+    if results.spark is not None:
+        lines += spark_lines(results.spark)
     return "\n".join([*lines, notes.strip(), ""])
 
 

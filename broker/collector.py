@@ -15,8 +15,9 @@ listing of all segments and a reading of all tables. A segment that may yet be c
 kept until its table has gone on the grace after it was written; where the table does not go on by
 itself, an empty commit is made (`TableLog.fence`).
 
-Staged objects go by their age (H9): twice `staged.retention.ms` after they were put, and when no
-slot that old is to be replayed any more, nothing can come to refer to them.
+Staged objects go when their batch is over (`staged_batches`), or by their age (H9): twice
+`staged.retention.ms` after they were put, and when no slot that old is to be replayed any more,
+nothing can come to refer to them.
 
 Never deleted: what is not Tidelog's, leases (one a broker id), the lowest seal of a WAL. The
 metadata log and the table logs are kept short by those who write them.
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn, Protocol
 
+from tidelog.broker.staged_batches import Listing, StagedBatches
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     HANDOVER_FOLDER,
@@ -40,6 +42,7 @@ from tidelog.bucket.object_keys import (
     CheckpointObject,
     MergedObject,
     SegmentObject,
+    StagedObject,
     StateObject,
     WalObject,
     parse_key,
@@ -63,6 +66,7 @@ from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.adoption import object_key
 from tidelog.wal.checkpoint import checkpoint_key, checkpoint_prefix, decode_checkpoint
 from tidelog.wal.image_codec import Images
 from tidelog.wal.object_format import MERGED_FOLDER, merged_prefix, wal_prefix
@@ -192,6 +196,7 @@ class Collector:
         interval_seconds: float,
         grace_seconds: float,
         staged_retention_ms: int,
+        staged: StagedBatches,
         deleter: Deleter,
         metrics: CollectorMetrics,
     ) -> None:
@@ -205,6 +210,7 @@ class Collector:
         self._interval_seconds = interval_seconds
         self._grace_seconds = grace_seconds
         self._staged_retention_ms = staged_retention_ms
+        self._staged = staged
         self._deleter = deleter
         self._metrics = metrics
         self._marks = Marks(grace_seconds)
@@ -228,7 +234,9 @@ class Collector:
     async def collect(self) -> None:
         """One pass. Raises StoreError; CorruptObject and UnsupportedFormat, if what would tell what
         is needed cannot be read: then nothing is deleted."""
+        await self._staged.look()
         listed = await self._list()
+        self._staged.listed(_staged_listing(listed))
         reachability = await self._look(listed)
         if reachability is None:
             return
@@ -294,6 +302,8 @@ class Collector:
                     f"no checkpoint has the tenure of partition {lost.partition} of topic"
                     f" {lost.topic_id} that the metadata log says was opened",
                 )
+            adoptable_ms = self._adoptable_ms(listed, state, anchors, log_ms)
+            over = await self._over(listed, state, anchors, handovers)
             return Reachability(
                 state=state,
                 anchors=anchors,
@@ -301,12 +311,26 @@ class Collector:
                 snapshots=newest_snapshots(found for found, _ in listed.values()),
                 is_settled=self._is_settled,
                 metadata_aged=partial(self._is_older, listed, log_ms),
-                staged_aged=partial(
-                    self._is_staged_aged, listed, self._adoptable_ms(listed, state, anchors, log_ms)
-                ),
+                staged_over=partial(self._is_staged_over, listed, adoptable_ms, over),
             )
         logger.info("partitions change hands too fast for a collection; the next one looks again")
         return None
+
+    async def _over(
+        self,
+        listed: dict[str, tuple[BucketObject, ObjectMeta]],
+        state: ClusterState,
+        anchors: Mapping[Incarnation, Anchor],
+        handovers: frozenset[str],
+    ) -> frozenset[str]:
+        """The staged objects whose batch is over."""
+        referenced = handovers.union(*(anchor.objects for anchor in anchors.values()))
+        return await self._staged.judge(
+            frozenset(key for key, (found, _) in listed.items() if isinstance(found, StagedObject)),
+            frozenset(map(object_key, referenced)),
+            needed_incarnations(state),
+            anchors,
+        )
 
     def _is_older(
         self, listed: dict[str, tuple[BucketObject, ObjectMeta]], time_ms: int, key: str
@@ -336,10 +360,13 @@ class Collector:
         return until_ms - 2 * self._staged_retention_ms
 
     @staticmethod
-    def _is_staged_aged(
-        listed: dict[str, tuple[BucketObject, ObjectMeta]], adoptable_ms: int, key: str
+    def _is_staged_over(
+        listed: dict[str, tuple[BucketObject, ObjectMeta]],
+        adoptable_ms: int,
+        over: frozenset[str],
+        key: str,
     ) -> bool:
-        return listed[key][1].modified_ms < adoptable_ms
+        return key in over or listed[key][1].modified_ms < adoptable_ms
 
     async def _read_anchors(
         self, incarnations: Iterable[Incarnation]
@@ -411,6 +438,20 @@ def is_lowest(state: ClusterState, incarnation: Incarnation) -> bool:
     """Whether this one has the lowest id of those that live."""
     living = state.live_brokers()
     return bool(living) and living[0].incarnation == incarnation
+
+
+def _staged_listing(listed: Mapping[str, tuple[BucketObject, ObjectMeta]]) -> Listing:
+    """What is to be known of a listing for the batches that are over; nothing of one that may have
+    left out slots."""
+    slots: dict[Incarnation, Slot] = {}
+    staged, number = [], 0
+    for key, (found, _) in listed.items():
+        if isinstance(found, StagedObject):
+            staged.append(key)
+        elif isinstance(found, WalObject):
+            number += 1
+            slots[found.incarnation] = max(found.slot, slots.get(found.incarnation, Slot(0)))
+    return Listing(frozenset(staged if number < LISTED_MAX else ()), slots)
 
 
 def newest_snapshots(found: Iterable[BucketObject]) -> dict[tuple[str, int], int]:

@@ -172,8 +172,8 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.LONG,
         24 * HOUR_MS,
         1,
-        "How long what an exactly-once sink has staged may be adopted; the same on all brokers. The"
-        " collector keeps it for at least twice that.",
+        "How long what an exactly-once sink has staged may be adopted; the same on all brokers."
+        " What nobody refers to is kept until its batch is committed, or for at least twice that.",
     ),
     _own(
         "http.connections.max",

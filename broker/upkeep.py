@@ -16,6 +16,7 @@ from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.merger import MergeMetrics, Merger
 from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.staged_batches import StagedBatches
 from tidelog.broker.table_collector import TableCollector
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
@@ -78,6 +79,7 @@ class Upkeep:
             interval_seconds,
             grace_seconds,
             settings.integer("staged.retention.ms"),
+            StagedBatches(store, clock, entropy, offload, metadata.settings),
             deleter,
             counted,
         )

@@ -47,7 +47,7 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], groups: Sequence[str] = (
     wanted = [_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts]
     pom.write_text(_POM.format(dependencies="\n".join(wanted)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={lib}"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={lib}"]
     if groups:
         command += [f"-DincludeGroupIds={','.join(groups)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

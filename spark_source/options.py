@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source.brokers import BOOTSTRAP, addresses
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ _READ_OPTIONS = (
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "snapshot", "includeTail"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "includeProducer"),
-    "filterPushdown",
+    *("filterPushdown", "publishGroupId"),
 )
 _IGNORED = frozenset(
     name.lower()
@@ -128,6 +129,10 @@ class ReadOptions:
     trigger_offsets_max: int | None
     trigger_offsets_min: int | None
     trigger_delay_max_ms: int
+    publish_group: str | None
+    """The consumer group whose offsets say what a stream has committed."""
+    bootstrap: tuple[tuple[str, int], ...]
+    """Brokers; empty unless there is something to publish."""
 
     def for_batch(self) -> ReadOptions:
         """With the defaults of a batch. InvalidConfiguration for what only a stream may ask."""
@@ -151,6 +156,10 @@ class ReadOptions:
         ):
             if value is not None:
                 raise InvalidConfiguration(f"{name} is for streams; leave it out of a batch")
+        if self.publish_group is not None:
+            raise InvalidConfiguration(
+                "publishGroupId is for streams: a batch has no progress; leave it out"
+            )
         return replace(self, starting=starting, ending=ending)
 
     def for_stream(self) -> ReadOptions:
@@ -206,6 +215,8 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
         trigger_offsets_min=_positive(given, "minOffsetsPerTrigger"),
         trigger_delay_max_ms=_duration_ms(given, "maxTriggerDelay", "15m"),
+        publish_group=_group(given),
+        bootstrap=_bootstrap(given),
     )
     most, least = found.trigger_offsets_max, found.trigger_offsets_min
     if most is not None and least is not None and least > most:
@@ -218,6 +229,31 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
 def lowered(options: Mapping[str, str]) -> dict[str, str]:
     """By names in lower case: Spark's options have no case."""
     return {name.lower(): value for name, value in options.items()}
+
+
+def _group(given: Mapping[str, str]) -> str | None:
+    text = given.get("publishgroupid")
+    if text is None:
+        return None
+    if not text.strip():
+        raise InvalidConfiguration(
+            "publishGroupId is empty; it names the consumer group whose offsets are to say what the"
+            " query has committed"
+        )
+    return text.strip()
+
+
+def _bootstrap(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    if "publishgroupid" not in given:
+        # Kafka's connector has it always; reading asks no broker.
+        return ()
+    text = given.get(BOOTSTRAP, "").strip()
+    if not text:
+        raise InvalidConfiguration(
+            f"publishGroupId needs {BOOTSTRAP}: HOST:PORT of some brokers, which keep the group's"
+            " offsets"
+        )
+    return addresses(text)
 
 
 def _check_names(given: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from tidelog.clock import Clock, SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import InlineOffload, Offload
 from tidelog.storage.location import open_reader
+from tidelog.storage.metered import StoreStatistics
 from tidelog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -20,13 +21,19 @@ T = TypeVar("T")
 class Session:
     """Opens a store where it is made; made in the process that uses it."""
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, *, remembers: bool = False) -> None:
+        """`remembers`: see `Bucket.unread`."""
         self.clock: Clock = SystemClock()
         entropy = SystemEntropy()
         # Spark runs as many tasks as there are cores: threads would only get into their way.
         self.offload: Offload = InlineOffload()
-        self.store: ObjectStore = open_reader(store_url, self.clock, entropy)
-        self.bucket = Bucket.unread(self.store, self.clock, entropy, self.offload)
+        self.statistics = StoreStatistics()
+        self.store: ObjectStore = open_reader(
+            store_url, self.clock, entropy, statistics=self.statistics
+        )
+        self.bucket = Bucket.unread(
+            self.store, self.clock, entropy, self.offload, remembers=remembers
+        )
         self._runner = asyncio.Runner()
 
     def run(self, use: Coroutine[Any, Any, T]) -> T:

@@ -13,9 +13,9 @@ from difflib import get_close_matches
 from typing import Final
 
 from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source.brokers import BOOTSTRAP, addresses
 from tidelog.spark_source.options import boolean, lowered, number
 
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 BATCH_QUERY_ID: Final = "batch"
 """Stands for the query's id in batch writes, which belong to no query."""
 _OPTIONS = (
@@ -74,7 +74,7 @@ def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOpti
     _check_names(given)
     return WriteOptions(
         store_url=store_url,
-        bootstrap=_addresses(_required(given, BOOTSTRAP, "HOST:PORT of some brokers")),
+        bootstrap=addresses(_required(given, BOOTSTRAP, "HOST:PORT of some brokers")),
         transactional_id=_required(
             given,
             "transactionalId",
@@ -133,15 +133,3 @@ def _topic(given: str | None) -> str | None:
     if given is not None and not given.strip():
         raise InvalidConfiguration("the option topic is empty")
     return given
-
-
-def _addresses(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for part in text.split(","):
-        host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise InvalidConfiguration(
-                f"{BOOTSTRAP} is HOST:PORT, several separated by commas, not {part.strip()!r}"
-            )
-        found.append((host.strip("[]"), int(port)))
-    return tuple(found)

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.bucket.changes import Changes
 from tidelog.bucket.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.batch import PieceReader
@@ -38,6 +39,7 @@ from tidelog.spark_source.progress import (
     progress_at,
 )
 from tidelog.spark_source.pruning import NOTHING_PRUNED
+from tidelog.spark_source.publishing import Publisher
 from tidelog.spark_source.ranges import (
     Limits,
     available,
@@ -53,14 +55,21 @@ IDLE_POLL_SECONDS: Final = 1.0
 
 
 class Watcher:
-    """Looks at the chosen partitions, not more often than it must."""
+    """Looks at the chosen partitions, not more often than it must.
+
+    A look reads what was added since the last one. One that finds nothing is in vain, and costs
+    several requests all the same: so an idle query asks first whether there is anything new, by one
+    request a second.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.session = Session(options.store_url)
+        self.session = Session(options.store_url, remembers=True)
+        self._changes = Changes(self.session.bucket.access, with_tails=options.include_tail)
         self._view: BucketView | None = None
         self._limits: tuple[Limits, ...] = ()
-        self._looked_at = 0.0
+        self._asked_at = 0.0
+        self._must_look = True
         self._was_busy = True
 
     @property
@@ -77,20 +86,30 @@ class Watcher:
 
     def look(self) -> tuple[Limits, ...]:
         """Look now. Raises InvalidConfiguration, CorruptObject, StoreError."""
-        self._looked_at = self.session.clock.monotonic()
+        self._must_look = True
+        self._asked_at = self.session.clock.monotonic()
         self.session.run(self._look())
+        self._must_look = False
         return self._limits
 
     def poll(self, start: Progress) -> tuple[Limits, ...]:
         """How far can be read, for who stands at `start`: as seen before, if there is more than he
-        has or it was just now."""
-        has_more = any(start.offsets.get(each.partition, -1) < each.end for each in self._limits)
-        is_recent = self.session.clock.monotonic() - self._looked_at < IDLE_POLL_SECONDS
-        if self._view is None or not (is_recent and (has_more or not self._was_busy)):
+        has or it was just now. Raises as `look` does."""
+        is_recent = self.session.clock.monotonic() - self._asked_at < IDLE_POLL_SECONDS
+        # Where he has just read all that was seen, more may have come meanwhile.
+        has_caught_up = self._was_busy and not self._has_more(start)
+        if self._must_look or has_caught_up or (not is_recent and self._is_something_new()):
             self.look()
-            has_more = any(start.offsets.get(each.partition, -1) < each.end for each in self.seen)
-        self._was_busy = has_more
+        self._was_busy = self._has_more(start)
         return self._limits
+
+    def _has_more(self, start: Progress) -> bool:
+        return any(start.offsets.get(each.partition, -1) < each.end for each in self._limits)
+
+    def _is_something_new(self) -> bool:
+        self._asked_at = self.session.clock.monotonic()
+        assert self._view is not None
+        return self.session.run(self._changes.found([*self._view.tables.values()]))
 
     async def _look(self) -> None:
         bucket, options = self.session.bucket, self._options
@@ -113,6 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_first_batch = False
         self._target: Mapping[TopicPartition, int] | None = None
         self._triggered_at: float | None = None
+        self._publisher: Publisher | None = None
 
     def initialOffset(self) -> Checkpoint:
         """Where the first batch begins."""
@@ -139,6 +159,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         progress = Progress.of(start)
         watcher = self._watched()
+        if self._publisher is not None:
+            # Spark asks when its commit log has all up to here.
+            self._publisher.publish(progress)
         limits = self._targeted(watcher.poll(progress))
         ranges = pending(progress, limits, fail_on_data_loss=self._options.fail_on_data_loss)
         offsets_max = 0
@@ -201,11 +224,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Release connections."""
         if self._watcher is not None:
             self._watcher.session.close()
-            self._watcher = None
+            self._watcher = self._publisher = None
 
     def _watched(self) -> Watcher:
         if self._watcher is None:
-            self._watcher = Watcher(self._options)
+            options = self._options
+            self._watcher = Watcher(options)
+            if options.publish_group is not None:
+                self._publisher = Publisher(
+                    options.publish_group, options.bootstrap, self._watcher.session
+                )
         return self._watcher
 
     def _starting_progress(self, limits: tuple[Limits, ...]) -> Progress:

@@ -85,6 +85,10 @@ class PartitionTable:
                 yield name
             index += 1
 
+    def copy(self) -> PartitionTable:
+        """As it is now."""
+        return PartitionTable(self.next_offset, self._segments[:], self._bases[:], self._latest[:])
+
     def append(self, stored: StoredSegment) -> None:
         """Add a segment above all others."""
         latest = stored.segment.timestamp_max
@@ -140,6 +144,16 @@ class TableState:
             if reason is not None:
                 return Refusal(change.partition, reason)
         return None
+
+    def copy(self) -> TableState:
+        """This version, for who is not to see later ones."""
+        found = TableState(self.topic_id)
+        found.version = self.version
+        found.metadata = self.metadata
+        found.removed = dict(self.removed)
+        found._partitions = {number: each.copy() for number, each in self._partitions.items()}
+        found._segments = self._segments
+        return found
 
     def apply(self, key: str, version: int, commit: Commit) -> None:
         """Go on to the next version. CorruptObject, naming `key`, if the commit is not valid here:

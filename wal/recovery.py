@@ -145,6 +145,7 @@ async def recover(
     tenures: Mapping[TopicPartition, Sequence[Tenure]],
     ends: Mapping[Incarnation, Slot],
     unopened: Container[Incarnation] = (),
+    reader: WalReader | None = None,
 ) -> Recovered:
     """The state of partitions, from the bucket alone.
 
@@ -153,11 +154,12 @@ async def recover(
     first missing slot (G2): as its owner may change meanwhile, whoever reads one must look at the
     metadata log again afterwards, and begin again if a partition's tenures have changed.
     `unopened`: incarnations that are known to have opened nothing of this, as the caller's own.
+    `reader`: one that remembers, for who asks again and again.
     An image has the leader epoch of the tenure that it comes from. Raises StoreError and
     UnsupportedFormat.
     """
     started = clock.monotonic()
-    search = _Search(WalReader(store, offload), offload, tenures, ends)
+    search = _Search(reader or WalReader(store, offload), offload, tenures, ends)
     waiting = {partition: len(known) - 1 for partition, known in tenures.items()}
     while waiting:
         waiting = await search.try_tenures(waiting, unopened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TypeAlias
 
 from tidelog.errors import CorruptObject
@@ -30,6 +31,7 @@ from tidelog.wal.reading import read_all
 
 READS_AT_ONCE_MAX = 64
 READ_AHEAD_SLOTS_MAX = 32
+REMEMBERED_WALS_MAX = 64
 
 
 class MissingObject(CorruptObject):
@@ -58,6 +60,13 @@ class WalContent:
     def end(self) -> Slot:
         return Slot(self.start + len(self.slots))
 
+    def whole_from(self, start: Slot) -> Sequence[SlotIndex]:
+        """The slots from one on, up to the first that is broken or that was not read."""
+        if not self.start <= start <= self.end:
+            return ()
+        slots = islice(self.slots, start - self.start, None)
+        return [slot for slot in takewhile(_is_whole, slots) if isinstance(slot, SlotIndex)]
+
     @property
     def misses_objects(self) -> bool:
         """Whether anything of it is not there."""
@@ -70,6 +79,10 @@ class WalContent:
         if isinstance(self.checkpoint, CorruptObject):
             return self.checkpoint
         return next((found for found in self.slots if isinstance(found, CorruptObject)), None)
+
+
+def _is_whole(slot: SlotIndex | CorruptObject) -> bool:
+    return isinstance(slot, SlotIndex)
 
 
 def content_of(
@@ -123,12 +136,19 @@ async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotInde
 
 
 class WalReader:
-    """Reads WALs; the limit on reads at once is shared by all."""
+    """Reads WALs; the limit on reads at once is shared by all.
 
-    def __init__(self, store: ObjectStore, offload: Offload) -> None:
+    One that `remembers` keeps what it has read of each WAL from its newest checkpoint on, and reads
+    what has been added since. A slot or a checkpoint that was there never changes, so it finds what
+    a new one would; only that an object has been lost meanwhile it does not notice.
+    """
+
+    def __init__(self, store: ObjectStore, offload: Offload, *, remembers: bool = False) -> None:
         self._store = store
         self._offload = offload
         self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._remembers = remembers
+        self._known: dict[Incarnation, WalContent] = {}
 
     async def read(self, incarnation: Incarnation, end: Slot | None) -> WalContent:
         """A WAL from its newest checkpoint to its end.
@@ -138,6 +158,15 @@ class WalReader:
         checkpoint has made it superfluous makes the reading begin again (C7). Raises StoreError
         and UnsupportedFormat.
         """
+        content = await self._read(incarnation, end)
+        if self._remembers:
+            self._known.pop(incarnation, None)
+            self._known[incarnation] = content
+            while len(self._known) > REMEMBERED_WALS_MAX:
+                self._known.pop(next(iter(self._known)))
+        return content
+
+    async def _read(self, incarnation: Incarnation, end: Slot | None) -> WalContent:
         floor = await newest_checkpoint(self._store, incarnation)
         while True:
             content = await self._read_from(incarnation, floor, end)
@@ -163,20 +192,26 @@ class WalReader:
     ) -> WalContent:
         checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
         start = Slot(0) if floor is None else floor
+        known = self._known.get(incarnation)
+        slots: list[SlotIndex | CorruptObject] = [*(known.whole_from(start) if known else ())]
         if end is None:
-            slots = await self._read_ahead(incarnation, start)
+            slots += await self._read_ahead(incarnation, Slot(start + len(slots)))
         else:
-            slots = [
+            slots = slots[: end - start]
+            slots += [
                 CorruptObject(wal_key(incarnation, found.slot), f"a seal below the end, {end}")
                 if isinstance(found, ObjectHeader)
                 else found
-                for found in await self._read_slots(incarnation, range(start, end))
+                for found in await self._read_slots(incarnation, range(start + len(slots), end))
             ]
         return await self._offload.run(content_of, incarnation, checkpoint, start, slots)
 
     async def _read_checkpoint(
         self, incarnation: Incarnation, slot: Slot
     ) -> Checkpoint | CorruptObject:
+        known = self._known.get(incarnation)
+        if known and known.start == slot and isinstance(known.checkpoint, Checkpoint):
+            return known.checkpoint
         key = checkpoint_key(incarnation, slot)
         data = await self.read_object(key)
         if isinstance(data, CorruptObject):

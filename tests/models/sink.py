@@ -37,6 +37,7 @@ OFFSET_AFTER = "the offset is committed behind the transaction"
 OFFSET_BEFORE = "the offset is committed ahead of the transaction"
 ANY_AGE = "staged objects are adopted at any age"
 EARLY_COLLECTOR = "what nobody refers to is collected at any age"
+REFERENCES_FIRST = "the collector looks for references before it looks at the offset"
 VARIANTS = (
     REUSED_EPOCH,
     SPENT_EPOCH,
@@ -49,6 +50,7 @@ VARIANTS = (
     OFFSET_BEFORE,
     ANY_AGE,
     EARLY_COLLECTOR,
+    REFERENCES_FIRST,
 )
 
 
@@ -125,6 +127,10 @@ class World(NamedTuple):
     timeouts: int = 0
     ages: tuple[tuple[Staged, int], ...] = ()
     """1: adopted no more; 2: collected. Of those that are not young."""
+    seen: int = -1
+    """The offset at which the collector has looked."""
+    spare: frozenset[Staged] = frozenset()
+    """What nobody referred to when a broken collector looked for that."""
     marked: frozenset[Staged] = frozenset()
     deleted: frozenset[Staged] = frozenset()
 
@@ -319,16 +325,37 @@ def crash(world: World, partition: int) -> World:
 
 
 def collector_steps(world: World, variant: str) -> Steps:
-    """Staged objects grow old; what nobody refers to is marked, and deleted at any time later."""
-    referred = {half.staged for log in (*world.committed, *world.open_logs) for half in log}
+    """Staged objects grow old, or their batch is over; what nobody refers to is marked then, and
+    deleted at any time later.
+
+    That a batch is over is said by the offset; that nobody refers to an object, by checkpoints,
+    which know what was durable when the offset was looked at, and not what was appended by then."""
+    appended = (*world.committed, *world.open_logs)
+    referred = {half.staged for log in appended for half in log}
+    durable = {
+        half.staged
+        for log, count in zip(appended, (*map(len, world.committed), *world.durable), strict=True)
+        for half in log[:count]
+    }
     ages = dict(world.ages)
-    for staged in {Staged(c.batch, c.attempt, p) for c in world.calls for p in PARTITIONS}:
+    all_staged = {Staged(c.batch, c.attempt, p) for c in world.calls for p in PARTITIONS}
+    if world.seen < world.offset:
+        yield "the collector looks at the offset", world._replace(seen=world.offset)
+    if variant == REFERENCES_FIRST:
+        spare = frozenset(all_staged - durable) | world.spare
+        if spare != world.spare:
+            yield "the collector looks for references", world._replace(spare=spare)
+    for staged in all_staged:
         age = ages.get(staged, 0)
         if age < 2:
             older = tuple(sorted({**ages, staged: age + 1}.items()))
             yield f"{staged} grows older", world._replace(ages=older)
-        is_over = age == 2 or staged.batch <= world.offset or variant == EARLY_COLLECTOR
-        if staged not in referred and staged not in world.marked and is_over:
+        is_aged = (age == 2 or variant == EARLY_COLLECTOR) and staged not in referred
+        is_spare = staged not in durable
+        if variant == REFERENCES_FIRST:
+            is_spare = staged in world.spare
+        is_over = staged.batch <= world.seen and is_spare
+        if (is_aged or is_over) and staged not in world.marked:
             yield f"{staged} is marked", world._replace(marked=world.marked | {staged})
     for staged in world.marked - world.deleted:
         yield f"{staged} is deleted", world._replace(deleted=world.deleted | {staged})
@@ -353,6 +380,8 @@ def catch(variant: str, states_max: int) -> Outcome:
     limits = Limits(calls=2)
     if variant == REUSED_EPOCH:
         limits = Limits(calls=2, attempts=2, crashes=0)
+    elif variant == REFERENCES_FIRST:
+        limits = Limits(batches=1, calls=1, crashes=0, collects=True)
     elif variant in (ANY_AGE, EARLY_COLLECTOR):
         limits = COLLECTED
     return model(limits, variant).explore(states_max)

@@ -21,11 +21,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.bucket.atomic import AtomicView, read_atomically
 from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, NoSuchTopic, Reading
+from tidelog.bucket.remembered import RememberedTables
 from tidelog.bucket.rows import partition_rows
 from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, read_states
 from tidelog.bucket.tails import Keep, TailReader
@@ -33,13 +35,14 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.hashing import partition_for
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import TableState
-from tidelog.wal.wal_reader import MissingObject
+from tidelog.wal.wal_reader import MissingObject, WalReader
 
 T = TypeVar("T")
 
@@ -78,11 +81,27 @@ class Bucket:
         entropy: Entropy,
         offload: Offload,
         settings: ClusterSettings | None = None,
+        *,
+        remembers: bool = False,
     ) -> Bucket:
-        """The bucket, of which nothing is known before `refresh`."""
+        """The bucket, of which nothing is known before `refresh`.
+
+        `remembers`: keeps tables and WALs between views, so that the next one costs what has been
+        added; for who takes views again and again. It takes memory for all that it has seen of the
+        topics that it is asked for, and does not notice that something it has read is lost since.
+        """
         settings = settings or ClusterSettings()
-        cluster = ClusterReader(store, clock, offload, settings)
-        return cls(BucketAccess(store, clock, entropy, offload, settings, cluster))
+        access = BucketAccess(
+            store=store,
+            clock=clock,
+            entropy=entropy,
+            offload=offload,
+            settings=settings,
+            cluster=ClusterReader(store, clock, offload, settings),
+            wals=WalReader(store, offload, remembers=remembers),
+            remembered=RememberedTables() if remembers else None,
+        )
+        return cls(access)
 
     @property
     def access(self) -> BucketAccess:
@@ -107,7 +126,7 @@ class Bucket:
 
     async def table(self, topic: Topic) -> TableState:
         """A topic's table as it is now, without its tails. Raises CorruptObject, StoreError."""
-        return await self._access.table(topic)
+        return (await self._access.open_table(topic)).state
 
     async def view(self, *topics: str) -> BucketView:
         """All partitions of some topics. Raises NoSuchTopic, StoreError, UnsupportedFormat."""
@@ -165,6 +184,24 @@ class Bucket:
         """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
         CorruptObject and what `view` raises."""
         return await self._states(GROUPS)
+
+    async def group_offsets(self, group_ids: Iterable[str]) -> pa.Table:
+        """The offsets that some groups, and others beside them, have committed: rows as `groups`
+        has them. Only the coordinators of these groups are looked at. Raises as `groups` does."""
+        wanted = list(group_ids)
+
+        async def read() -> pa.Table:
+            topic = (await self.refresh()).topic_named(GROUPS.topic)
+            count = 0 if topic is None else topic.partition_count
+            view = await self.view_partitions(
+                TopicPartition(topic.topic_id, partition_for(group_id, count))
+                for group_id in wanted
+                if topic is not None
+            )
+            return await read_states(self._access, self.tails, view, GROUPS)
+
+        table = await self._steadily(read)
+        return table.filter(pc.equal(table.column("kind"), "offset"))
 
     async def _states(self, kind: StateKind) -> pa.Table:
         async def read() -> pa.Table:

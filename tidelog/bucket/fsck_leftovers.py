@@ -175,8 +175,9 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         handover_objects=frozenset[str]().union(*handovers),
         snapshots={place: offset for place, (offset, _) in snapshots.items()},
         is_settled=lambda found, _: names.is_settled(found),
-        # They go by an age that brokers are configured with.
-        staged_aged=lambda _: False,
+        # They go by what a broker has seen of their groups since, and by an age that it is
+        # configured with; one that stays longer is no fault.
+        staged_over=lambda _: False,
         metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,
     )
     return _Judge(

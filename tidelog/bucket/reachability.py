@@ -147,9 +147,10 @@ class Reachability:
     metadata_aged: Callable[[str], bool]
     """Whether the metadata log has gone on more than the grace after this object was written: then
     nobody may name it there any more who has not done so."""
-    staged_aged: Callable[[str], bool]
-    """Whether this staged object is so old that nobody may adopt it any more, and older than all
-    WAL objects from which an adoption could yet be replayed (H9)."""
+    staged_over: Callable[[str], bool]
+    """Whether nobody may adopt this staged object any more, and whoever has adopted it is known by
+    a checkpoint: by its batch, or as it is older than all WAL objects from which an adoption could
+    yet be replayed (H9)."""
     _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
@@ -176,7 +177,7 @@ class Reachability:
             case HandoverObject():
                 return key not in self._handovers and self.metadata_aged(key)
             case StagedObject():
-                return key not in self._referenced and self.staged_aged(key)
+                return key not in self._referenced and self.staged_over(key)
             case ProbeObject():
                 return True
         return False

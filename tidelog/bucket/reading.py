@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.partition_view import PartitionView, TableEnd, view_of
+from tidelog.bucket.remembered import RememberedTables
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
@@ -25,7 +26,7 @@ from tidelog.storage.table_log import TableLog, commit_key
 from tidelog.storage.table_state import NO_VERSION, PartitionTable, TableState
 from tidelog.wal.reading import read_all
 from tidelog.wal.recovery import Recovered, recover
-from tidelog.wal.wal_reader import MissingObject
+from tidelog.wal.wal_reader import MissingObject, WalReader
 
 TABLES_AT_ONCE_MAX = 16
 
@@ -47,6 +48,9 @@ class BucketAccess:
     offload: Offload
     settings: ClusterSettings
     cluster: ClusterReader
+    wals: WalReader
+    remembered: RememberedTables | None = None
+    """Of who looks again and again."""
 
     def origin(self, topic: Topic, partition: int) -> SnapshotOrigin:
         """Whose state the snapshots of an internal topic's partition are."""
@@ -55,7 +59,13 @@ class BucketAccess:
 
     async def table(self, topic: Topic) -> TableState:
         """A topic's table as it is now. Raises CorruptObject, UnsupportedFormat, StoreError."""
-        log = await TableLog.open(
+        if self.remembered is not None:
+            return await self.remembered.table(topic, self.open_table)
+        return (await self.open_table(topic)).state
+
+    async def open_table(self, topic: Topic) -> TableLog:
+        """A topic's table, read anew."""
+        return await TableLog.open(
             self.store,
             self.clock,
             self.entropy,
@@ -64,7 +74,6 @@ class BucketAccess:
             topic.name,
             self.settings.delete_grace_ms / 1000,
         )
-        return log.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,9 @@ class Reading:
         state = await access.cluster.refresh()
         tenures = {each: found for each in partitions if (found := state.tenures(each))}
         retired = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
-        recovered = await recover(access.store, access.clock, access.offload, tenures, retired)
+        recovered = await recover(
+            access.store, access.clock, access.offload, tenures, retired, reader=access.wals
+        )
         after = await access.cluster.refresh()
         again = set()
         for partition in sorted(tenures):

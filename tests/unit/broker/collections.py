@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.unit.broker.one_broker import OneBroker
 from tidelog.broker.collector import Collector, CollectorMetrics, Deleter
+from tidelog.broker.staged_batches import StagedBatches
 from tidelog.broker.table_collector import TableCollector
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.storage.object_store import ObjectStore
@@ -55,6 +56,7 @@ def collections(
             1.0,
             grace_seconds,
             broker.settings.integer("staged.retention.ms"),
+            StagedBatches(store, broker.clock, broker.entropy, offload, broker.metadata.settings),
             deleter,
             counted,
         ),

@@ -205,3 +205,18 @@ def test_columns_are_those_of_kafkas_connector() -> None:
     assert row_columns(["topic", "value", "timestampType"]) == [
         *("offset", "value", "timestamp_type"),
     ]
+
+
+def test_progress_is_published_to_a_group_of_named_brokers_and_by_streams_alone() -> None:
+    found = parsed(publishGroupId=" dashboard ", **{"kafka.bootstrap.servers": "a:1,[::1]:2"})
+    assert found.for_stream().publish_group == "dashboard"
+    assert found.bootstrap == (("a", 1), ("::1", 2))
+    with pytest.raises(InvalidConfiguration, match="publishGroupId is for streams"):
+        found.for_batch()
+    with pytest.raises(InvalidConfiguration, match="publishGroupId needs kafka"):
+        parsed(publishGroupId="dashboard")
+    with pytest.raises(InvalidConfiguration, match="publishGroupId is empty"):
+        parsed(publishGroupId=" ", **{"kafka.bootstrap.servers": "a:1"})
+    with pytest.raises(InvalidConfiguration, match="is HOST:PORT, several separated by commas"):
+        parsed(publishGroupId="dashboard", **{"kafka.bootstrap.servers": "nowhere"})
+    assert parsed(**{"kafka.bootstrap.servers": "not looked at"}).bootstrap == ()

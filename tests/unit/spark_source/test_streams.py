@@ -18,6 +18,7 @@ from tests.unit.spark_source.spark_world import (
     schema_of,
     spark_world,
 )
+from tidelog.bucket.changes import METADATA_TURN
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.progress import Checkpoint
 from tidelog.spark_source.ranges import DataLost
@@ -76,7 +77,7 @@ class Query:
     def look(self) -> None:
         """As if a second had passed."""
         if self.reader._watcher is not None:
-            self.reader._watcher._looked_at -= 2
+            self.reader._watcher._asked_at -= 2
 
 
 async def one_more(broker: OneBroker, store: ObjectStore) -> None:
@@ -107,24 +108,54 @@ def topic_of(records: int, **options: int) -> Any:
     return story
 
 
-def test_an_idle_stream_asks_the_store_once_a_second(
-    spark_world: SparkWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark_world.tell(topic_of(1))
-    query = Query(spark_world)
-    query.trigger()
-    query.trigger()
-    assert query.trigger() is None
-    watcher = query.reader._watcher
-    assert watcher is not None
-    looks = []
-    monkeypatch.setattr(watcher, "look", lambda: looks.append(1))
-    for _ in range(50):
+def requests(query: Query) -> int:
+    assert query.reader._watcher is not None
+    statistics = query.reader._watcher.session.statistics
+    return sum(each.requests for _, each in statistics.operations())
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_an_idle_stream_costs_a_request_a_second(spark_world: SparkWorld, tail: bool) -> None:
+    async def two_topics(broker: OneBroker, store: ObjectStore) -> None:
+        await topic_of(3, partitions=2)(broker, store)
+        await broker.create_topic("fares", partitions=2)
+        await broker.produce(batch(b"fare"), topic="fares")
+        await roll_and_checkpoint(store, broker)
+
+    spark_world.tell(two_topics)
+    query = Query(spark_world, subscribe=f"{TOPIC},fares", includeTail=tail)
+    while query.trigger() is None or len(query.log) < 2:
+        query.look()
+    # It learns what is there once.
+    for _ in range(2):
+        query.look()
         assert query.trigger() is None
-    assert looks == []
-    query.look()
-    assert query.trigger() is None
-    assert looks == [1]
+    for _ in range(3 * METADATA_TURN):
+        before = requests(query)
+        query.look()
+        for _ in range(10):
+            assert query.trigger() is None
+        assert requests(query) == before + 1
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_an_idle_stream_hears_of_what_is_new(spark_world: SparkWorld, tail: bool) -> None:
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world, includeTail=tail)
+    query.trigger()
+    found = []
+    for number in range(4):
+
+        async def more(broker: OneBroker, store: ObjectStore, number: int = number) -> None:
+            # A new incarnation each time, with a WAL of its own.
+            await broker.produce(batch(b"more %d" % number))
+            await roll_and_checkpoint(store, broker)
+
+        spark_world.tell(more)
+        for _ in range(4):
+            query.look()
+            found += query.trigger() or []
+    assert found == [b"0", *(b"more %d" % number for number in range(4))]
 
 
 def test_a_restarted_stream_repeats_its_batch_and_goes_on(spark_world: SparkWorld) -> None:

@@ -1,0 +1,103 @@
+"""A stream's progress as offsets of a consumer group, so that Kafka's tools show its lag.
+
+What is published is what Spark has committed, and no more: Spark asks for the next batch from where
+the last one ended that its commit log has. If the driver dies before that, nothing of the batch is
+published; if it dies behind it, the next question of the restarted query publishes it. Nothing is
+ever read back: the stream goes on from its checkpoint, whatever the group's offsets are. So a
+driver that was replaced and wakes up, or anybody who resets the group, may set back what tools
+show, until the query publishes again; it reads no record twice or never because of that.
+
+Reading needs no broker, and does not come to depend on one: a progress that cannot be published is
+a warning in the driver's log, and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.client.errors import NoCommonVersion, RequestFailed, RequestRefused
+from tidelog.client.groups import Place, commit_offsets
+from tidelog.client.pool import Client
+from tidelog.client.settings import ClientSettings
+from tidelog.network import SocketNetwork
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.spark_source.progress import Progress
+from tidelog.spark_source.session import Session
+
+INTERVAL_SECONDS: Final = 1.0
+"""Between two publications: a query of many small batches is not to wait for each."""
+AGAIN_SECONDS: Final = 3600.0
+"""An idle query's offsets are published again, so that they do not expire."""
+PAUSE_SECONDS: Final = 30.0
+"""After a failure."""
+TIMEOUT_SECONDS: Final = 5.0
+"""How long a batch waits for the brokers at most."""
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publishes the progress of one query, now and then."""
+
+    def __init__(
+        self, group_id: str, bootstrap: Iterable[tuple[str, int]], session: Session
+    ) -> None:
+        self._group_id = group_id
+        self._bootstrap = list(bootstrap)
+        self._session = session
+        self._published: Progress | None = None
+        self._next_at = float("-inf")
+        self._again_at = float("-inf")
+
+    def publish(self, progress: Progress) -> None:
+        """Publish what Spark has committed, if that is new and the time has come. The rest is
+        published by a later call, with what is committed by then."""
+        clock = self._session.clock
+        now = clock.monotonic()
+        if now < self._next_at or (progress == self._published and now < self._again_at):
+            return
+        try:
+            self._session.run(self._commit(progress))
+        except TimeoutError:
+            self._failed(f"no broker has taken them within {TIMEOUT_SECONDS:g} s")
+        except (RequestFailed, NoCommonVersion) as error:
+            self._failed(str(error))
+        except RequestRefused as error:
+            hint = ""
+            if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
+                hint = "; consumers are at work in it: give publishGroupId a group of its own"
+            self._failed(f"{error}{hint}")
+        else:
+            self._published = progress
+            now = clock.monotonic()
+            self._next_at, self._again_at = now + INTERVAL_SECONDS, now + AGAIN_SECONDS
+
+    async def _commit(self, progress: Progress) -> None:
+        names = {topic_id: name for name, topic_id in progress.topics.items()}
+        offsets = {
+            Place(names[partition.topic_id], partition.partition): offset
+            for partition, offset in progress.offsets.items()
+        }
+        if not offsets:
+            return
+        settings = ClientSettings(client_id=f"tidelog-spark-{self._group_id}")
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            # A connection of its own each time: brokers close those that are idle.
+            async with Client(
+                SocketNetwork(), self._session.clock, self._bootstrap, settings
+            ) as client:
+                await commit_offsets(client, self._group_id, offsets)
+
+    def _failed(self, why: str) -> None:
+        self._next_at = self._session.clock.monotonic() + PAUSE_SECONDS
+        logger.warning(
+            "the query's progress was not published as offsets of group %s by %s: %s. The query"
+            " goes on, and publishes again in %g s",
+            self._group_id,
+            ", ".join(f"{host}:{port}" for host, port in self._bootstrap),
+            why,
+            PAUSE_SECONDS,
+        )

@@ -1,0 +1,155 @@
+"""A stream's progress as offsets of a group: what Spark has committed, and nothing before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
+from tests.unit.broker.sink_world import client_of, world
+from tests.unit.broker.transactional_client import loaded
+from tests.unit.spark_source.spark_world import schema_of, store_at
+from tidelog.client.errors import RequestRefused
+from tidelog.client.groups import Place, commit_offsets, committed_offsets
+from tidelog.localstack.ports import free_ports
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.spark_source import publishing
+from tidelog.spark_source.progress import Checkpoint, Progress
+from tidelog.spark_source.source import TidelogSource
+from tidelog.spark_source.stream import StreamReader
+
+GROUP = "dashboard"
+
+
+class Driver:
+    """Asks as Spark does; its commit log is `log`."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        options = {
+            "store": f"file://{folder}",
+            "subscribe": TOPIC,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "2",
+            "publishGroupId": GROUP,
+            "kafka.bootstrap.servers": address,
+        }
+        self.reader: StreamReader = TidelogSource(options).streamReader(schema_of("value"))
+        self.log: list[Checkpoint] = []
+
+    def plan(self) -> Checkpoint:
+        """The next batch's end. Whatever was to be waited for is over."""
+        if self.reader._watcher is not None:
+            self.reader._watcher._asked_at -= 2
+        if self.reader._publisher is not None:
+            self.reader._publisher._next_at = 0.0
+        start = self.log[-1] if self.log else self.reader.initialOffset()
+        return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+
+    async def planned(self) -> Checkpoint:
+        return await asyncio.to_thread(self.plan)
+
+
+def tell(folder: Path, story: Callable[[OneBroker, Driver], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with world(store_at(folder)).broker() as one:
+            await loaded(one)
+            await one.create_topic(partitions=2)
+            await one.produce(batch(*(b"%d" % number for number in range(5))))
+            host, port = one.broker.advertised
+            driver = await asyncio.to_thread(Driver, folder, f"{host}:{port}")
+            try:
+                await story(one, driver)
+            finally:
+                await asyncio.to_thread(driver.reader.stop)
+
+    run(told)
+
+
+async def published(one: OneBroker) -> dict[Place, int]:
+    async with client_of(one) as client:
+        return await committed_offsets(client, GROUP)
+
+
+def at(offset: int) -> dict[Place, int]:
+    return {Place(TOPIC, 0): offset, Place(TOPIC, 1): 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+def test_a_batch_is_published_when_it_is_committed_and_not_before(folder: Path) -> None:
+    async def story(one: OneBroker, driver: Driver) -> None:
+        for committed in ({}, at(0), at(2), at(4)):
+            end = await driver.planned()
+            assert await published(one) == committed
+            # The batch is planned again: it was not committed.
+            assert await published(one) == committed
+            driver.log.append(end)
+        await driver.planned()
+        assert await published(one) == at(5)
+
+    tell(folder, story)
+
+
+def test_publications_are_a_second_apart_and_repeated_before_they_expire(folder: Path) -> None:
+    async def story(one: OneBroker, driver: Driver) -> None:
+        driver.log.append(await driver.planned())
+        driver.log.append(await driver.planned())
+        publisher = driver.reader._publisher
+        assert publisher is not None
+        publisher.publish(Progress.of(driver.log[-1]))
+        assert await published(one) == at(0), "a moment later it is too early"
+        await driver.planned()
+        assert await published(one) == at(2)
+        async with client_of(one) as client:
+            await commit_offsets(client, GROUP, {Place(TOPIC, 0): 1})
+            await driver.planned()
+            assert (await committed_offsets(client, GROUP))[Place(TOPIC, 0)] == 1
+            publisher._again_at = 0.0
+            await driver.planned()
+            assert (await committed_offsets(client, GROUP))[Place(TOPIC, 0)] == 2
+
+    tell(folder, story)
+
+
+def test_a_query_goes_on_where_no_broker_answers_and_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (port,) = free_ports(1)
+
+    async def story(one: OneBroker, driver: Driver) -> None:
+        driver = await asyncio.to_thread(Driver, folder, f"127.0.0.1:{port}")
+        with caplog.at_level(logging.WARNING):
+            while not driver.log or driver.log[-1][TOPIC]["offsets"]["0"] < 5:
+                driver.log.append(await driver.planned())
+        await asyncio.to_thread(driver.reader.stop)
+        assert await published(one) == {}
+
+    tell(folder, story)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said
+    assert f"not published as offsets of group {GROUP} by 127.0.0.1:{port}" in said[0]
+    assert "The query goes on, and publishes again in 30 s" in said[0]
+
+
+def test_a_group_that_consumers_are_in_is_refused_with_a_hint(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any) -> None:
+        raise RequestRefused("offset", ErrorCode.UNKNOWN_MEMBER_ID)
+
+    async def story(one: OneBroker, driver: Driver) -> None:
+        driver.log.append(await driver.planned())
+        monkeypatch.setattr(publishing, "commit_offsets", refused)
+        await driver.planned()
+
+    tell(folder, story)
+    assert "give publishGroupId a group of its own" in caplog.text
