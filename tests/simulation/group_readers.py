@@ -147,8 +147,10 @@ class GroupReader:
             if chance < 0.015:
                 await self._stall(seat)
             if seat.positions != committed and (chance < 0.35 or actor.stopping.is_set()):
-                await self._commit(seat)
-                committed = dict(seat.positions)
+                is_done = await self._commit(seat)
+                # At the end nothing comes any more after which it would commit again.
+                if is_done or not actor.stopping.is_set():
+                    committed = dict(seat.positions)
         await seat.leave()
 
     async def _read(self, seat: Seat) -> None:
@@ -167,10 +169,11 @@ class GroupReader:
             await actor.backoff(1)
         await actor.pause(actor.settings.consume_pause_seconds_mean)
 
-    async def _commit(self, seat: Seat) -> None:
+    async def _commit(self, seat: Seat) -> bool:
+        """Commit what was read; whether that is known to be stored."""
         actor, membership = self._actor, seat.member.membership
         if membership is None:
-            return
+            return False
         operation = actor.history.invoke(actor.name, "commit")
         operation.offsets = GroupOffsets(seat.group, membership.generation, dict(seat.positions))
         offsets = {Place(*key): offset for key, offset in seat.positions.items()}
@@ -178,8 +181,9 @@ class GroupReader:
             await seat.member.commit(offsets)
         except (RequestFailed, RequestRefused) as error:
             actor.history.unknown(operation, error_text(error))
-        else:
-            actor.history.ok(operation)
+            return False
+        actor.history.ok(operation)
+        return True
 
     async def _stall(self, seat: Seat) -> None:
         """As a process that is stopped for a while, and then goes on as if nothing had been."""

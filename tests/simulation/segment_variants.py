@@ -142,11 +142,6 @@ def _sink_blind() -> list[Patch]:
     return [(sink, "read_progress", read_progress)]
 
 
-def _adopts_again() -> list[Patch]:
-    """An adopt that is repeated is adopted again (H7)."""
-    return [(PartitionLog, "adopted", lambda *_: frozenset())]
-
-
 SEGMENT_VARIANTS: dict[str, Breakage] = {
     "no-grace": _no_grace,
     "floor-ignored": _floor_ignored,
@@ -160,5 +155,4 @@ SEGMENT_VARIANTS: dict[str, Breakage] = {
     "views-once": _views_once,
     "undecided-shown": _undecided_shown,
     "sink-blind": _sink_blind,
-    "adopts-again": _adopts_again,
 }

@@ -165,7 +165,6 @@ _OF_TRANSACTIONS = {
     "retention-past-stable",
     "undecided-shown",
     "sink-blind",
-    "adopts-again",
 }
 """Which only transactions can show."""
 
