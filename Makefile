@@ -98,7 +98,7 @@ integration: .venv/.installed-integration ## Real S3 servers, kill -9, installat
 	@$(PY) -m pytest -m "integration or slow" $(PYTEST)
 
 .PHONY: compat
-compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
+compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodified
 	@$(PY) -m scripts.tools java mvn node npm kcat
 	@$(PY) -m pytest -m compat $(PYTEST)
 
