@@ -11,7 +11,7 @@ PY := .venv/bin/python
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
-LONG := integration or compat or spark or chaos or slow
+LONG := integration or compat or spark or spark_cluster or chaos or slow
 CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
@@ -35,7 +35,7 @@ BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
 .PHONY: help
 help: ## This list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
@@ -43,6 +43,11 @@ venv: .venv/.installed-test ## Create .venv with everything that `test` and `dem
 .PHONY: demo
 demo: venv ## Real flights through a broker that is killed; topics derived exactly once, read as tables
 	@$(PY) -m scripts.demo
+
+.PHONY: demo-spark
+demo-spark: venv ## Spark on the demo's bucket with no broker; then a change stream into two topics, its driver killed
+	@$(PY) -m scripts.tools java
+	@$(PY) -m scripts.demo_spark
 
 ##@ Check
 .PHONY: test
@@ -93,9 +98,14 @@ integration: .venv/.installed-integration ## Real S3 servers, kill -9, installat
 	@$(PY) -m pytest -m "integration or slow" $(PYTEST)
 
 .PHONY: compat
-compat: venv ## Foreign Kafka clients and Kafka's own tools, unmodified
+compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodified
 	@$(PY) -m scripts.tools java mvn node npm kcat
 	@$(PY) -m pytest -m compat $(PYTEST)
+
+.PHONY: spark-cluster
+spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, code from a wheel, on a folder and on S3
+	@$(PY) -m scripts.tools java
+	@$(PY) -m pytest -m spark_cluster tests/spark_cluster $(PYTEST)
 
 .PHONY: chaos
 chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)

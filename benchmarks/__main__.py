@@ -23,6 +23,7 @@ from benchmarks import (
 )
 from benchmarks.targets import Target, kafka, tidelog
 from tidelog.localstack.kafka import KafkaNotAvailable
+from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +77,7 @@ def main() -> int:
             results.spark = spark.measure_spark(
                 folder / "spark", CACHE, arguments.share, arguments.without
             )
-    except (KafkaNotAvailable, MissingTool) as error:
+    except (JarsNotAvailable, KafkaNotAvailable, MissingTool) as error:
         print(error, file=sys.stderr)
         return 1
     finally:

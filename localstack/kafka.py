@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -14,24 +13,11 @@ from types import TracebackType
 
 from tidelog.errors import TidelogError
 from tidelog.localstack.broker_process import log_tail
+from tidelog.localstack.maven import fetch_jars
 from tidelog.localstack.ports import accepts, free_ports
 
 KAFKA_VERSION = "4.1.0"
 READY_SECONDS_MAX = 120.0
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidelog</groupId>
-  <artifactId>kafka-peer</artifactId>
-  <version>1</version>
-  <dependencies>
-{dependencies}
-  </dependencies>
-</project>
-"""
-_DEPENDENCY = """\
-    <dependency><groupId>{}</groupId><artifactId>{}</artifactId>
-      <version>{}</version></dependency>"""
 _ALL = ("kafka_2.13", "kafka-tools", "kafka-streams")
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -51,7 +37,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class KafkaNotAvailable(TidelogError):
-    """Java, Maven or the server itself is not to be had; the message says which and the remedy."""
+    """The server did not start; the message has the end of its log."""
 
 
 def kafka_jars(cache: Path) -> Path:
@@ -65,37 +51,8 @@ def client_jars(cache: Path, version: str) -> Path:
 
 
 def _jars(folder: Path, artifacts: Sequence[str], version: str) -> Path:
-    wanted = [("org.apache.kafka", artifact, version) for artifact in artifacts]
-    return fetch_jars(folder, [*wanted, ("org.slf4j", "slf4j-simple", "1.7.36")])
-
-
-def fetch_jars(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> Path:
-    """The folder of some jars (group, artifact, version) and of what they need, downloaded once by
-    Maven. KafkaNotAvailable, if that cannot be."""
-    lib = folder / "lib"
-    if (lib / "complete").exists():
-        return lib
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise KafkaNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
-    shutil.rmtree(lib, ignore_errors=True)
-    lib.mkdir(parents=True)
-    pom = folder / "pom.xml"
-    pom.write_text(
-        _POM.format(dependencies="\n".join(_DEPENDENCY.format(*each) for each in wanted))
-    )
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    done = subprocess.run(
-        [*command, "-DincludeScope=runtime", f"-DoutputDirectory={lib}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        names = ", ".join(":".join(each) for each in wanted)
-        raise KafkaNotAvailable(f"Maven could not fetch {names}:\n{done.stdout[-2000:]}")
-    (lib / "complete").touch()
-    return lib
+    wanted = [f"org.apache.kafka:{artifact}:{version}" for artifact in artifacts]
+    return fetch_jars(folder, [*wanted, "org.slf4j:slf4j-simple:1.7.36"])
 
 
 def java_command(lib: Path, main: str, arguments: Sequence[str], heap: str = "256m") -> list[str]:

@@ -22,7 +22,10 @@ from scripts.tools import TOOLS, allowed_missing, installed_version
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "VERIFICATION.md"
-TARGETS = ("test", "coverage", "integration", "compat", "chaos", "simulate", "demo", "bench")
+TARGETS = (
+    *("test", "coverage", "integration", "compat", "spark-cluster"),
+    *("chaos", "simulate", "demo", "demo-spark", "bench"),
+)
 PACKAGES = (
     *("setuptools", "ruff", "mypy", "import-linter", "pytest", "hypothesis", "coverage"),
     *("obstore", "boto3", "moto", "pyarrow", "numpy", "uvloop"),

@@ -85,7 +85,8 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Also uses filters to read less. Apart, as Spark refuses such a reader unless
+    """Also uses filters to read less, for a frame with one use: Spark keeps its filters for all of
+    them. Apart, as Spark refuses such a reader unless
     `spark.sql.python.filterPushdown.enabled` is set."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

@@ -209,7 +209,7 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         include_tail=boolean(given, "includeTail", True),
         include_headers=boolean(given, "includeHeaders", False),
         include_producer=boolean(given, "includeProducer", False),
-        filter_pushdown=boolean(given, "filterPushdown", False),
+        filter_pushdown=_filter_pushdown(given),
         partitions_min=_positive(given, "minPartitions"),
         records_max=_positive(given, "maxRecordsPerPartition"),
         trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
@@ -382,6 +382,19 @@ def boolean(given: Mapping[str, str], option: str, default: bool) -> bool:
     if text not in {"true", "false"}:
         raise InvalidConfiguration(f"{option} is true or false, not {text!r}")
     return text == "true"
+
+
+def _filter_pushdown(given: Mapping[str, str]) -> bool:
+    text = given.get("filterpushdown", "false").strip().lower()
+    if text == "true":
+        raise InvalidConfiguration(
+            "filterPushdown=true: Spark keeps the filters of one use of a DataFrame for its other"
+            " uses, which then lack rows without a word. filterPushdown=once says that the"
+            " DataFrame is used once: load another one for another use"
+        )
+    if text not in {"false", "once"}:
+        raise InvalidConfiguration(f"filterPushdown is false or once, not {text!r}")
+    return text == "once"
 
 
 def _duration_ms(given: Mapping[str, str], option: str, default: str) -> int:

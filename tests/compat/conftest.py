@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from tests.compat.clients import (
     AioKafka,
@@ -19,9 +20,11 @@ from tests.compat.clients import (
     java_client,
     kafkajs_client,
 )
+from tests.compat.delta_spark import DELTA_ARTIFACT, DELTA_GROUPS, delta_session
 from tests.compat.records import PARTITIONS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import client_jars, kafka_jars
+from tidelog.localstack.maven import fetch_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
 NPM_PACKAGES = (
@@ -60,6 +63,20 @@ def first_version_lib(require_tool: RequireTool) -> Path:
     require_tool("java")
     require_tool("mvn")
     return client_jars(CACHE, FIRST_VERSION_JAVA)
+
+
+@pytest.fixture(scope="session")
+def delta_spark(
+    require_tool: RequireTool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A Spark that reads and writes Delta Lake's tables."""
+    require_tool("java")
+    require_tool("mvn")
+    version = DELTA_ARTIFACT.rpartition(":")[2]
+    jars = fetch_jars(CACHE / f"delta-spark-{version}", [DELTA_ARTIFACT], DELTA_GROUPS)
+    session = delta_session(jars, tmp_path_factory.mktemp("delta-spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

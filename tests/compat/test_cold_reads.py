@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
+from pyspark.sql import SparkSession
 
 from benchmarks.targets import scrape
 from tests.compat.clients import SECONDS_MAX, Client
+from tests.compat.delta_spark import by_delta_spark
 from tests.compat.records import CODECS, PARTITIONS, Record, sample
 from tests.unit.storage.test_table_readers import READERS, Reader
 from tidelog.localstack.broker_process import BrokerProcess
@@ -252,11 +255,28 @@ def test_times_are_those_that_producers_were_told(
     assert read(cold.kafka, topic, len(expected)) == expected
 
 
+@pytest.fixture
+def delta_reader(delta_spark: SparkSession) -> Reader:
+    return partial(by_delta_spark, delta_spark)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_delta_spark_reads_the_same_rows_from_the_bucket(
+    cold: ColdBroker, delta_reader: Reader, topic: str
+) -> None:
+    check_rows(cold, delta_reader, topic)
+
+
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("read", READERS)
 def test_engines_read_the_same_rows_from_the_bucket(
     cold: ColdBroker, read: Reader, topic: str
 ) -> None:
+    check_rows(cold, read, topic)
+
+
+def check_rows(cold: ColdBroker, read: Reader, topic: str) -> None:
+    """Hold a topic's table, as an engine reads it, to what producers were told."""
     tables = {}
     for log in cold.bucket.glob(f"topics/*/_delta_log/{0:020d}.json"):
         actions = [json.loads(line) for line in log.read_text().splitlines()]

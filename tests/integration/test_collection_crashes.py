@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
@@ -45,8 +46,9 @@ ROLLING = {
     "roll.min.bytes": 0,
     # Small segments become large ones, so that tables too leave something to be collected.
     "log.cleaner.backoff.ms": 100,
+    "merge.segment.bytes": 40_000,
 }
-UNMERGED = {**ROLLING, "merge.segment.bytes": 1}
+ROLLED_BY_AGE = {"roll.age.ms": 10_000, "roll.min.bytes": 0}
 STEPS = [
     "merged stored:2",
     "merged named:2",
@@ -72,7 +74,9 @@ async def write(server: Server) -> list[int]:
     """Transactions until the broker has died among them, or behind them; which were committed."""
     first = server.broker.process
     admin = AdminClient({"bootstrap.servers": server.listen})
-    topics = [NewTopic(OUT, PARTITIONS), NewTopic(SOURCE, 1)]
+    # Segments without times are never merged.
+    dated = {"message.timestamp.type": "LogAppendTime"}
+    topics = [NewTopic(OUT, PARTITIONS, config=dated), NewTopic(SOURCE, 1)]
     async with server.kept_alive():
         for created in admin.create_topics(topics).values():
             await asyncio.to_thread(created.result, 60)
@@ -115,12 +119,22 @@ def loose_segments(bucket: Path) -> set[Path]:
 
 
 def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path) -> None:
-    """Three deaths: the segment is stored and not committed; nobody writes any more, so the
-    collector makes an empty commit that keeps it out, and dies; the next one has to delete it."""
+    """Three deaths: the segment is stored and not committed; nobody rolls any more, so the
+    collector makes an empty commit that keeps it out, and dies; the next one dies before it deletes
+    it."""
     bucket = tmp_path / "bucket"
-    server = Server(tmp_path, "segment stored:1", UNMERGED)
+    server = Server(tmp_path, "segment stored:1", {**COLLECTING, **ROLLED_BY_AGE})
+    server.settings = COLLECTING
+    written = list(range(20))
     try:
-        committed = asyncio.run(write(server))
+        admin = AdminClient({"bootstrap.servers": server.listen})
+        admin.create_topics([NewTopic(OUT, PARTITIONS)])[OUT].result(60)
+        producer = Producer({"bootstrap.servers": server.listen, "enable.idempotence": True})
+        for number in written:
+            for partition in range(PARTITIONS):
+                producer.produce(OUT, b"%d" % number, partition=partition)
+        assert producer.flush(60) == 0
+        assert server.broker.wait_for_death(60) == -signal.SIGKILL
         [loose] = loose_segments(bucket)
         with server._start("table fenced:1") as second:
             assert second.wait_for_death(DELETED_SECONDS_MAX) == -signal.SIGKILL
@@ -133,7 +147,7 @@ def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path
             while loose.exists():
                 assert time.monotonic() < deadline, "it is not deleted"
                 threading.Event().wait(0.05)
-            check(read(survivor.kafka, "read_committed"), committed)
+            check(read(survivor.kafka, "read_committed"), written)
             fsck(tmp_path)
         assert not loose_segments(bucket)
     finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import Row
 
 from tidelog.localstack.broker_process import BrokerProcess
 
@@ -125,3 +126,18 @@ def consume(kafka: str, topic: str = TOPIC, group: str = "reader") -> list[tuple
         )
     consumer.close()
     return sorted(found, key=lambda row: row[:2])
+
+
+def as_consumed(row: Row) -> tuple[Any, ...]:
+    """A row of Spark's as `consume` has it."""
+    headers = row.headers and [
+        (each.key, None if each.value is None else bytes(each.value)) for each in row.headers
+    ]
+    return (
+        row.partition,
+        row.offset,
+        None if row.key is None else bytes(row.key),
+        None if row.value is None else bytes(row.value),
+        round(row.timestamp.timestamp() * 1000),
+        headers,
+    )

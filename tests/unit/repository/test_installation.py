@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -13,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.wheels import ROOT, build_wheel, copy_clone, run
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
 FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
@@ -30,42 +28,14 @@ print(json.dumps(paths))
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """What the command prints; fails with all of its output. It sees no checkout on its path."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git tracks or would track, as it is in the work tree."""
-    target = tmp_path_factory.mktemp("clone")
-    tracked = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT).split("\0")
-    for name in filter(None, tracked):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    return target
+    return copy_clone(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="module")
 def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that a clone builds, with the pinned setuptools."""
-    target = tmp_path_factory.mktemp("wheel")
-    command = ("-m", "build", "--wheel", "--no-isolation", "--outdir", target, ".")
-    run(sys.executable, *command, cwd=clone)
-    [path] = target.glob("tidelog-*.whl")
-    return path
+    return build_wheel(clone, tmp_path_factory.mktemp("wheel"))
 
 
 def test_a_wheel_holds_every_module_of_the_folders_and_nothing_else(

@@ -47,6 +47,12 @@ def test_a_program_that_is_too_old_is_as_good_as_missing(offer: Offer) -> None:
         require("go")
 
 
+def test_a_java_that_is_too_old_for_spark_is_named(offer: Offer) -> None:
+    offer("java", 'openjdk version "11.0.20" 2023-07-18')
+    with pytest.raises(MissingTool, match=r"java: found 11\.0\.20; java 17 or newer is needed"):
+        require("java")
+
+
 def test_what_may_be_missing_is_done_without(
     offer: Offer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,7 +153,7 @@ async def in_thread(world: SparkWorld, **options: Any) -> Any:
 
 def test_filters_leave_out_what_they_can(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
-    source = spark_world.source(subscribe=TOPIC, filterPushdown=True)
+    source = spark_world.source(subscribe=TOPIC, filterPushdown="once")
     assert rows_of(source, filters=[EqualTo(("partition",), 1)]) == []
     assert rows_of(source, filters=[In(("topic",), ("other",))]) == []
     above = rows_of(source, ["offset"], [GreaterThanOrEqual(("offset",), 4)])

@@ -57,5 +57,5 @@ def test_a_batch_is_read_from_s3_and_its_files_are_named_for_hadoop(moto: S3Serv
 
 
 def test_a_bucket_that_is_not_there_is_named(moto: S3Server) -> None:
-    with pytest.raises(StoreError, match="nowhere"):
+    with pytest.raises(StoreError, match="bucket nowhere does not exist; create it with: tidelog"):
         TidelogSource({"subscribe": TOPIC} | given(moto.url_of("nowhere", "x")))

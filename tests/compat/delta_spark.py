@@ -1,0 +1,50 @@
+"""Delta Lake's own engine: a Spark session with its library, and what it reads of a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.unit.storage.test_table_readers import Row
+
+DELTA_ARTIFACT = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Of the version of Spark that the tests are pinned to."""
+DELTA_GROUPS = ("io.delta", "io.unitycatalog")
+"""All else that it depends on comes with PySpark."""
+
+
+def delta_session(jars: Path, folder: Path) -> SparkSession:
+    """A Spark in this process that leaves nothing outside of a folder."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # A vacuum that deletes whatever the table does not list, however new.
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    builder = SparkSession.builder.master("local[1]").appName("tidelog tables")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def by_delta_spark(session: SparkSession, table: str, **options: str) -> list[Row]:
+    """The rows of a table, as it is now or as `options` say."""
+    rows: list[Row] = (
+        session.read.options(**options).format("delta").load(table).toArrow().to_pylist()
+    )
+    return rows
