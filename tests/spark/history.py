@@ -28,9 +28,9 @@ class History:
 
 
 def write_history(broker: BrokerProcess, store: str) -> History:
-    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)])[TOPIC].result(30)
-    plain = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0})
+    plain = Producer({"bootstrap.servers": broker.kafka, "linger.ms": 0, "log_level": 0})
     sent = 0
     for round_ in range(3):
         for partition in range(PARTITIONS):
@@ -69,6 +69,7 @@ def begin(kafka: str, transactional_id: str) -> Producer:
             # The open one is to stay open however long the tests take.
             "transaction.timeout.ms": 900_000,
             "linger.ms": 0,
+            "log_level": 0,
         }
     )
     producer.init_transactions(30)

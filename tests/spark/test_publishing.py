@@ -32,11 +32,11 @@ def described(broker: BrokerProcess) -> list[dict[str, Any]]:
 def test_the_lag_of_a_query_is_seen_by_tools(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=1)])[TOPIC].result(30)
 
     def produce(records: int) -> None:
-        producer = Producer({"bootstrap.servers": broker.kafka})
+        producer = Producer({"bootstrap.servers": broker.kafka, "log_level": 0})
         for number in range(records):
             producer.produce(TOPIC, b"%d" % number, partition=0)
         producer.flush(30)

@@ -19,7 +19,7 @@ HEADERS = "array(named_struct('key', 'h', 'value', binary('x')))"
 
 
 def create(broker: BrokerProcess, *topics: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     new = [NewTopic(topic, num_partitions=PARTITIONS) for topic in topics]
     for created in admin.create_topics(new).values():
         created.result(30)

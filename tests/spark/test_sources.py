@@ -47,7 +47,7 @@ def test_one_frame_is_one_snapshot_and_filters_leave_segments_out(
 ) -> None:
     frame = read(spark, history)
     before = len(consume(history.kafka))
-    producer = Producer({"bootstrap.servers": history.kafka})
+    producer = Producer({"bootstrap.servers": history.kafka, "log_level": 0})
     producer.produce(TOPIC, b"later", partition=1)
     producer.flush(30)
     assert frame.filter("offset >= 0").count() == frame.count() == before
@@ -97,7 +97,7 @@ def test_a_stream_goes_on_where_its_checkpoint_is(
 
 
 def test_states_and_files_are_data_too(spark: SparkSession, history: History) -> None:
-    consumer = Consumer({"bootstrap.servers": history.kafka, "group.id": GROUP})
+    consumer = Consumer({"bootstrap.servers": history.kafka, "group.id": GROUP, "log_level": 0})
     consumer.commit(offsets=[TopicPartition(TOPIC, 1, 5)], asynchronous=False)
     consumer.close()
     groups = spark.read.format("tidelog.groups").option("store", history.store).load()

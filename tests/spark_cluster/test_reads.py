@@ -65,7 +65,7 @@ def test_a_stream_follows_writers_across_rolls_and_a_restart(
 
     query = start(to_the_end=False)
     kafka = place.broker.kafka
-    plain = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    plain = Producer({"bootstrap.servers": kafka, "linger.ms": 0, "log_level": 0})
     for number in range(6):
         transact(kafka, f"live {number}", commit=number % 3 != 0)
         plain.produce(TOPIC, b"live %d" % number, partition=1)

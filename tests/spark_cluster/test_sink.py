@@ -36,7 +36,7 @@ def sink_options(place: Place, transactional_id: str) -> dict[str, str]:
 
 
 def feed(place: Place, topic: str, values: list[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": place.broker.kafka, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": place.broker.kafka, "linger.ms": 0, "log_level": 0})
     for value in values:
         producer.produce(topic, value, value)
     assert producer.flush(60) == 0
