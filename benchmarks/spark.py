@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from benchmarks.counting_proxy import counting_proxy
 from benchmarks.spark_load import RECORD_BYTES
 from benchmarks.targets import GB, Target, kafka, tidelog
+from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import S3Server, start_minio
 from tidelog.localstack.spark_jars import kafka_connector_jars, s3a_jars
 
@@ -52,6 +53,8 @@ class SparkFigures:
     microbatch_ms: dict[str, float] = field(default_factory=dict)
     fresh_p50_ms: float = 0.0
     fresh_max_ms: float = 0.0
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    """What was not measured, and why."""
 
 
 def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -> SparkFigures:
@@ -71,10 +74,19 @@ def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -
         gigabytes = number * RECORD_BYTES / GB
         found = _scans({}, _against_parquet(store, _topic(size)))
         figures.parquet.append(("filesystem", gigabytes, found))
-    if "minio" not in without:
-        _measure_s3(figures, folder / "minio", cache, bucket, records)
-    if "kafka" not in without:
-        _measure_kafka(figures, folder / "kafka", cache, store, records[SIZES[0]])
+    # A jar that is not to be had is said in the report: the rest of a long run is not lost for it.
+    try:
+        if "minio" not in without:
+            _measure_s3(figures, folder / "minio", cache, bucket, records)
+    except JarsNotAvailable as error:
+        figures.missing.append(("S3", str(error)))
+    try:
+        if "kafka" not in without:
+            _measure_kafka(figures, folder / "kafka", cache, store, records[SIZES[0]])
+    except JarsNotAvailable as error:
+        figures.missing.append(("Spark's Kafka connector", str(error)))
+    for what, why in figures.missing:
+        _say(f"{what} was not measured: {why}")
     _measure_delays(figures, folder / "delays")
     return figures
 

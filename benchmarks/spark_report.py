@@ -20,6 +20,8 @@ def spark_lines(figures: SparkFigures) -> list[str]:
     lines = _parquet(figures)
     if figures.kafka:
         lines += _kafka(figures)
+    for what, why in figures.missing:
+        lines += [f"Not measured: {what}. {why.splitlines()[0].rstrip(':')}.", ""]
     return [*lines, *_delays(figures)]
 
 

@@ -55,6 +55,14 @@ def test_kafkas_connector_is_named_by_how_much_slower_it_is() -> None:
     assert row_of(document, "all of it, by Spark's Parquet reader")[3] == "10.0"
 
 
+def test_what_could_not_be_fetched_is_named() -> None:
+    found = figures()
+    found.missing.append(("Spark's Kafka connector", "Maven could not fetch it:\nmuch more"))
+    document = render(Results("make bench", spark=found), "")
+    assert "Not measured: Spark's Kafka connector. Maven could not fetch it." in document
+    assert "much more" not in document
+
+
 def test_requests_are_counted_and_passed_on() -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
