@@ -49,15 +49,17 @@ class Publisher:
         self._bootstrap = list(bootstrap)
         self._session = session
         self._published: Progress | None = None
-        self._next_at = float("-inf")
+        self._next_at = self._paused_until = float("-inf")
         self._again_at = float("-inf")
 
-    def publish(self, progress: Progress) -> None:
+    def publish(self, progress: Progress, *, at_once: bool = False) -> None:
         """Publish what Spark has committed, if that is new and the time has come. The rest is
-        published by a later call, with what is committed by then."""
+        published by a later call, with what is committed by then; `at_once`: there may be none."""
         clock = self._session.clock
         now = clock.monotonic()
-        if now < self._next_at or (progress == self._published and now < self._again_at):
+        if now < self._paused_until or (now < self._next_at and not at_once):
+            return
+        if progress == self._published and now < self._again_at:
             return
         try:
             self._session.run(self._commit(progress))
@@ -92,7 +94,7 @@ class Publisher:
                 await commit_offsets(client, self._group_id, offsets)
 
     def _failed(self, why: str) -> None:
-        self._next_at = self._session.clock.monotonic() + PAUSE_SECONDS
+        self._paused_until = self._session.clock.monotonic() + PAUSE_SECONDS
         logger.warning(
             "the query's progress was not published as offsets of group %s by %s: %s. The query"
             " goes on, and publishes again in %g s",

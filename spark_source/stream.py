@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watcher = self._watched()
         if self._publisher is not None:
             # Spark asks when its commit log has all up to here.
-            self._publisher.publish(progress)
+            self._publisher.publish(progress, at_once=self._target is not None)
         limits = self._targeted(watcher.poll(progress))
         ranges = pending(progress, limits, fail_on_data_loss=self._options.fail_on_data_loss)
         offsets_max = 0

@@ -46,7 +46,7 @@ class Driver:
         if self.reader._watcher is not None:
             self.reader._watcher._asked_at -= 2
         if self.reader._publisher is not None:
-            self.reader._publisher._next_at = 0.0
+            self.reader._publisher._next_at = self.reader._publisher._paused_until = 0.0
         start = self.log[-1] if self.log else self.reader.initialOffset()
         return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
 
@@ -107,6 +107,9 @@ def test_publications_are_a_second_apart_and_repeated_before_they_expire(folder:
         assert publisher is not None
         publisher.publish(Progress.of(driver.log[-1]))
         assert await published(one) == at(0), "a moment later it is too early"
+        last = Progress.of(driver.log[-1])
+        await asyncio.to_thread(publisher.publish, last, at_once=True)
+        assert await published(one) == at(2), "but not if it may be the last one"
         await driver.planned()
         assert await published(one) == at(2)
         async with client_of(one) as client:
