@@ -1,10 +1,12 @@
-"""How the server's process holds memory: glibc's allocator and Python's garbage collector."""
+"""How a process of Tidelog holds memory: glibc's allocator, Arrow's pool and Python's garbage
+collector."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import logging
+import os
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -18,6 +20,19 @@ MMAP_BYTES_MIN: Final = 32 * 1024 * 1024
 mapped afresh, each page of each request and WAL object would be faulted in and cleared."""
 TRIM_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the heap's end beyond this goes back to the system."""
+
+_ARROW_POOL_VARIABLE: Final = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def share_heap() -> None:
+    """Have Arrow take its memory from the heap that everything else uses. Call it before Arrow is
+    imported: it looks once.
+
+    A pool of its own is a second heap for a roll to grow, and what either has free is of no use to
+    the other. Whoever sets the variable has chosen; without glibc nothing is changed.
+    """
+    if hasattr(ctypes.CDLL(None), "mallopt"):
+        os.environ.setdefault(_ARROW_POOL_VARIABLE, "system")
 
 
 def tune_allocator() -> None:

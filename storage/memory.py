@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Sequence
 
 from tidelog.clock import Clock
-from tidelog.storage.buffers import clip, joined
+from tidelog.storage.buffers import clip, pieces
 from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     Buffer,
@@ -24,6 +24,32 @@ from tidelog.storage.object_store import (
 _PAGE_ENTRIES = 1000
 
 
+class _Body:
+    """An object's bytes. What nobody can change is kept as it was given: to copy a segment of tens
+    of MiB would hold the event loop up for as many milliseconds. Whoever reads it first joins it.
+    """
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
+        self._pieces = [_frozen(piece) for piece in pieces(data)]
+        self.size = sum(map(len, self._pieces))
+
+    def whole(self) -> memoryview:
+        """All of it, read-only."""
+        if len(self._pieces) != 1:
+            self._pieces = [b"".join(self._pieces)]
+        return memoryview(self._pieces[0])
+
+
+def _frozen(piece: Buffer) -> Buffer:
+    """A piece that never changes. A view of bytes is one, if it does not keep many others alive."""
+    whole = piece.obj if isinstance(piece, memoryview) else piece
+    if type(whole) is bytes and len(whole) <= 2 * len(piece):
+        return piece
+    return bytes(piece)
+
+
 class MemoryStore:
     """Every method acts at once, without suspending: faults and delays are FaultyStore's.
 
@@ -34,7 +60,7 @@ class MemoryStore:
     def __init__(self, clock: Clock, url: str = "memory://") -> None:
         self._clock = clock
         self._url = url
-        self._objects: dict[str, tuple[memoryview, ObjectMeta]] = {}
+        self._objects: dict[str, tuple[_Body, ObjectMeta]] = {}
         self._keys: list[str] = []
         self._puts = 0
 
@@ -43,9 +69,9 @@ class MemoryStore:
         return self._url
 
     async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
-        data, meta = self._find(key)
+        body, meta = self._find(key)
         start, end = clip(byte_range, meta.size)
-        return StoredObject(data=data[start:end], size=meta.size, etag=meta.etag)
+        return StoredObject(data=body.whole()[start:end], size=meta.size, etag=meta.etag)
 
     async def head(self, key: str) -> ObjectMeta:
         return self._find(key)[1]
@@ -62,10 +88,10 @@ class MemoryStore:
                 raise PreconditionFailed(key, "the object is not the expected version")
         if current is None:
             insort(self._keys, key)
-        body = memoryview(bytes(joined(data)))
+        body = _Body(data)
         self._puts += 1
         meta = ObjectMeta(
-            key=key, size=len(body), etag=str(self._puts), modified_ms=self._clock.time_ms()
+            key=key, size=body.size, etag=str(self._puts), modified_ms=self._clock.time_ms()
         )
         self._objects[key] = (body, meta)
         return meta.etag
@@ -90,7 +116,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to release; the objects stay."""
 
-    def _find(self, key: str) -> tuple[memoryview, ObjectMeta]:
+    def _find(self, key: str) -> tuple[_Body, ObjectMeta]:
         try:
             return self._objects[validate_key(key)]
         except KeyError:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +29,9 @@ class ThreadOffload:
     """A small pool of worker threads."""
 
     def __init__(self, threads: int = 1, name: str = "tidelog-offload", niceness: int = 0) -> None:
-        """`niceness`: how far its threads stand back where more want to run than there are cores.
-        Linux alone has that for threads; elsewhere it changes nothing."""
+        """`niceness`: how far its threads stand back where more want to run than there are cores;
+        with any, they never take a core from another thread just because they wake up. Linux alone
+        has that for threads; elsewhere it changes nothing."""
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix=name, initializer=_stand_back, initargs=(niceness,)
         )
@@ -43,10 +47,17 @@ class ThreadOffload:
 
 def _stand_back(niceness: int) -> None:
     """Have the system prefer others to this thread."""
-    if niceness and sys.platform == "linux":
-        thread = threading.get_native_id()
+    if not niceness or sys.platform != "linux":
+        return
+    thread = threading.get_native_id()
+    try:
         before = os.getpriority(os.PRIO_PROCESS, thread)
         os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
+        # Each time that the event loop lets the interpreter go, a thread that waits for it wakes
+        # up. It would take the loop's core and keep it until the system's next tick.
+        os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+    except PermissionError as error:
+        logger.warning("a worker thread cannot stand back", extra={"why": str(error)})
 
 
 class InlineOffload:

@@ -16,6 +16,41 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
+def policy() -> int:
+    return os.sched_getscheduler(threading.get_native_id())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_work_that_may_wait_takes_no_core_from_others_when_it_wakes_up() -> None:
+    patient, prompt = ThreadOffload(niceness=5), ThreadOffload()
+
+    async def story() -> tuple[int, int]:
+        return await patient.run(policy), await prompt.run(policy)
+
+    try:
+        assert asyncio.run(story()) == (os.SCHED_BATCH, os.SCHED_OTHER)
+        assert policy() == os.SCHED_OTHER
+    finally:
+        patient.close()
+        prompt.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_where_that_is_forbidden_the_work_is_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError("not in this sandbox")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    patient = ThreadOffload(niceness=5)
+    try:
+        assert asyncio.run(patient.run(max, 1, 2)) == 2
+        assert "cannot stand back" in caplog.text
+    finally:
+        patient.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 def test_work_that_may_wait_stands_back_and_nothing_else_does() -> None:
     before = niceness()

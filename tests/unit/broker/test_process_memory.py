@@ -1,9 +1,12 @@
-"""The server's allocator settings, in a process of their own: they cannot be taken back."""
+"""Allocator settings, in processes of their own: they cannot be taken back."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 GROW_AND_SHRINK = """
 import resource
@@ -32,3 +35,33 @@ def test_a_block_as_large_as_a_wal_object_is_used_again_without_new_pages() -> N
 
     # 20 fresh blocks would fault in 40,000 pages.
     assert int(done.stdout) < 2_000
+
+
+COMMAND = """
+import sys
+from tidelog.cli import main
+
+sys.argv = ["tidelog", "server", "--help"]
+try:
+    main()
+except SystemExit:
+    pass
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "system"), ("mimalloc", "mimalloc")])
+def test_arrow_uses_the_heap_of_all_others_unless_another_is_chosen(
+    chosen: str | None, expected: str
+) -> None:
+    variable = "ARROW_DEFAULT_MEMORY_POOL"
+    environment = {name: value for name, value in os.environ.items() if name != variable}
+    if chosen is not None:
+        environment[variable] = chosen
+
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], capture_output=True, text=True, check=True, env=environment
+    )
+
+    assert done.stdout.splitlines()[-1] == expected

@@ -84,6 +84,19 @@ class ObjectStoreContract:
 
         run(make_store, story)
 
+    def test_an_object_stays_as_it_was_put_whatever_becomes_of_the_buffers(
+        self, make_store: MakeStore
+    ) -> None:
+        changed, seen = bytearray(b"first"), bytearray(b"second")
+        pieces = [changed, memoryview(seen).toreadonly(), memoryview(b"third")]
+
+        async def story(store: ObjectStore) -> None:
+            await store.put("kept", pieces)
+            changed[:], seen[:] = b"FIRST", b"SECOND"
+            assert (await store.get("kept")).data == b"firstsecondthird"
+
+        run(make_store, story)
+
     def test_a_large_object_comes_back_whole(self, make_store: MakeStore) -> None:
         body = bytes(range(256)) * 4096 * 9
 

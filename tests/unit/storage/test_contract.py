@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.contract import MakeStore, ObjectStoreContract
+from tests.unit.storage.contract import MakeStore, ObjectStoreContract, run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.s3_servers import S3Server
@@ -28,6 +28,26 @@ class TestMemoryStore(ObjectStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: MemoryStore(SystemClock())
+
+    def test_bytes_are_kept_without_a_copy_but_no_others_for_their_sake(
+        self, make_store: MakeStore
+    ) -> None:
+        body = bytes(1000)
+
+        async def story(store: ObjectStore) -> None:
+            for key, piece in (
+                ("whole", body),
+                ("most", memoryview(body)[:900]),
+                ("part", memoryview(body)[:100]),
+            ):
+                await store.put(key, piece)
+            kept = {
+                key: memoryview((await store.get(key)).data) for key in ("whole", "most", "part")
+            }
+            assert [view.obj is body for view in kept.values()] == [True, True, False]
+            assert [len(view) for view in kept.values()] == [1000, 900, 100]
+
+        run(make_store, story)
 
 
 class TestFilesystemStore(ObjectStoreContract):
