@@ -110,7 +110,8 @@ class Roller:
         """Have all that is decided now rolled; done when the table has it.
 
         CorruptObject, UnsupportedFormat: it cannot be rolled. PartitionError: it is not here any
-        more, or the broker has ended. Errors of the store do not end the wait: `hindrance` names them.
+        more, or the broker has ended. Errors of the store do not end the wait: `hindrance` names
+        them.
         """
         return self._queue.wait(partition)
 
