@@ -24,7 +24,7 @@ from tidelog.coordinator.group.consumer_records import (
     CurrentStored,
     TargetStored,
 )
-from tidelog.coordinator.group.log_records import CommittedOffset, OffsetStored
+from tidelog.coordinator.group.log_records import CommittedOffset, GroupRecord, OffsetStored
 from tidelog.coordinator.group.state_table import (
     GROUP,
     OFFSET,
@@ -99,15 +99,16 @@ def test_the_queries_of_the_page_read_the_newest_snapshots(tmp_path: Path) -> No
             origin = SnapshotOrigin("c", "__consumer_offsets", UUID(int=1), partition)
             group = f"group-{partition}"
             has = {UUID(int=2): frozenset([offset])}
+            records: list[GroupRecord] = [
+                OffsetStored(group, "tides", 3, CommittedOffset(offset, -1, "", 1000)),
+                TargetStored(group, "m", {UUID(int=2): frozenset([0, 1])}),
+                CurrentStored(group, "m", CurrentAssignment(assigned=has)),
+            ]
             encoder = SnapshotEncoder(
                 GroupTable(),
                 origin,
                 SnapshotPosition(offset, LeaderEpoch(0), 0),
-                [
-                    OffsetStored(group, "tides", 3, CommittedOffset(offset, -1, "", 1000)),
-                    TargetStored(group, "m", {UUID(int=2): frozenset([0, 1])}),
-                    CurrentStored(group, "m", CurrentAssignment(assigned=has)),
-                ],
+                records,
             )
             encoder.step()
             await store.put(origin.key(offset), encoder.finish().pieces)
