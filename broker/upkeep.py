@@ -10,7 +10,8 @@ from typing import NoReturn
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as MetricCollector
 
-from tidelog.broker.collector import Collector, CollectorMetrics, Deleter
+from tidelog.broker.collector import Collector
+from tidelog.broker.deletion import CollectorMetrics, Deleter
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.merger import MergeMetrics, Merger
