@@ -15,8 +15,11 @@ _POM = """\
   <groupId>tidelog</groupId>
   <artifactId>jars</artifactId>
   <version>1</version>
+  <dependencyManagement><dependencies>
+{pinned}
+  </dependencies></dependencyManagement>
   <dependencies>
-{dependencies}
+{wanted}
   </dependencies>
 </project>
 """
@@ -29,13 +32,20 @@ class JarsNotAvailable(TidelogError):
     """Java or Maven is missing, or Maven could not fetch something; the message says which."""
 
 
-def fetch_jars(folder: Path, artifacts: Sequence[str], groups: Sequence[str] = ()) -> Path:
+def fetch_jars(
+    folder: Path,
+    artifacts: Sequence[str],
+    groups: Sequence[str] = (),
+    pinned: Sequence[str] = (),
+) -> Path:
     """The folder of the jars of some artifacts, `group:artifact:version` each, and of all that they
-    depend on; with `groups` only what these publish. What is there already is not fetched again.
+    depend on; with `groups` only what these publish. `pinned` are the versions of dependencies that
+    count whatever version is asked for. What is there already is not fetched again.
 
     Raises JarsNotAvailable.
     """
-    lib = folder / "lib"
+    # Maven would take a relative path for one beside the pom.
+    lib = (folder / "lib").absolute()
     if (lib / "complete").exists():
         return lib
     for tool in ("java", "mvn"):
@@ -44,15 +54,18 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], groups: Sequence[str] = (
     shutil.rmtree(lib, ignore_errors=True)
     lib.mkdir(parents=True)
     pom = folder / "pom.xml"
-    wanted = [_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts]
-    pom.write_text(_POM.format(dependencies="\n".join(wanted)))
+    pom.write_text(_POM.format(pinned=_dependencies(pinned), wanted=_dependencies(artifacts)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={lib}"]
     if groups:
         command += [f"-DincludeGroupIds={','.join(groups)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        what = ", ".join(artifacts)
+        what = ", ".join([*artifacts, *pinned])
         raise JarsNotAvailable(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
     (lib / "complete").touch()
     return lib
+
+
+def _dependencies(artifacts: Sequence[str]) -> str:
+    return "\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
