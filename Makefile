@@ -95,12 +95,12 @@ coverage: venv ## Branch coverage of the unit tests, by module
 ##@ Long checks
 .PHONY: integration
 integration: .venv/.installed-integration ## Real S3 servers, kill -9, installation into a fresh environment
-	@$(PY) -m pytest -m "integration or slow" $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "integration or slow" $(PYTEST)
 
 .PHONY: compat
 compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodified
 	@$(PY) -m scripts.tools java mvn node npm kcat
-	@$(PY) -m pytest -m compat $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m compat $(PYTEST)
 
 .PHONY: spark-cluster
 spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, code from a wheel, on a folder and on S3

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog.errors import TidelogError
+from tidelog.localstack.made_once import made_once
 
+_LIB = "lib"
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -45,26 +47,29 @@ def fetch_jars(
     Raises JarsNotAvailable.
     """
     # Maven would take a relative path for one beside the pom.
-    lib = (folder / "lib").absolute()
-    if (lib / "complete").exists():
-        return lib
+    folder = folder.absolute()
+    with made_once(folder) as to_do:
+        if to_do:
+            _fetch(folder, artifacts, groups, pinned)
+    return folder / _LIB
+
+
+def _fetch(
+    folder: Path, artifacts: Sequence[str], groups: Sequence[str], pinned: Sequence[str]
+) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise JarsNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
-    shutil.rmtree(lib, ignore_errors=True)
-    lib.mkdir(parents=True)
     pom = folder / "pom.xml"
     pom.write_text(_POM.format(pinned=_dependencies(pinned), wanted=_dependencies(artifacts)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={lib}"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / _LIB}"]
     if groups:
         command += [f"-DincludeGroupIds={','.join(groups)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         what = ", ".join([*artifacts, *pinned])
         raise JarsNotAvailable(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
-    (lib / "complete").touch()
-    return lib
 
 
 def _dependencies(artifacts: Sequence[str]) -> str:
