@@ -31,7 +31,8 @@ def maven(folder: Path, script: str) -> None:
 def test_what_spark_has_itself_is_not_there_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = f'for last; do :; done; cd "${{last#*=}}"; : > {".jar; : > ".join(FETCHED)}.jar'
+    made = f": > {'.jar; : > '.join(FETCHED)}.jar"
+    fetch = f'for last; do :; done; /bin/mkdir "${{last#*=}}" && cd "${{last#*=}}" && {made}'
     maven(tmp_path / "bin", fetch)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     jars = kafka_connector_jars(tmp_path)
