@@ -110,7 +110,7 @@ spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, co
 .PHONY: chaos
 chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)
 	@$(PY) -m scripts.tools java
-	@$(PY) -m pytest -m chaos tests/chaos $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) -m chaos tests/chaos $(PYTEST)
 
 .PHONY: bench
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md
