@@ -798,6 +798,48 @@ def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: 
     run(story)
 
 
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partitions: int) -> None:
+    """Each takes so long that those before it are too old to be committed with it. The youngest is
+    committed alone, so the rolls come to an end."""
+    store = RestlessStore()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            ages = one.broker._segment_ages
+
+            async def grow_old() -> None:
+                *before, _ = ages._begun
+                ages._begun.update(dict.fromkeys(before, float("-inf")))
+
+            await one.create_topic(partitions=partitions)
+            for number in range(partitions):
+                await one.produce(batch(b"a"), number)
+            store.before = grow_old
+            await flush_all(one, partitions)
+            assert one.broker.roller.metrics.failures == 0
+
+    run(story)
+
+
+def test_what_has_waited_for_long_is_committed_before_more_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.roller.COMMIT_GRACE_SHARE_MAX", 0.0)
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(partitions=3)
+            for number in range(3):
+                await one.produce(batch(b"a"), number)
+            await flush_all(one, 3)
+            assert one.broker.roller.metrics.commits == 3
+
+    run(story)
+
+
 def test_who_has_given_up_waiting_is_forgotten() -> None:
     store = ShakyStore()
     here = world(store)
