@@ -139,8 +139,8 @@ def _step_singly(
     view = data.data
     rows = np.minimum(lanes.left, rows_max)
     for lane, (first, count) in enumerate(zip(lanes.row.tolist(), rows.tolist(), strict=True)):
-        position = int(lanes.position[lane])
-        lanes.position[lane] = _walk_singly(view, position, found[first : first + count])
+        following = found[first : first + count]
+        lanes.position[lane] = _walk_singly(view, int(lanes.position[lane]), following)
     lanes.row, lanes.left = lanes.row + rows, lanes.left - rows
     return lanes.without_ended(stops)
 

@@ -206,7 +206,7 @@ def _records(columns: _Columns, starts: Integers, counts: Integers) -> tuple[mem
     if columns.headers is not None:
         body += lengths_of(columns.headers)
     lengths = zigzag(body)
-    ends = np.cumsum(body + lengths.sizes)
+    ends: Integers = np.cumsum(body + lengths.sizes)
     prefix = [lengths, *fields]
     is_long = int(ends[-1]) >= _LONG_ROW_BYTES * rows
     is_folded = columns.headers is None and not is_long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,10 @@ def read_varints(
     ends = positions + 1
     second = data.take(ends, mode="clip")
     if np.minimum.reduce(byte) > 127 and np.maximum.reduce(second) < 128:
-        pair = (byte & np.uint8(127)).astype(np.int16)
-        pair |= second.astype(np.int16) << 7
+        both = (byte & np.uint8(127)).astype(np.int16)
+        both |= second.astype(np.int16) << 7
         ends += 1
-        return ((pair >> 1) ^ -(pair & 1)).astype(np.int64), ends
+        return ((both >> 1) ^ -(both & 1)).astype(np.int64), ends
     # Zero where nothing follows: the rest is done with numbers as small as they may be.
     two = byte >> 7
     pair = (second & (two * np.uint8(127))).astype(np.uint16) << 7
@@ -48,7 +48,7 @@ def read_varints(
 
 def _extend(
     data: Bytes,
-    pairs: NDArray[np.uint16],
+    pairs: NDArray[np.integer[Any]],
     values: Integers,
     ends: Integers,
     rows: Integers,
