@@ -95,12 +95,12 @@ coverage: venv ## Branch coverage of the unit tests, by module
 ##@ Long checks
 .PHONY: integration
 integration: .venv/.installed-integration ## Real S3 servers, kill -9, installation into a fresh environment
-	@$(PY) -m pytest -m "integration or slow" $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "integration or slow" $(PYTEST)
 
 .PHONY: compat
 compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodified
 	@$(PY) -m scripts.tools java mvn node npm kcat
-	@$(PY) -m pytest -m compat $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m compat $(PYTEST)
 
 .PHONY: spark-cluster
 spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, code from a wheel, on a folder and on S3
@@ -110,7 +110,7 @@ spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, co
 .PHONY: chaos
 chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)
 	@$(PY) -m scripts.tools java
-	@$(PY) -m pytest -m chaos tests/chaos $(PYTEST)
+	@$(PY) -m pytest -n $(WORKERS) -m chaos tests/chaos $(PYTEST)
 
 .PHONY: bench
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md

@@ -54,6 +54,7 @@ def main() -> int:
     try:
         if "throughput" in parts:
             measure_throughput(results, folder / "throughput", arguments)
+            measure_rolling(results, folder / "rolling", arguments.share)
             measure_broker_alone(results, folder / "alone", arguments.share)
         if "latency" in parts:
             measure_latency(results, folder / "latency", arguments)
@@ -100,13 +101,13 @@ def measure_rolls(results: report.Results, folder: Path, arguments: argparse.Nam
 def measure_throughput(
     results: report.Results, folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """Every shape against a broker on the filesystem store and against Kafka, in turn."""
+    """Every shape against a broker on the filesystem store, which rolls nothing meanwhile, and
+    against Kafka, in turn."""
     with contextlib.ExitStack() as stack:
         bucket = folder / "bucket"
         bucket.mkdir(parents=True)
-        targets: list[Target] = [
-            stack.enter_context(tidelog("tidelog", f"file://{bucket}", folder / "tidelog"))
-        ]
+        broker = tidelog("tidelog", f"file://{bucket}", folder / "tidelog", **throughput.WAL_ALONE)
+        targets: list[Target] = [stack.enter_context(broker)]
         if "kafka" not in arguments.without:
             targets.append(stack.enter_context(kafka(folder / "kafka", CACHE)))
         warm_up = throughput.Shape(1024, 16, throughput.MIB, 200_000_000)
@@ -117,11 +118,24 @@ def measure_throughput(
             results.throughput.append((shape, throughput.measure(targets, scaled, run=number)))
 
 
+def measure_rolling(results: report.Results, folder: Path, share: float) -> None:
+    """Some shapes against a broker on the filesystem store that rolls them at the same time."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    with tidelog("rolling", f"file://{bucket}", folder, **throughput.ROLLING_SOON) as target:
+        warm_up = throughput.Shape(1024, 16, throughput.MIB, 200_000_000)
+        throughput.measure([target], warm_up, run=0)
+        for number, shape in enumerate(throughput.ROLLING, start=1):
+            print(f"measuring {shape.label}, with rolls", file=sys.stderr, flush=True)
+            found = throughput.measure([target], shape.share(share), run=number)
+            results.rolling.append((shape, found["rolling"]))
+
+
 def measure_broker_alone(results: report.Results, folder: Path, share: float) -> None:
     """Some shapes on a store in memory; a new broker each, as that store forgets nothing."""
     for shape in throughput.BROKER_ALONE:
         print(f"measuring {shape.label}, in memory", file=sys.stderr, flush=True)
-        with tidelog("alone", "memory://bench", folder) as target:
+        with tidelog("alone", "memory://bench", folder, **throughput.WAL_ALONE) as target:
             warm_up = shape._replace(total_bytes=20_000_000)
             throughput.measure([target], warm_up, run=0)
             found = throughput.measure([target], shape.share(share), run=1)

@@ -27,6 +27,8 @@ class Results:
 
     command: str
     throughput: list[tuple[Shape, dict[str, dict[str, Measured]]]] = field(default_factory=list)
+    rolling: list[tuple[Shape, dict[str, Measured]]] = field(default_factory=list)
+    """By a broker that rolls them at the same time."""
     broker_alone: list[tuple[Shape, dict[str, Measured]]] = field(default_factory=list)
     """On a store in memory."""
     latency: dict[str, tuple[Latency, Latency, int]] = field(default_factory=dict)
@@ -56,6 +58,9 @@ def render(results: Results, notes: str) -> str:
     if results.throughput:
         for direction in ("produce", "consume"):
             lines += _throughput(results.throughput, direction)
+    if results.rolling:
+        for direction in ("produce", "consume"):
+            lines += _rolling(results.rolling, direction)
     if results.broker_alone:
         lines += _broker_alone(results.broker_alone)
     if results.latency:
@@ -83,7 +88,7 @@ def _throughput(
     rows: Sequence[tuple[Shape, dict[str, dict[str, Measured]]]], direction: str
 ) -> list[str]:
     lines = [
-        f"## {direction.capitalize()}",
+        f"## {direction.capitalize()}, nothing rolled meanwhile",
         "",
         "| records | Tidelog MB/s | Kafka MB/s | ratio | Tidelog CPU s/GB (kernel) |"
         " Kafka CPU s/GB (kernel) | ratio | Tidelog peak MB | Kafka peak MB | PUTs a GB |"
@@ -100,6 +105,24 @@ def _throughput(
         cells.append("-" if peer is None else f"{peer.peak_memory_mb:.0f}")
         cells += [f"{ours.puts_a_gb:.0f}", f"{ours.gets_a_gb:.0f}", f"{ours.bytes_put_a_byte:.3f}"]
         lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _rolling(rows: Sequence[tuple[Shape, Mapping[str, Measured]]], direction: str) -> list[str]:
+    lines = [
+        f"## {direction.capitalize()}, rolled into segments at the same time",
+        "",
+        "| records | MB/s | CPU s/GB (kernel) | peak MB | PUTs a GB | GETs a GB |"
+        " bytes stored a byte |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, found in rows:
+        each = found[direction]
+        lines.append(
+            f"| {shape.label} | {each.megabytes_a_second:.0f} | {_cpu(each)} |"
+            f" {each.peak_memory_mb:.0f} | {each.puts_a_gb:.0f} | {each.gets_a_gb:.0f} |"
+            f" {each.bytes_put_a_byte:.3f} |"
+        )
     return [*lines, ""]
 
 

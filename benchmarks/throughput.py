@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks.roll import ONLY_ON_REQUEST
 from benchmarks.targets import GB, Target
 
 KIB = 1024
@@ -54,6 +55,19 @@ BROKER_ALONE = (
     Shape(KIB, 16, 16 * KIB, 300_000_000, idempotent=False),
 )
 """Measured once more on a store in memory, to tell the broker's cost from the file system's."""
+ROLLING = (
+    Shape(100, 16, MIB, 100_000_000),
+    Shape(KIB, 16, MIB, 1_000_000_000),
+    Shape(100 * KIB, 256, MIB, 2_000_000_000),
+)
+"""Measured once more by a broker that rolls what it takes while it takes it."""
+_OBJECTS_MAX = (1 << 31) - 1
+WAL_ALONE = {**ONLY_ON_REQUEST, "wal.objects.max": _OBJECTS_MAX}
+"""Settings of a broker that does what Kafka does, too: nothing goes into tables, nor is what
+small objects hold copied together."""
+ROLL_BYTES = 4 * MIB
+ROLLING_SOON = {"roll.bytes": ROLL_BYTES, "roll.min.bytes": ROLL_BYTES}
+"""Settings with which these loads are enough for rolls: the usual ones wait for more."""
 
 
 @dataclass(frozen=True, slots=True)

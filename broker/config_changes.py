@@ -1,4 +1,4 @@
-"""Altering the settings of topics and brokers: what a change makes of the overrides. Pure."""
+"""Altering settings of topics, brokers and groups: what a change makes of the overrides. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
+from tidelog.broker.group_config import GROUP_TABLE, check_group_configs
 from tidelog.broker.setting_kinds import Kind, Setting
 from tidelog.broker.settings import (
     BROKER_TABLE,
@@ -29,6 +30,9 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -48,23 +52,30 @@ class ConfigRefused(TidelogError):
         self.code = code
 
 
+_TABLES: Mapping[ConfigScope, Mapping[str, Setting]] = {
+    ConfigScope.TOPIC: TOPIC_TABLE,
+    ConfigScope.GROUP: GROUP_TABLE,
+}
+"""Of all others it is BROKER_TABLE."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A topic or a broker in the metadata log."""
+    """A topic, a broker or a group in the metadata log."""
 
     scope: ConfigScope
     name: str
-    """As the log names it: a topic's id, a broker's id, or nothing."""
-
-    @property
-    def is_topic(self) -> bool:
-        """Whether it has topic settings."""
-        return self.scope is ConfigScope.TOPIC
+    """As the log names it: a topic's id, a broker's id, a group's id, or nothing."""
 
     @property
     def table(self) -> Mapping[str, Setting]:
         """The settings that it may have."""
-        return TOPIC_TABLE if self.is_topic else BROKER_TABLE
+        return _TABLES.get(self.scope, BROKER_TABLE)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word: all brokers together are a broker here."""
+        return self.scope if self.scope in _TABLES else ConfigScope.BROKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +107,18 @@ def find_resource(
                 ErrorCode.INVALID_REQUEST, f"this is broker {broker_id}, not {name[:20]!r}"
             )
         return Resource(ConfigScope.BROKER, name)
+    if resource_type == ResourceType.GROUP:
+        if name == "":
+            raise ConfigRefused(
+                ErrorCode.INVALID_REQUEST,
+                "Group name must not be empty: the defaults of all groups are the brokers'"
+                " group.consumer settings",
+            )
+        return Resource(ConfigScope.GROUP, name)
     raise ConfigRefused(
         ErrorCode.INVALID_REQUEST,
-        f"resources of type {resource_type} have no settings; topics (2) and brokers (4) have",
+        f"resources of type {resource_type} have no settings; topics (2), brokers (4) and groups"
+        " (32) have",
     )
 
 
@@ -150,8 +170,9 @@ def _applied(
     """The setting's new value; None where it goes back to its default."""
     setting = resource.table.get(change.name)
     if setting is None and not (change.operation == Operation.DELETE and change.name in overrides):
-        kind = "topic" if resource.is_topic else "broker"
-        raise ConfigRefused(ErrorCode.INVALID_CONFIG, f"unknown {kind} setting {change.name}")
+        raise ConfigRefused(
+            ErrorCode.INVALID_CONFIG, f"unknown {resource.kind} setting {change.name}"
+        )
     if change.operation == Operation.DELETE:
         return None
     if change.value is None:
@@ -182,9 +203,10 @@ def _items(text: str) -> list[str]:
 
 
 def _inherited(resource: Resource, name: str, settings: BrokerSettings) -> str:
+    """What a list is where the resource does not set it; no setting of groups is a list."""
     entry = (
         effective_topic_config({}, settings).entry(name)
-        if resource.is_topic
+        if resource.scope is ConfigScope.TOPIC
         else settings.entry(name)
     )
     return entry.value or ""
@@ -197,8 +219,10 @@ def _check(
     settings: BrokerSettings,
 ) -> None:
     try:
-        if resource.is_topic:
+        if resource.scope is ConfigScope.TOPIC:
             check_topic_configs(overrides, settings, changed)
+        elif resource.scope is ConfigScope.GROUP:
+            check_group_configs(overrides, settings, changed)
         else:
             check_dynamic_broker_configs({name: overrides[name] for name in changed})
     except InvalidConfiguration as error:

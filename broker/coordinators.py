@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from tidelog.broker.coordinator_set import CoordinatorSet
+from tidelog.broker.group_config import GroupConfig
 from tidelog.broker.internal_log import InternalPartition
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
@@ -18,13 +19,13 @@ from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.setting_groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.records import Record, TopicCreated, TopicDeleted
+from tidelog.coordinator.cluster.records import ConfigScope, Record, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.group.commands import Command, ForgetTopics, Reply
 from tidelog.coordinator.group.log_records import GroupRecord
 from tidelog.coordinator.group.machine import GroupMachine
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.internal_topics import (
     GROUP_CODEC,
@@ -79,6 +80,8 @@ class Coordinators:
         may_serve: Callable[[], bool],
         crash_points: CrashPoints,
     ) -> None:
+        self._state = state
+        self._settings = settings
         self._cluster_id = state().cluster_id
         self._store = store
         self._wal = wal
@@ -167,7 +170,7 @@ class Coordinators:
         runtime: GroupRuntime = CoordinatorRuntime(
             str(partition),
             self._log(partition),
-            lambda: GroupMachine(self._group_settings),
+            lambda: GroupMachine(self._group_settings, self._consumer_timeouts),
             GROUP_CODEC,
             self._clock,
             self.offload,
@@ -177,6 +180,13 @@ class Coordinators:
         )
         self._start(runtime)
         return runtime
+
+    def _consumer_timeouts(self, group_id: str) -> ConsumerTimeouts:
+        """Those that hold now for a consumer group."""
+        overrides = self._state().configs(ConfigScope.GROUP, group_id)
+        if not overrides:
+            return self._group_settings.consumer_timeouts(group_id)
+        return GroupConfig(overrides, self._settings).consumer_timeouts
 
     def _start_transactions(self, partition: Partition) -> TransactionRuntime:
         def deliver(

@@ -372,6 +372,9 @@ _SHAPES: Mapping[type[Message], Shape] = {
     configs.DescribeConfigsRequest: _describe_configs,
     configs.AlterConfigsRequest: _alter_configs,
     configs.IncrementalAlterConfigsRequest: _incremental_alter_configs,
+    configs.ListConfigResourcesRequest: lambda _r, _v, code, _m: (
+        configs.ListConfigResourcesResponse(error_code=code)
+    ),
     coordinators.FindCoordinatorRequest: _find_coordinator,
     replicas.ElectLeadersRequest: _elect_leaders,
     replicas.DescribeLogDirsRequest: _describe_log_dirs,

@@ -155,7 +155,7 @@ class PartitionRegistry:
                     self._remove(TopicPartition(topic_id, number))
                 case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
                     self._renew_limits(UUID(name))
-                case ConfigsChanged():
+                case ConfigsChanged(scope=ConfigScope.BROKER | ConfigScope.CLUSTER):
                     # All topics rest on the broker's own settings.
                     for topic_id in self._topics:
                         self._renew_limits(topic_id)

@@ -57,6 +57,7 @@ class RollQueue:
         self._waiting: dict[TopicPartition, list[_Waiting]] = {}
         self._next_look: float | None = None
         self._has_news = False
+        self._is_closed = False
         self.news = asyncio.Event()
         """Something has come that may be due."""
         self.asked = asyncio.Event()
@@ -92,10 +93,20 @@ class RollQueue:
         # Whoever asks may have repaired what was wrong.
         self._pauses.pop(place, None)
         self._since.setdefault(place, self._clock.monotonic())
-        self._waiting.setdefault(place, []).append(_Waiting(target, done))
+        # Who has given up is kept no longer than until somebody asks again.
+        still = [each for each in self._waiting.get(place, ()) if not each.done.done()]
+        self._waiting[place] = [*still, _Waiting(target, done)]
+        if self._is_closed:
+            self._fail(place, _has_ended(place))
         self.asked.set()
         self.news.set()
         return done
+
+    def close(self) -> None:
+        """Nothing is rolled any more: who waits is told, and so is who comes later."""
+        self._is_closed = True
+        for place in list(self._waiting):
+            self._fail(place, _has_ended(place))
 
     # Looks.
 
@@ -224,3 +235,8 @@ class RollQueue:
                 each.done.set_exception(error)
                 # Whoever waited may have gone; that is no error of the event loop's.
                 each.done.exception()
+
+
+def _has_ended(place: TopicPartition) -> PartitionError:
+    why = f"the broker that led partition {place.partition} of {place.topic_id} has ended"
+    return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)

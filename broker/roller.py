@@ -110,7 +110,8 @@ class Roller:
         """Have all that is decided now rolled; done when the table has it.
 
         CorruptObject, UnsupportedFormat: it cannot be rolled. PartitionError: it is not here any
-        more. Errors of the store do not end the wait: `hindrance` names them.
+        more, or the broker has ended. Errors of the store do not end the wait: `hindrance` names
+        them.
         """
         return self._queue.wait(partition)
 
@@ -184,16 +185,19 @@ class Roller:
     # What is due.
 
     async def run(self) -> NoReturn:
-        """Roll what is due until cancelled."""
-        await self._date_recovered()
+        """Roll what is due until cancelled. Then who waits is told, and so is who comes later."""
         queue = self._queue
-        while True:
-            await _wait(queue.news, queue.seconds_to_next_look)
-            queue.news.clear()
-            if not queue.asked.is_set():
-                await _wait(queue.asked, SWEEP_SECONDS)
-            queue.asked.clear()
-            await self._roll_due()
+        try:
+            await self._date_recovered()
+            while True:
+                await _wait(queue.news, queue.seconds_to_next_look)
+                queue.news.clear()
+                if not queue.asked.is_set():
+                    await _wait(queue.asked, SWEEP_SECONDS)
+                queue.asked.clear()
+                await self._roll_due()
+        finally:
+            queue.close()
 
     async def _roll_due(self) -> None:
         settings = self._settings()
@@ -207,8 +211,11 @@ class Roller:
             started_at = self._clock.monotonic()
             await self._roll_topic(topic_id, rolls)
             self.metrics.seconds += self._clock.monotonic() - started_at
-            if self._queue.asked.is_set():
-                # Who waits comes first; what is left is found again.
+            is_requested = any(roll.reason is RollReason.REQUEST for roll in rolls)
+            if self._queue.asked.is_set() and not is_requested:
+                # Who waits comes first; what is left is found again. Who has come since this look
+                # waits for all that were asked for in it, and for one topic that is due: else
+                # those that ask again and again would be the only ones to be served.
                 self._queue.news.set()
                 return
 

@@ -17,6 +17,7 @@ from tidelog.broker.handlers.configs import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from tidelog.broker.handlers.consumer_groups import (
     consumer_group_describe,
@@ -89,6 +90,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,

@@ -11,7 +11,7 @@ from tidelog.broker.setting_brokers import (
     REPLICATION_SETTINGS,
     SERVER_SETTINGS,
 )
-from tidelog.broker.setting_groups import GROUP_SETTINGS, OFFSETS_SETTINGS
+from tidelog.broker.setting_groups import GROUP_SETTINGS, OF_GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.setting_kinds import INT_MAX, LONG_MAX, Effect, Scope, Setting, format_value
 from tidelog.broker.setting_logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.setting_own import OWN_SETTINGS
@@ -40,9 +40,9 @@ where it was given. The store, the addresses and the broker's id are flags of `t
 
 Settings marked *dynamic* can be altered while the broker runs (`kafka-configs --alter --entity-type
 brokers`), for one broker or, with `--entity-default`, for all; then they are stored in the bucket.
-Settings of topics can always be altered. What holds for a topic is the first of: its own setting;
-the broker's synonym altered for this broker; altered for all brokers; given at the start; the
-default. Where there are several synonyms, the first in the list counts.
+Settings of topics and groups can always be altered. What holds for a topic is the first of: its
+own setting; the broker's synonym altered for this broker; altered for all brokers; given at the
+start; the default. Where there are several synonyms, the first in the list counts.
 
 Settings marked *no effect* are accepted, stored and reported, so that clients and tools that set
 them work, but nothing reads them: Tidelog has no replicas, no log files and no thread pools to
@@ -63,7 +63,7 @@ _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
 
 def configuration_page() -> str:
     """The whole page."""
-    return "\n".join([_INTRODUCTION, *_broker_sections(), *_topic_section()])
+    return "\n".join([_INTRODUCTION, *_broker_sections(), *_topic_section(), *_group_section()])
 
 
 def _broker_sections() -> Iterator[str]:
@@ -82,9 +82,28 @@ def _topic_section() -> Iterator[str]:
         "Those whose broker settings have the same name (`compression.type`, ...) are listed here "
         "only; brokers take them dynamically.\n"
     )
+    yield from _table_with_synonyms(TOPIC_SETTINGS)
+    yield ""
+
+
+def _group_section() -> Iterator[str]:
+    yield "## Settings of groups\n"
+    yield (
+        "Of single consumer groups (KIP-848), whether they exist yet or not: `kafka-configs "
+        "--alter --entity-type groups --entity-name G --add-config "
+        "consumer.session.timeout.ms=50000`. They are stored in the bucket until they are deleted "
+        "(deleting the group does not do that), and hold from a member's next heartbeat on. "
+        "Members that speak the classic protocol name their session timeout themselves. What a "
+        "group is given must be within the brokers' `group.consumer.min.*` and "
+        "`group.consumer.max.*`, and its session timeout above its heartbeat interval.\n"
+    )
+    yield from _table_with_synonyms(OF_GROUP_SETTINGS)
+
+
+def _table_with_synonyms(settings: Sequence[Setting]) -> Iterator[str]:
     yield "| setting | type | default | broker settings | allowed | |"
     yield "|---|---|---|---|---|---|"
-    for setting in TOPIC_SETTINGS:
+    for setting in settings:
         synonyms = ", ".join(f"`{synonym.name}`" for synonym in setting.synonyms)
         yield _row(setting, f"{_default(setting)} | {synonyms}")
 

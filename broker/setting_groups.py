@@ -1,4 +1,4 @@
-"""The broker settings of consumer groups and their committed offsets."""
+"""The broker settings of consumer groups and their committed offsets; settings of single groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tidelog.broker.setting_kinds import (
     AtLeast,
     Kind,
     OneOf,
+    Scope,
     Setting,
     SettingValue,
+    Synonym,
     without_effect,
 )
 from tidelog.broker.setting_topics import MINUTE_MS
@@ -94,33 +96,33 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
         valid=AtLeast(1),
         doc="How often members of consumer groups are told to send heartbeats.",
     ),
-    without_effect(
-        "group.consumer.min.session.timeout.ms",
-        Kind.INT,
-        45_000,
-        "Kafka's bound for the session timeout that one group is given.",
-        1,
+    Setting(
+        name="group.consumer.min.session.timeout.ms",
+        kind=Kind.INT,
+        default=45_000,
+        valid=AtLeast(1),
+        doc="The shortest consumer.session.timeout.ms that a group may be given.",
     ),
-    without_effect(
-        "group.consumer.max.session.timeout.ms",
-        Kind.INT,
-        60_000,
-        "Kafka's bound for the session timeout that one group is given.",
-        1,
+    Setting(
+        name="group.consumer.max.session.timeout.ms",
+        kind=Kind.INT,
+        default=60_000,
+        valid=AtLeast(1),
+        doc="The longest consumer.session.timeout.ms that a group may be given.",
     ),
-    without_effect(
-        "group.consumer.min.heartbeat.interval.ms",
-        Kind.INT,
-        5_000,
-        "Kafka's bound for the heartbeat interval that one group is given.",
-        1,
+    Setting(
+        name="group.consumer.min.heartbeat.interval.ms",
+        kind=Kind.INT,
+        default=5_000,
+        valid=AtLeast(1),
+        doc="The shortest consumer.heartbeat.interval.ms that a group may be given.",
     ),
-    without_effect(
-        "group.consumer.max.heartbeat.interval.ms",
-        Kind.INT,
-        15_000,
-        "Kafka's bound for the heartbeat interval that one group is given.",
-        1,
+    Setting(
+        name="group.consumer.max.heartbeat.interval.ms",
+        kind=Kind.INT,
+        default=15_000,
+        valid=AtLeast(1),
+        doc="The longest consumer.heartbeat.interval.ms that a group may be given.",
     ),
     Setting(
         name="group.consumer.max.size",
@@ -155,6 +157,28 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
         10_000,
     ),
 )
+
+OF_GROUP_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="consumer.session.timeout.ms",
+        kind=Kind.INT,
+        default=45_000,
+        valid=AtLeast(1),
+        scope=Scope.GROUP,
+        synonyms=(Synonym("group.consumer.session.timeout.ms"),),
+        doc="A member of this consumer group that is not heard of for so long is put out.",
+    ),
+    Setting(
+        name="consumer.heartbeat.interval.ms",
+        kind=Kind.INT,
+        default=5_000,
+        valid=AtLeast(1),
+        scope=Scope.GROUP,
+        synonyms=(Synonym("group.consumer.heartbeat.interval.ms"),),
+        doc="How often members of this consumer group are told to send heartbeats.",
+    ),
+)
+"""What single groups may be given."""
 
 OFFSETS_SETTINGS: tuple[Setting, ...] = (
     Setting(

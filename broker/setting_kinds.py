@@ -239,11 +239,12 @@ class Effect(Enum):
 
 
 class Scope(Enum):
-    """Where a setting is set: on brokers, on topics, or under the same name on both."""
+    """Where a setting is set: on brokers, on topics, under the same name on both, on groups."""
 
     BROKER = "broker"
     TOPIC = "topic"
     BOTH = "both"
+    GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +272,11 @@ class Setting:
     valid: Validator = Anything()
     scope: Scope = Scope.BROKER
     dynamic: bool = False
-    """Whether a running broker takes a new value (AlterConfigs on a broker). Topics' always are."""
+    """Whether a running broker takes a new value (AlterConfigs on a broker). Those of topics and
+    groups always are."""
     effect: Effect = Effect.REAL
     synonyms: tuple[Synonym, ...] = ()
-    """For a topic setting: its broker settings, the first set one counts."""
+    """For a setting of topics or groups: its broker settings, the first set one counts."""
     kafka_default: str | None = None
     """Kafka's default where ours differs."""
 

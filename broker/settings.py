@@ -64,6 +64,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +196,8 @@ class BrokerSettings(TypedValues):
         another version, and a broker must start with them."""
         return BrokerSettings(
             self._layers[2].values,
-            dynamic_default=_parse_stored(dynamic_default, BROKER_TABLE),
-            dynamic_broker=_parse_stored(dynamic_broker, BROKER_TABLE),
+            dynamic_default=parse_stored(dynamic_default, BROKER_TABLE),
+            dynamic_broker=parse_stored(dynamic_broker, BROKER_TABLE),
             origins=self.origins,
         )
 
@@ -249,7 +250,7 @@ class TopicConfig(TypedValues):
 
     def __init__(self, overrides: Mapping[str, str], broker: BrokerSettings) -> None:
         self._broker = broker
-        self._overrides = _parse_stored(overrides, TOPIC_TABLE)
+        self._overrides = parse_stored(overrides, TOPIC_TABLE)
         super().__init__({**broker.topic_defaults(), **self._overrides})
 
     def entry(self, name: str) -> ConfigEntry:
@@ -278,9 +279,9 @@ def _inherited(setting: Setting, broker: BrokerSettings) -> SettingValue:
     return synonym.in_topic_unit(BROKER_TABLE[synonym.name].parse(found[0].value))
 
 
-def _parse_stored(
-    texts: Mapping[str, str], table: Mapping[str, Setting]
-) -> dict[str, SettingValue]:
+def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, SettingValue]:
+    """The values of what is stored in the bucket. What this version does not know or would refuse
+    is left out: another version has accepted it."""
     values = {}
     for name, text in texts.items():
         setting = table.get(name)

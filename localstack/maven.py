@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog.errors import TidelogError
+from tidelog.localstack.made_once import made_once
 
+_LIB = "lib"
 _POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -35,24 +37,24 @@ def fetch_jars(folder: Path, artifacts: Sequence[str], groups: Sequence[str] = (
 
     Raises JarsNotAvailable.
     """
-    lib = folder / "lib"
-    if (lib / "complete").exists():
-        return lib
+    with made_once(folder) as to_do:
+        if to_do:
+            _fetch(folder, artifacts, groups)
+    return folder / _LIB
+
+
+def _fetch(folder: Path, artifacts: Sequence[str], groups: Sequence[str]) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise JarsNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
-    shutil.rmtree(lib, ignore_errors=True)
-    lib.mkdir(parents=True)
     pom = folder / "pom.xml"
     wanted = [_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts]
     pom.write_text(_POM.format(dependencies="\n".join(wanted)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={lib}"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / _LIB}"]
     if groups:
         command += [f"-DincludeGroupIds={','.join(groups)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         what = ", ".join(artifacts)
         raise JarsNotAvailable(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
-    (lib / "complete").touch()
-    return lib

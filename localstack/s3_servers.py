@@ -24,6 +24,7 @@ import botocore.exceptions
 
 from tidelog.errors import TidelogError
 from tidelog.localstack.broker_process import log_tail
+from tidelog.localstack.made_once import made_once
 from tidelog.localstack.ports import accepts, free_ports
 
 READY_SECONDS_MAX = 60.0
@@ -200,26 +201,23 @@ def minio_program(cache: Path) -> Path:
             raise MissingTool(f"{MINIO_PROGRAM_VARIABLE} names {named}, which is not there")
         return Path(named)
     folder = cache / f"minio-{MINIO_VERSION}"
-    program = folder / "minio"
-    if program.is_file():
-        return program
+    with made_once(folder) as to_do:
+        if to_do:
+            _build_minio(folder)
+    return folder / "minio"
+
+
+def _build_minio(folder: Path) -> None:
     go = _program("go", f"Go 1.24 or newer, or name a minio program in {MINIO_PROGRAM_VARIABLE}")
-    folder.mkdir(parents=True, exist_ok=True)
-    # Built aside and renamed, so that a build that was interrupted is not taken for one.
-    building = folder / f"building-{os.getpid()}"
     done = subprocess.run(
         [go, "install", f"github.com/minio/minio@{MINIO_VERSION}"],
-        env={**os.environ, "GOBIN": str(building.absolute()), "GOFLAGS": "-modcacherw"},
+        env={**os.environ, "GOBIN": str(folder.absolute()), "GOFLAGS": "-modcacherw"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        shutil.rmtree(building, ignore_errors=True)
         raise MissingTool(f"go could not build MinIO {MINIO_VERSION}:\n{done.stderr[-2000:]}")
-    (building / "minio").replace(program)
-    shutil.rmtree(building)
-    return program
 
 
 def _start(

@@ -23,8 +23,8 @@ from scripts.tools import TOOLS, allowed_missing, installed_version
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "VERIFICATION.md"
 TARGETS = (
-    *("test", "coverage", "integration", "compat", "spark-cluster"),
-    *("chaos", "simulate", "demo", "demo-spark", "bench"),
+    *("test", "integration", "compat", "spark-cluster", "chaos"),
+    *("simulate", "demo", "demo-spark", "bench", "coverage"),
 )
 PACKAGES = (
     *("setuptools", "ruff", "mypy", "import-linter", "pytest", "hypothesis", "coverage"),

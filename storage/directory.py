@@ -51,7 +51,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 
 from tidelog.storage.buffers import clip
 from tidelog.storage.files import (
@@ -308,6 +308,9 @@ class Directory:
         with self._opening:
             if self._open:
                 return
+            root = stat_or_none(self._root)
+            if root is not None and not S_ISDIR(root.st_mode):
+                raise StoreMisconfigured(key, f"{self._root} is a file; a store is a directory")
             self._ensure_directory(self._temporary)
             self._ensure_directory(self._locks)
             self._try_file_system(key, now_ns)

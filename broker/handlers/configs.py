@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tidelog.broker.config_changes import (
     Change,
     ConfigRefused,
     Resource,
+    ResourceType,
     find_resource,
     incremented,
     replaced,
     topic_id_of,
 )
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.group_config import GroupConfig
 from tidelog.broker.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.services import Services
 from tidelog.broker.settings import ConfigEntry
@@ -27,6 +29,7 @@ from tidelog.protocol.schemas.configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -37,6 +40,8 @@ from tidelog.protocol.schemas.configs import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 
@@ -53,7 +58,7 @@ R = TypeVar("R", bound=NamedResource)
 async def describe_configs(
     broker: Services, request: DescribeConfigsRequest, _context: RequestContext
 ) -> DescribeConfigsResponse:
-    """The settings that hold for topics and for this broker, and where their values come from."""
+    """The settings that hold for topics, groups and this broker, and where they come from."""
     return DescribeConfigsResponse(
         results=[_describe(broker, request, each) for each in request.resources]
     )
@@ -90,9 +95,13 @@ def _entries(
         entries = broker.settings.default_entries()
         return [entry for entry in entries if not wanted or entry.setting.name in wanted]
     names = [name for name in resource.table if not wanted or name in wanted]
-    if resource.is_topic:
+    if resource.scope is ConfigScope.TOPIC:
         config = broker.topic_config(topic_id_of(resource))
         return [config.entry(name) for name in names]
+    if resource.scope is ConfigScope.GROUP:
+        overrides = broker.metadata.state.configs(resource.scope, resource.name)
+        group = GroupConfig(overrides, broker.settings)
+        return [group.entry(name) for name in names]
     return [broker.settings.entry(name) for name in names]
 
 
@@ -114,6 +123,41 @@ def _described(
         config_type=setting.kind,
         documentation=setting.doc if request.include_documentation else None,
     )
+
+
+RESOURCE_TYPES_FROM = 1
+"""The version of ListConfigResources that may ask for other types than client metrics."""
+
+
+async def list_config_resources(
+    broker: Services, request: ListConfigResourcesRequest, context: RequestContext
+) -> ListConfigResourcesResponse:
+    """What has settings: each topic, each broker, the groups with settings of their own. Loggers
+    and subscriptions to client metrics, which Kafka lists too, have none here."""
+    types: Sequence[int] = (ResourceType.CLIENT_METRICS,)
+    if context.api_version >= RESOURCE_TYPES_FROM:
+        types = list(dict.fromkeys(request.resource_types)) or list(ResourceType)
+    if not set(types) <= set(ResourceType):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=each)
+            for each in types
+            for name in _names(broker.metadata.state, each)
+        ]
+    )
+
+
+def _names(state: ClusterState, resource_type: int) -> list[str]:
+    match resource_type:
+        case ResourceType.TOPIC:
+            return sorted(topic.name for topic in state.topics.values())
+        case ResourceType.BROKER:
+            return [str(info.broker_id) for info in state.live_brokers()]
+        case ResourceType.GROUP:
+            return sorted(name for scope, name in state.overrides if scope is ConfigScope.GROUP)
+        case _:
+            return []
 
 
 async def alter_configs(

@@ -44,11 +44,11 @@ async def check_unused(store: ObjectStore) -> bool:
             raise ForeignObjects(
                 f"{store.url} holds {meta.key}, but no metadata log under {LOG_PREFIX}: a cluster"
                 " was removed from here in part, or the address is not quite the right one."
-                " Nothing was written. Check the address, or empty the prefix"
+                " Nothing there was changed. Check the address, or empty the prefix"
             )
         raise ForeignObjects(
-            f"{store.url} holds {meta.key}, which is not Tidelog's. Nothing was written. Give the"
-            " cluster a bucket or a prefix of its own"
+            f"{store.url} holds {meta.key}, which is not Tidelog's. Nothing there was changed. Give"
+            " the cluster a bucket or a prefix of its own"
         )
     return True
 

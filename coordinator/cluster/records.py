@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -16,7 +16,10 @@ from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, 
 from tidelog.storage.object_store import Buffer
 
 ENTRY_MAGIC = "tidelog.metadata.entry"
-ENTRY_FORMAT = 1
+ENTRY_FORMAT = 2
+"""The newest; an entry is written in the oldest that has all that is in it."""
+GROUP_SCOPE_FORMAT = 2
+"""Of entries and snapshots: settings may belong to a group."""
 ENTRY_BYTES_MAX = 8 * 1024 * 1024
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -33,6 +36,8 @@ class ConfigScope(StrEnum):
     """Named by the broker's id in decimal."""
     CLUSTER = "cluster"
     """The default of all brokers; its name is empty."""
+    GROUP = "group"
+    """Named by the group's id. There need not be such a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ def encode_entry(entry: Entry) -> bytes:
     """The entry's object. The caller keeps it within ENTRY_BYTES_MAX."""
     return encode_document(
         ENTRY_MAGIC,
-        ENTRY_FORMAT,
+        format_of(entry.records),
         {
             "sequence": entry.sequence,
             "writer": entry.writer_id.hex(),
@@ -218,6 +223,15 @@ def encode_entry(entry: Entry) -> bytes:
             "records": [encode_record(record) for record in entry.records],
         },
     )
+
+
+def format_of(records: Iterable[Record]) -> int:
+    """The oldest format of an entry or a snapshot that can hold these records."""
+    has_group = any(
+        isinstance(record, ConfigsChanged) and record.scope is ConfigScope.GROUP
+        for record in records
+    )
+    return GROUP_SCOPE_FORMAT if has_group else 1
 
 
 def encode_record(record: Record) -> Json:

@@ -43,7 +43,7 @@ class ClusterState:
     """The incarnation of each broker id that is not fenced: one at most."""
     retired: Mapping[Epoch, RetiredWal] = field(default_factory=dict)
     overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
-    """Of brokers and of the cluster; a topic carries its own."""
+    """Of brokers, the cluster and groups; a topic carries its own."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
 
     def apply(self, entry: Entry) -> ClusterState:
@@ -155,7 +155,8 @@ class ClusterState:
         )
 
     def configs(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
-        """The overrides of a topic (named by its id's text), a broker, or the cluster ("")."""
+        """The overrides of a topic (named by its id's text), a broker, a group, or the cluster
+        ("")."""
         if scope is not ConfigScope.TOPIC:
             return self.overrides.get((scope, name), {})
         topic = self.topics.get(UUID(name))

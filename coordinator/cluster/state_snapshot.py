@@ -9,7 +9,7 @@ from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged
+from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged, format_of
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
 from tidelog.errors import CorruptObject
@@ -18,7 +18,8 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.tenure import Tenure
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
+"""The newest; a snapshot is written in the oldest that has all that is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         ),
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
-    return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, {**to_json(snapshot), "topics": topics})
+    version = format_of(snapshot.overrides)
+    return encode_document(SNAPSHOT_MAGIC, version, {**to_json(snapshot), "topics": topics})
 
 
 def decode_snapshot(key: str, data: Buffer) -> ClusterState:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 PARTITIONS_PER_TOPIC_MAX = 100_000
 BROKER_ID_MAX = 2**31 - 1
 PORT_MAX = 2**16 - 1
+OVERRIDES_MAX = 100_000
+"""Brokers and groups with settings of their own."""
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 K = TypeVar("K")
@@ -317,10 +319,17 @@ def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
         and int(record.name) <= BROKER_ID_MAX
     ):
         raise InvalidRecord(record, f"{record.name!r} is not a broker id")
+    if record.scope is ConfigScope.GROUP and record.name == "":
+        raise InvalidRecord(record, "a group's name is empty")
     place = (record.scope, record.name)
+    known = draft.overrides.view
+    if record.overrides and place not in known and len(known) >= OVERRIDES_MAX:
+        raise InvalidRecord(
+            record, f"{OVERRIDES_MAX} brokers and groups have settings of their own already"
+        )
     if record.overrides:
         draft.overrides.put(place, dict(record.overrides))
-    elif place in draft.overrides.view:
+    elif place in known:
         draft.overrides.drop(place)
 
 

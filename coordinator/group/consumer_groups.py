@@ -27,7 +27,7 @@ from tidelog.coordinator.group.consumer_records import (
     TargetStored,
 )
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -38,9 +38,11 @@ class ConsumerGroups:
     """Consumer groups by id. They are stored whole: nothing of them is lost with the leader but
     how long ago members were heard of."""
 
-    def __init__(self, settings: GroupSettings, timers: Timers[Timer]) -> None:
+    def __init__(
+        self, settings: GroupSettings, timers: Timers[Timer], timeouts_of: TimeoutsOf
+    ) -> None:
         self._settings = settings
-        self.membership = ConsumerMembership(settings, timers)
+        self.membership = ConsumerMembership(settings, timers, timeouts_of)
         self._groups: dict[str, ConsumerGroup] = {}
 
     def __contains__(self, group_id: str) -> bool:

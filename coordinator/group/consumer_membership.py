@@ -36,7 +36,7 @@ from tidelog.coordinator.group.consumer_records import (
 )
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.reconciliation import is_within, reconcile
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
@@ -65,9 +65,12 @@ class Caller(NamedTuple):
 class ConsumerMembership:
     """Heartbeats, and what follows when they stay away. It keeps nothing but the timers."""
 
-    def __init__(self, settings: GroupSettings, timers: Timers[Timer]) -> None:
+    def __init__(
+        self, settings: GroupSettings, timers: Timers[Timer], timeouts_of: TimeoutsOf
+    ) -> None:
         self._settings = settings
         self._timers = timers
+        self._timeouts_of = timeouts_of
 
     def refusal(self, heartbeat: ConsumerHeartbeat) -> Refusal | None:
         """What is wrong with a request whatever the group is like; None if nothing is."""
@@ -107,7 +110,7 @@ class ConsumerMembership:
                 None,
                 caller.member_id,
                 current.epoch,
-                self._settings.consumer_heartbeat_interval_ms,
+                self._timeouts_of(group.group_id).heartbeat_interval_ms,
                 current.assigned if is_told else None,
             ),
         )
@@ -317,10 +320,10 @@ class ConsumerMembership:
         turn: GroupTurn,
     ) -> None:
         """The member was heard of. In the classic protocol it names its session timeout itself."""
-        classic = subscription.classic
-        timeout_ms = self._settings.consumer_session_timeout_ms
-        if classic is not None:
-            timeout_ms = classic.session_timeout_ms
+        if subscription.classic is not None:
+            timeout_ms = subscription.classic.session_timeout_ms
+        else:
+            timeout_ms = self._timeouts_of(group.group_id).session_ms
         timer = Timer(TimerKind.CONSUMER_SESSION, group.group_id, member_id)
         self._set_timer(timer, timeout_ms, turn)
 

@@ -65,7 +65,7 @@ from tidelog.coordinator.group.migration import Migration
 from tidelog.coordinator.group.offset_requests import OffsetRequests
 from tidelog.coordinator.group.offsets import CommittedOffsets
 from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
@@ -76,9 +76,10 @@ _SWEEP = Timer(TimerKind.SWEEP)
 
 class GroupMachine:
     """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
-    applying each decision's records before the next."""
+    applying each decision's records before the next. `timeouts_of` says what members of a consumer
+    group are held to that has settings of its own; it is asked at each heartbeat."""
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, timeouts_of: TimeoutsOf | None = None) -> None:
         self._settings = settings
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
@@ -86,7 +87,9 @@ class GroupMachine:
         self._groups: dict[str, ClassicGroup] = {}
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
-        self._consumers = ConsumerGroups(settings, self._timers)
+        self._consumers = ConsumerGroups(
+            settings, self._timers, timeouts_of or settings.consumer_timeouts
+        )
         self._classic_members = ClassicMembers(self._timers, self._consumers.membership)
         self._migration = Migration(settings, self._rebalancer, self._groups, self._consumers)
         self._offset_requests = OffsetRequests(

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+class ConsumerTimeouts(NamedTuple):
+    """What the members of one consumer group are held to."""
+
+    session_ms: int
+    heartbeat_interval_ms: int
+
+
+TimeoutsOf: TypeAlias = Callable[[str], ConsumerTimeouts]
+"""Those that hold now for the consumer group of this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +48,9 @@ class GroupSettings:
     speak that."""
     group_record_bytes_max: int = 16 * 1024 * 1024
     """Subscriptions and assignments of all members together."""
+
+    def consumer_timeouts(self, _group_id: str) -> ConsumerTimeouts:
+        """Those of every consumer group that has no settings of its own."""
+        return ConsumerTimeouts(
+            self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
+        )

@@ -24,6 +24,7 @@ from tests.compat.delta_spark import DELTA_ARTIFACT, DELTA_GROUPS, delta_session
 from tests.compat.records import PARTITIONS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import client_jars, kafka_jars
+from tidelog.localstack.made_once import made_once
 from tidelog.localstack.maven import fetch_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -84,12 +85,11 @@ def npm_modules(require_tool: RequireTool) -> Path:
     require_tool("npm")
     # Another list of packages gets another folder.
     folder = CACHE / f"npm-{zlib.crc32(' '.join(NPM_PACKAGES).encode()):08x}"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "package.json").write_text('{"private": true}')
-        command = ["npm", "install", "--no-audit", "--no-fund", "--silent", *NPM_PACKAGES]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        (folder / "complete").touch()
+    with made_once(folder) as to_do:
+        if to_do:
+            (folder / "package.json").write_text('{"private": true}')
+            command = ["npm", "install", "--no-audit", "--no-fund", "--silent", *NPM_PACKAGES]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder
 
 

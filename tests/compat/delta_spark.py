@@ -29,6 +29,8 @@ def delta_session(jars: Path, folder: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # Its own 15 s for the way to Python are short where all cores are busy.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "1",

@@ -55,6 +55,24 @@ def test_configs_are_altered_described_and_refused(tools: Tools) -> None:
     tools.run(CONFIGS, "--describe", "--all", "--entity-type", "brokers", "--entity-name", "0")
 
 
+def test_settings_of_groups_are_altered_described_and_refused(tools: Tools) -> None:
+    entity = ("--entity-type", "groups", "--entity-name", "tools.group")
+    change = ("--add-config", "consumer.session.timeout.ms=50000")
+    assert "Completed updating config" in tools.run(CONFIGS, "--alter", *entity, *change)
+    described = tools.run(CONFIGS, "--describe", *entity)
+    assert "consumer.session.timeout.ms=50000" in described
+    assert "GROUP_CONFIG:consumer.session.timeout.ms=50000" in described
+    assert "consumer.heartbeat.interval.ms" not in described
+    everything = tools.run(CONFIGS, "--describe", "--all", *entity)
+    assert "consumer.heartbeat.interval.ms=5000" in everything
+    wrong = ("--add-config", "consumer.session.timeout.ms=1000")
+    refused = tools.run(CONFIGS, "--alter", *entity, *wrong, fails=True)
+    assert "InvalidConfigurationException" in refused
+    assert "group.consumer.min.session.timeout.ms" in refused
+    tools.run(CONFIGS, "--alter", *entity, "--delete-config", "consumer.session.timeout.ms")
+    assert "GROUP_CONFIG" not in tools.run(CONFIGS, "--describe", *entity)
+
+
 def test_console_producer_and_consumer_carry_lines(tools: Tools) -> None:
     name = "tools.console"
     tools.run(TOPICS, "--create", "--topic", name, "--partitions", "1")

@@ -6,9 +6,10 @@ question is found by the next one, and what came before is seen by the look.
 
 Whatever a reader of topics can see is said by a slot of some WAL, seals and the opening images of
 new owners included; so a question lists WALs, of all brokers in one request. It begins behind what
-is known of the first of them. If that is more than a page, the next question goes on there, behind
-what is known of the WAL at which the page has ended. Now and then the metadata log is asked
-instead: for incarnations that come before all that are known, and for topics that were deleted.
+is known of the first of them, those included that live and have written nothing yet. If that is
+more than a page, the next question goes on there, behind what is known of the WAL at which the page
+has ended. Now and then the metadata log is asked instead: for new incarnations, and for topics that
+were deleted; whenever it has gone on, by a question or a look, the WALs are gone through anew.
 Who reads tables alone is told by the tables' next commits, one topic's at each question.
 
 Slots are deleted when they have been needless for `log.delete.grace.ms`. Between two questions that
@@ -26,7 +27,7 @@ from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.table_log import commit_key
 from tidelog.storage.table_state import TableState
-from tidelog.wal.object_format import wal_key, wal_position
+from tidelog.wal.object_format import wal_key, wal_position, wal_prefix
 
 PAGE_KEYS: Final = 1000
 """What a store lists for one request."""
@@ -45,6 +46,7 @@ class Changes:
         self._with_tails = with_tails
         self._newest: dict[Incarnation, Slot] = {}
         self._after = ""
+        self._sequence = -1
         self._questions = 0
         self._asked_ms = access.clock.time_ms()
 
@@ -69,10 +71,7 @@ class Changes:
     async def _metadata_has_grown(self) -> bool:
         cluster = self._access.cluster
         before = cluster.state.sequence
-        if (await cluster.refresh()).sequence == before:
-            return False
-        self._after = ""
-        return True
+        return (await cluster.refresh()).sequence != before
 
     async def _table_has_grown(self, tables: Sequence[TableState]) -> bool:
         if not tables:
@@ -85,6 +84,10 @@ class Changes:
         return True
 
     async def _wals_have_grown(self) -> bool:
+        state = self._access.cluster.state
+        if state.sequence != self._sequence:
+            # The new incarnations' WALs may come before all that are known.
+            self._sequence, self._after = state.sequence, ""
         has_grown, number, last = False, 0, self._after
         listing = self._access.store.list(WAL_FOLDER, self._after)
         async for meta in listing:
@@ -96,6 +99,8 @@ class Changes:
             if number == PAGE_KEYS:
                 break
         known = [wal_key(*each) for each in self._newest.items()]
+        living = (each.incarnation for each in state.live_brokers())
+        known += [wal_prefix(each) for each in living if each not in self._newest]
         if number < PAGE_KEYS:
             self._after = min(known, default="")
         else:

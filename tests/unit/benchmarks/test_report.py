@@ -55,6 +55,19 @@ def test_a_peer_that_used_no_measurable_time_is_no_divisor() -> None:
     assert cells[5:7] == ["-", "-"]
 
 
+def test_what_is_rolled_at_the_same_time_has_tables_of_its_own() -> None:
+    rolls = replace(OURS, cpu_seconds_a_gb=6.0, bytes_put_a_byte=2.1)
+    results = Results("make bench", rolling=[(SHAPE, {"produce": rolls, "consume": OURS})])
+
+    document = render(results, "")
+
+    produce, consume = document.split("## Consume, rolled into segments at the same time")
+    assert "## Produce, rolled into segments at the same time" in produce
+    cells = row_of(produce, SHAPE.label)
+    assert cells[1:] == ["200", "6.00 (0.50)", "300", "250", "10", "2.100"]
+    assert row_of(consume, SHAPE.label)[2] == "1.50 (0.50)"
+
+
 def test_an_acknowledgement_is_set_against_a_put_and_the_linger() -> None:
     results = Results("make bench", latency={"disk": (Latency(3.0, 9.0), Latency(4.0, 12.0), 5)})
 

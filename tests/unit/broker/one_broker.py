@@ -61,6 +61,7 @@ class World:
         self.settings = BrokerSettings.of(**(PATIENT | settings))
         self.offload: Offload = InlineOffload()
         self.crash_points = NO_CRASH_POINTS
+        self.broker_id = BrokerId(0)
         self.starts = 0
 
     @asynccontextmanager
@@ -69,7 +70,7 @@ class World:
         self.starts += 1
         broker = Broker(
             self.settings,
-            broker_id=BrokerId(0),
+            broker_id=self.broker_id,
             listen=("127.0.0.1", 0),
             advertise=None,
             store=self.store,

@@ -721,6 +721,100 @@ def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
     run(story)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_who_waits_for_a_roll_is_told_when_the_broker_ends(dies: bool) -> None:
+    """No roll comes any more, neither for who waits by then nor for who comes later."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            await one.create_topic(partitions=2)
+            for number in range(2):
+                await one.produce(batch(b"a"), number)
+            store.hold("/partition=")
+            waiting = [one.broker.roller.flush(hosted(one, number)) for number in range(2)]
+            await until(lambda: store.waiting)
+            if dies:
+                one.run.cancel()
+            else:
+                one.broker.stop()
+            await asyncio.gather(one.run, return_exceptions=True)
+            waiting.append(one.broker.roller.flush(hosted(one)))
+            async with asyncio.timeout(20):
+                for each in waiting:
+                    with pytest.raises(PartitionError, match="has ended"):
+                        await each
+
+    run(story)
+
+
+class RestlessStore(MemoryStore):
+    """Something happens before each segment is put."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.before: Callable[[], Awaitable[None]] | None = None
+        self.segments = 0
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if "/partition=" in key:
+            self.segments += 1
+            if self.before is not None:
+                await self.before()
+        return await super().put(key, data, condition)
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: bool) -> None:
+    """While a busy topic is rolled, somebody asks for its next roll each time. What is less urgent
+    comes all the same, if somebody has asked for it or if it is due."""
+    store = RestlessStore()
+    here = world(store, roll_bytes=500, roll_min_bytes=0, wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+
+            async def ask_again() -> None:
+                if hosted(one).log.table_next == 0:
+                    await one.produce(batch(b"x" * 1000), topic="busy")
+                    one.broker.roller.flush(hosted(one, topic="busy"))
+
+            await one.create_topic("busy")
+            await one.create_topic()
+            store.before = ask_again
+            await one.produce(batch(b"x" * 1000), topic="busy")
+            await until(lambda: store.segments)
+            await one.produce(batch(b"a" if is_asked_for else b"a" * 600))
+            if is_asked_for:
+                one.broker.roller.flush(hosted(one))
+            await until(lambda: hosted(one).log.table_next or store.segments > 20)
+            assert store.segments < 20
+            store.before = None
+
+    run(story)
+
+
+def test_who_has_given_up_waiting_is_forgotten() -> None:
+    store = ShakyStore()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"a"))
+            store.refusals = {"/partition=": 1_000_000}
+            for _ in range(50):
+                one.broker.roller.flush(hosted(one)).cancel()
+            waiting = one.broker.roller._queue._waiting
+            assert sum(map(len, waiting.values())) == 1
+
+    run(story)
+
+
 def test_a_topic_that_is_deleted_meanwhile_gets_no_table() -> None:
     gated = GatedStore(MemoryStore(SystemClock()))
     gated.open()

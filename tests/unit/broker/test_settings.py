@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.broker.group_config import GROUP_TABLE
 from tidelog.broker.setting_docs import configuration_page
 from tidelog.broker.setting_kinds import Effect, Kind, format_value, parse_value
 from tidelog.broker.setting_loading import ENVIRONMENT_PREFIX, load_settings
@@ -24,7 +25,7 @@ from tidelog.broker.settings import (
 from tidelog.errors import InvalidConfiguration
 
 ROOT = Path(__file__).resolve().parents[3]
-ALL_SETTINGS = [*BROKER_TABLE.values(), *TOPIC_TABLE.values()]
+ALL_SETTINGS = [*BROKER_TABLE.values(), *TOPIC_TABLE.values(), *GROUP_TABLE.values()]
 
 
 def load(
@@ -92,7 +93,7 @@ def test_a_setting_with_an_effect_is_read_somewhere_and_no_other_one_is() -> Non
         for path in (ROOT / folder).rglob("*.py")
         if not path.name.startswith("setting")
     )
-    read = {name for name in (*BROKER_TABLE, *TOPIC_TABLE) if f'"{name}"' in code}
+    read = {name for name in (*BROKER_TABLE, *TOPIC_TABLE, *GROUP_TABLE) if f'"{name}"' in code}
     read |= {
         synonym.name
         for setting in TOPIC_TABLE.values()

@@ -152,6 +152,36 @@ def test_who_was_away_looks_for_slots_that_have_come_and_gone() -> None:
     run(story)
 
 
+def test_a_wal_that_comes_before_all_that_are_known_is_heard_of() -> None:
+    """A look reads the metadata log itself, so the question about it finds nothing new; and an
+    incarnation is registered long before it writes its first slot."""
+    here = world()
+    bucket = remembering(WatchedStore(here.store))
+
+    async def story() -> None:
+        here.broker_id = BrokerId(7)
+        async with here.broker() as broker:
+            await broker.create_topic(TOPIC)
+            await broker.produce(batch(b"known"))
+        await bucket.refresh()
+        asked = Changes(bucket.access, with_tails=True)
+        assert await asked.found(())
+        here.broker_id = BrokerId(3)
+        async with here.broker() as broker:
+            await broker.create_topic("fares")
+            await bucket.refresh()
+            for _ in range(METADATA_TURN):
+                await asked.found(())
+            assert not await asked.found(())
+            await broker.produce(batch(b"new"), topic="fares")
+            assert any([await asked.found(()) for _ in range(METADATA_TURN)])
+            await broker.produce(batch(b"newer"), topic="fares")
+            assert await asked.found(())
+            assert not await asked.found(())
+
+    run(story)
+
+
 def test_wals_that_fill_more_than_a_page_are_listed_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -99,6 +99,15 @@ def test_the_form_of_an_entry_is_fixed() -> None:
     )
 
 
+def test_only_an_entry_with_settings_of_a_group_asks_for_the_second_format() -> None:
+    group = ConfigsChanged(ConfigScope.GROUP, "größe", {"consumer.session.timeout.ms": "50000"})
+    entry = sample(*EVERY_RECORD, group)
+    assert members_of(entry)["format"] == 2
+    assert decode_entry(KEY, encode_entry(entry)) == entry
+    assert identify_entry(encode_entry(entry)) == WRITER
+    assert members_of(sample(*EVERY_RECORD))["format"] == 1
+
+
 def test_an_entry_may_be_read_from_any_kind_of_buffer() -> None:
     entry = sample(*EVERY_RECORD)
     assert decode_entry(KEY, memoryview(bytearray(encode_entry(entry)))) == entry
@@ -131,8 +140,8 @@ def test_an_unknown_type_of_record_asks_for_a_newer_version() -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    members = members_of(sample(CLUSTER)) | {"format": 2, "colour": "blue"}
-    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 2.* up to version 1"):
+    members = members_of(sample(CLUSTER)) | {"format": 3, "colour": "blue"}
+    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 3.* up to version 2"):
         decode_entry(KEY, stored(members))
 
 

@@ -163,6 +163,7 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("no broker id", harbour, 1, [ConfigsChanged(ConfigScope.BROKER, "", {})], "not a broker id"),
     ("big broker", harbour, 1, [ConfigsChanged(ConfigScope.BROKER, "2147483648", {})], "broker id"),
     ("named", harbour, 1, [ConfigsChanged(ConfigScope.CLUSTER, "1", {})], "has no name"),
+    ("unnamed", harbour, 1, [ConfigsChanged(ConfigScope.GROUP, "", {})], "name is empty"),
     ("open another's", harbour, 2, [opened(0, 0)], "leader epoch 0 of incarnation 1-1, not at"),
     ("open the past", moved, 1, [opened(0, 0)], "leader epoch 1 of incarnation 2-2, not at 0"),
     ("open the future", harbour, 1, [opened(1, 0)], "not at 1 of epoch 1"),

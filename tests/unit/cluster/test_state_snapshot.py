@@ -52,6 +52,19 @@ def test_a_snapshot_is_the_state(state: ClusterState) -> None:
     assert encode_snapshot(restored, 5) == encode_snapshot(state, 5)
 
 
+def test_only_a_snapshot_with_settings_of_groups_asks_for_the_second_format() -> None:
+    state = eventful()
+    assert json.loads(encode_snapshot(state, 5))["format"] == 1
+    change = ConfigsChanged(ConfigScope.GROUP, "g", {"consumer.session.timeout.ms": "50000"})
+    state = after(state, 2, change)
+    assert json.loads(encode_snapshot(state, 5))["format"] == 2
+    restored = decode_snapshot(KEY, encode_snapshot(state, 5))
+    assert restored == state
+    assert restored.configs(ConfigScope.GROUP, "g") == change.overrides
+    state = after(state, 2, ConfigsChanged(ConfigScope.GROUP, "g", {}))
+    assert json.loads(encode_snapshot(state, 5))["format"] == 1
+
+
 def test_the_log_goes_on_from_a_snapshot_as_from_the_state() -> None:
     state = fenced()
     restored = decode_snapshot(KEY, encode_snapshot(state, 5))
@@ -109,5 +122,5 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
     data = rewritten(encode_snapshot(harbour(), 5), {"format": 3})
-    with pytest.raises(UnsupportedFormat, match=r"version 3.*up to version 1"):
+    with pytest.raises(UnsupportedFormat, match=r"version 3.*up to version 2"):
         decode_snapshot(KEY, data)

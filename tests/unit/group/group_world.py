@@ -36,7 +36,7 @@ from tidelog.coordinator.group.log_records import (
     encode_record,
 )
 from tidelog.coordinator.group.machine import GroupMachine
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.identifiers import TopicId
@@ -81,8 +81,17 @@ class GroupWorld:
         self.replies: dict[Token, Reply] = {}
         self.last_token = Token(0)
         self._ids = 0
-        self.machine = GroupMachine(self.settings)
+        self.timeouts: dict[str, ConsumerTimeouts] = {}
+        """Of consumer groups with settings of their own."""
+        self.machine = self._machine()
         self._take(self.machine.loaded(self.now))
+
+    def _machine(self) -> GroupMachine:
+        def timeouts_of(group_id: str) -> ConsumerTimeouts:
+            default = self.settings.consumer_timeouts(group_id)
+            return self.timeouts.get(group_id, default)
+
+        return GroupMachine(self.settings, timeouts_of)
 
     @property
     def now(self) -> Now:
@@ -124,7 +133,7 @@ class GroupWorld:
 
     def restart(self) -> None:
         """The broker dies; a new one has only the log."""
-        self.machine = GroupMachine(self.settings)
+        self.machine = self._machine()
         for record in self.log:
             self.machine.apply(logged(record))
         self._take(self.machine.loaded(self.now))

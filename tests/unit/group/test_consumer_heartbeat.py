@@ -24,7 +24,7 @@ from tidelog.coordinator.group.consumer_records import (
     TargetRemoved,
     TargetStored,
 )
-from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.protocol.error_codes import ErrorCode
 
 
@@ -265,6 +265,34 @@ def test_a_member_that_is_not_heard_of_is_put_out(world: ConsumerWorld) -> None:
     assert second.has() == [0, 1, 2, 3]
     first.beat()
     assert first.error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_groups_own_timeouts_hold_from_the_next_heartbeat_on(world: ConsumerWorld) -> None:
+    consumer = world.consumer("a")
+    world.timeouts[GROUP] = ConsumerTimeouts(2 * SESSION_MS, 2 * HEARTBEAT_MS)
+    world.advance(SESSION_MS - 1)
+    assert consumer.ask().heartbeat_interval_ms == 2 * HEARTBEAT_MS
+    world.advance(2 * SESSION_MS - 1)
+    assert consumer.ask().error is ErrorCode.NONE
+    # They are the default again, and the session that has begun ends as it would have.
+    del world.timeouts[GROUP]
+    world.advance(2 * SESSION_MS - 1)
+    assert consumer.ask().heartbeat_interval_ms == HEARTBEAT_MS
+    world.advance(SESSION_MS)
+    assert world.describe_consumers().members == []
+
+
+def test_a_groups_own_timeouts_hold_for_members_that_a_successor_has_not_heard_of(
+    world: ConsumerWorld,
+) -> None:
+    consumer = world.consumer("a")
+    world.timeouts[GROUP] = ConsumerTimeouts(2 * SESSION_MS, HEARTBEAT_MS)
+    world.restart()
+    world.advance(2 * SESSION_MS - 1)
+    assert consumer.ask().error is ErrorCode.NONE
+    world.restart()
+    world.advance(2 * SESSION_MS)
+    assert consumer.ask().error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_member_that_does_not_give_up_what_it_must_is_put_out(world: ConsumerWorld) -> None:

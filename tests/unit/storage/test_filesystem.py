@@ -508,6 +508,18 @@ def test_a_file_where_a_directory_is_needed_is_named(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "file"
+    root.write_bytes(b"x")
+
+    async def story(store: FilesystemStore) -> None:
+        with pytest.raises(StoreMisconfigured, match=f"{root} is a file; a store is a directory"):
+            await store.put("a", b"1")
+
+    run(root, story)
+    assert root.read_bytes() == b"x"
+
+
 def test_a_root_that_does_not_exist_reads_as_empty_and_is_made_by_the_first_put(
     tmp_path: Path,
 ) -> None:
