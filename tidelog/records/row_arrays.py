@@ -77,7 +77,8 @@ def interleave(columns: Sequence[pa.Array], last: pa.Array | None = None) -> pa.
         by_row[:, index] = np.arange(index * rows, (index + 1) * rows, dtype=np.int32)
     order[rows * count :] = np.arange(rows * count, rows * count + behind, dtype=np.int32)
     pieces = pa.concat_arrays([*columns] if last is None else [*columns, last])
-    taken = pc.take(pieces, integer_array(order, pa.int32()), boundscheck=False)
+    order_array = integer_array(order, pa.int32())
+    taken = pc.take(pieces, order_array, boundscheck=False)
     return taken.buffers()[2]
 
 
