@@ -46,6 +46,7 @@ SHAPES = (
     *(Shape(100, partitions, MIB, 100_000_000) for partitions in (1, 16, 256)),
     *(Shape(KIB, partitions, MIB, 1_000_000_000) for partitions in (1, 16, 256)),
     *(Shape(100 * KIB, partitions, MIB, 2_000_000_000) for partitions in (1, 16, 256)),
+    Shape(KIB, 1, MIB, 1_000_000_000, idempotent=False),
     Shape(KIB, 16, 16 * KIB, 200_000_000),
     Shape(KIB, 16, 16 * KIB, 500_000_000, idempotent=False),
 )

@@ -49,13 +49,18 @@ class StateTable(Protocol[RecordT]):
         """The columns of the newest version."""
         ...
 
+    @property
+    def descriptive(self) -> frozenset[str]:
+        """Columns that only others read: older snapshots lack them."""
+        ...
+
     def rows(self, records: list[RecordT]) -> pa.RecordBatch:
         """The records as rows, in order."""
         ...
 
     def records(self, rows: pa.RecordBatch) -> Iterator[RecordT]:
-        """What `rows` was made of; the batch has the columns of `schema`. Raises TidelogError or
-        ValueError for what no record is stored as."""
+        """What `rows` was made of; the batch has the columns of `schema`, the descriptive ones
+        perhaps not. Raises TidelogError or ValueError for what no record is stored as."""
         ...
 
 
@@ -157,7 +162,7 @@ class SnapshotDecoder(Generic[RecordT]):
                 raise CorruptObject(key, f"it says {name} {fields.get(name)!r}, not {value!r}")
         if origin.key(self.position.next_offset) != key:
             raise CorruptObject(key, f"it holds the state at offset {self.position.next_offset}")
-        self._columns = self._columns_found()
+        self._needed = self._columns_needed()
         self._group = 0
 
     def step(self) -> list[RecordT] | None:
@@ -168,11 +173,11 @@ class SnapshotDecoder(Generic[RecordT]):
         check_chunks(self._key, self._footer, self._group, columns, 0, self._data)
         try:
             found = self._file.read_row_group(
-                self._group, columns=self._columns, use_threads=False
+                self._group, columns=self._needed.names, use_threads=False
             ).combine_chunks()
             rows = pa.RecordBatch.from_arrays(
-                [found.column(name).combine_chunks() for name in self._table.schema.names],
-                schema=self._table.schema,
+                [found.column(field.name).combine_chunks() for field in self._needed],
+                schema=self._needed,
             )
             rows.validate(full=True)
             records = list(self._table.records(rows))
@@ -183,15 +188,17 @@ class SnapshotDecoder(Generic[RecordT]):
         self._group += 1
         return records
 
-    def _columns_found(self) -> list[str]:
-        """The names of our columns; others are a later version's, and are not needed."""
+    def _columns_needed(self) -> pa.Schema:
+        """Our columns but the descriptive ones; others are a later version's."""
         found = self._file.schema_arrow
-        for field in self._table.schema:
+        table = self._table
+        needed = [field for field in table.schema if field.name not in table.descriptive]
+        for field in needed:
             index = found.get_field_index(field.name)
             if index < 0 or found.field(index).type != field.type:
                 has = "no" if index < 0 else f"another ({found.field(index).type})"
                 raise CorruptObject(self._key, f"it has {has} column {field.name}: {field.type}")
-        return list(self._table.schema.names)
+        return pa.schema(needed)
 
 
 def _fields_of(table: str, origin: SnapshotOrigin, position: SnapshotPosition) -> dict[str, str]:

@@ -9,6 +9,8 @@ wanted so far:
   the object and no more than was widened in vain before. So the first reader of an object gets
   exactly what it wants, and who comes for the next partitions doubles what is read.
 - Where half of an object nearby, a few before it in the same WAL, was wanted, the whole is read.
+- Where an object was read wider before and that was dropped before anybody wanted it, there is not
+  memory enough for all who go through it: they get exactly what they want.
 
 So what is read and never wanted stays, for each object, below what was wanted of it, or one object
 after each few that were wanted.
@@ -103,6 +105,12 @@ class Demand:
         unused = max(0, demand.read_bytes - (demand.wanted_bytes - wanted_now))
         return max(0, demand.wanted_bytes - wanted_now - unused)
 
+    def was_in_vain(self, key: str, wanted_now: int) -> bool:
+        """Whether more was read of it before than anybody wanted so far, beside the `wanted_now`
+        bytes. Where these are not here, what else was read has been dropped, too."""
+        demand = self._objects.get(key)
+        return demand is not None and demand.read_bytes > demand.wanted_bytes - wanted_now
+
     def expected_bytes(self, key: str) -> int:
         """About how large an object is of which all will be wanted, judged by those before it in
         its WAL; 0 if that is not to be expected."""
@@ -147,10 +155,11 @@ def plan_reads(
     """
     ordered = sorted(extents, key=lambda extent: extent.position)
     limit = min(widened_max, RANGE_BYTES_MAX)
-    expected_bytes = demand.expected_bytes(key)
+    wanted_now = sum(extent.length for extent in ordered)
+    expected_bytes = 0 if demand.was_in_vain(key, wanted_now) else demand.expected_bytes(key)
     spare = limit
     if not expected_bytes:
-        spare = min(limit, demand.spare_bytes(key, sum(extent.length for extent in ordered)))
+        spare = min(limit, demand.spare_bytes(key, wanted_now))
     runs: list[list[int]] = []
     for extent in ordered:
         start, end = extent.position, extent.position + extent.length

@@ -1,7 +1,8 @@
 """The state of a group coordinator as the table `tidelog.groups`: groups with their members and
 assignments, committed offsets, and offsets that open transactions would commit.
 
-A row of another kind than these holds a record as the log has it.
+A row of another kind than these holds a record as the log has it; of consumer groups (KIP-848) with
+columns that say the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.coordinator.group.consumer_columns import (
+    CONSUMER_COLUMN_NAMES,
+    CONSUMER_COLUMNS,
+    consumer_columns,
+)
 from tidelog.coordinator.group.log_records import (
     CommittedOffset,
     GroupRecord,
@@ -88,8 +94,10 @@ class GroupTable:
             column("producer_id", _INT64, nullable=True),
             column("record_key", pa.binary(), nullable=True),
             column("record_value", pa.binary(), nullable=True),
+            *CONSUMER_COLUMNS,
         ]
     )
+    descriptive: Final = CONSUMER_COLUMN_NAMES
 
     def rows(self, records: list[GroupRecord]) -> pa.RecordBatch:
         """The records as rows, in order."""
@@ -118,7 +126,7 @@ class GroupTable:
             same = pc.equal(kinds.slice(start), kind)
             length = pc.index(same, False).as_py()
             run = rows.slice(start, length if length >= 0 else None)
-            columns = {name: run.column(name) for name in self.schema.names}
+            columns = {name: run.column(name) for name in run.schema.names}
             yield from _records_of(kind, columns)
             start += run.num_rows
 
@@ -152,6 +160,7 @@ def _columns_of(kind: str, records: Sequence[GroupRecord]) -> _Columns:
         "group_id": pa.array(groups, pa.string()),
         "record_key": pa.array([key for key, _ in encoded], pa.binary()),
         "record_value": pa.array([value for _, value in encoded], pa.binary()),
+        **consumer_columns(records),
     }
 
 

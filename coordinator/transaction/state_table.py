@@ -53,6 +53,7 @@ class TransactionTable:
             column("next_producer_id", _INT64, nullable=True),
         ]
     )
+    descriptive: Final = frozenset[str]()
 
     def rows(self, records: list[TransactionRecord]) -> pa.RecordBatch:
         """The records as rows. Ids that were removed have none, so they are no part of a state."""

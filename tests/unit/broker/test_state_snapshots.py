@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run
+from tests.unit.broker.test_consumer_groups import join
 from tests.unit.broker.transactional_client import (
     GROUP,
     SECOND,
@@ -372,3 +373,39 @@ def test_other_tools_read_snapshots_as_tables() -> None:
     assert duckdb.sql(
         "select transactional_id, unnest(partitions).topic from states order by 2"
     ).fetchall() == [("t", GROUP_TOPIC), ("t", TOPIC)]
+
+
+def test_other_tools_read_consumer_groups_as_tables() -> None:
+    here = world(coordinator_snapshot_interval_records=1)
+
+    async def story() -> tuple[str, bytes]:
+        async with serving(here) as broker:
+            topic_id = await broker.create_topic(partitions=2)
+            await find(broker, GROUP, 0)
+            assert (await join(broker, "m", instance_id="i")).error_code == 0
+            await nothing_due(broker)
+        *_, newest = await snapshots(here)
+        return str(topic_id), bytes((await here.store.get(newest)).data)
+
+    topic_id, data = run(story)
+    rows = pd.read_parquet(io.BytesIO(data))
+    assert set(rows.group_id) == {GROUP}
+    kinds = rows.set_index("record_kind")
+    assert kinds.loc["consumer group", "epoch"] == kinds.loc["target epoch", "epoch"] == 1
+    member = kinds.loc["consumer member"]
+    assert (member.member_id, member.instance_id) == ("m", "i")
+    assert list(member.subscribed_topics) == [TOPIC]
+    assert member.rebalance_timeout_ms == 60_000
+    current = kinds.loc["current assignment"]
+    assert (current.member_id, current.epoch, current.member_state) == ("m", 1, "STABLE")
+    assert list(current.revoking_partitions) == []
+    held = duckdb.sql(
+        "select record_kind, unnest(assigned_partitions).topic_id,"
+        " unnest(assigned_partitions).partition from rows where member_id = 'm'"
+        " order by all"
+    ).fetchall()
+    assert held == [
+        (kind, topic_id, partition)
+        for kind in ("current assignment", "target assignment")
+        for partition in (0, 1)
+    ]

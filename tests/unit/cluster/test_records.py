@@ -106,6 +106,8 @@ def test_only_an_entry_with_settings_of_a_group_asks_for_the_second_format() -> 
     assert decode_entry(KEY, encode_entry(entry)) == entry
     assert identify_entry(encode_entry(entry)) == WRITER
     assert members_of(sample(*EVERY_RECORD))["format"] == 1
+    form = '"records":[{"type":"ConfigsChanged","scope":"group","name":"größe","overrides":'
+    assert form.encode() in encode_entry(sample(group))
 
 
 def test_an_entry_may_be_read_from_any_kind_of_buffer() -> None:

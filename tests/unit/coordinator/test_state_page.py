@@ -12,7 +12,19 @@ import pyarrow as pa
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.coordinator.group.log_records import CommittedOffset, OffsetStored
+from tidelog.coordinator.group.consumer_columns import (
+    CONSUMER_GROUP,
+    CONSUMER_MEMBER,
+    CURRENT_ASSIGNMENT,
+    TARGET_ASSIGNMENT,
+    TARGET_EPOCH,
+)
+from tidelog.coordinator.group.consumer_records import (
+    CurrentAssignment,
+    CurrentStored,
+    TargetStored,
+)
+from tidelog.coordinator.group.log_records import CommittedOffset, GroupRecord, OffsetStored
 from tidelog.coordinator.group.state_table import (
     GROUP,
     OFFSET,
@@ -60,6 +72,15 @@ def test_the_columns_are_those_of_the_page(
 def test_the_kinds_of_rows_are_those_of_the_page() -> None:
     for kind in (GROUP, OFFSET, PENDING_OFFSET, RECORD):
         assert f"`{kind}`: " in section("Groups")
+    row = section("Groups").split("| `record_kind` |")[1].split("\n")[0]
+    for kind in (
+        CONSUMER_GROUP,
+        CONSUMER_MEMBER,
+        TARGET_EPOCH,
+        TARGET_ASSIGNMENT,
+        CURRENT_ASSIGNMENT,
+    ):
+        assert f"`{kind}`" in row
 
 
 def test_the_fields_of_a_member_are_those_of_the_page() -> None:
@@ -70,18 +91,24 @@ def test_the_fields_of_a_member_are_those_of_the_page() -> None:
     ]
 
 
-def test_the_query_of_the_page_reads_the_newest_snapshots(tmp_path: Path) -> None:
+def test_the_queries_of_the_page_read_the_newest_snapshots(tmp_path: Path) -> None:
     async def fill() -> None:
         clock = SystemClock()
         store = open_store(f"file://{tmp_path}/bucket", clock, SystemEntropy())
         for partition, offset in ((0, 5), (0, 9), (1, 7)):
             origin = SnapshotOrigin("c", "__consumer_offsets", UUID(int=1), partition)
             group = f"group-{partition}"
+            has = {UUID(int=2): frozenset([offset])}
+            records: list[GroupRecord] = [
+                OffsetStored(group, "tides", 3, CommittedOffset(offset, -1, "", 1000)),
+                TargetStored(group, "m", {UUID(int=2): frozenset([0, 1])}),
+                CurrentStored(group, "m", CurrentAssignment(assigned=has)),
+            ]
             encoder = SnapshotEncoder(
                 GroupTable(),
                 origin,
                 SnapshotPosition(offset, LeaderEpoch(0), 0),
-                [OffsetStored(group, "tides", 3, CommittedOffset(offset, -1, "", 1000))],
+                records,
             )
             encoder.step()
             await store.put(origin.key(offset), encoder.finish().pieces)
@@ -89,9 +116,11 @@ def test_the_query_of_the_page_reads_the_newest_snapshots(tmp_path: Path) -> Non
 
     (tmp_path / "bucket").mkdir()
     asyncio.run(fill())
-    query = section("With other tools").split("```sql\n")[1].split("```")[0]
-    rows = duckdb.sql(query.replace("'bucket/", f"'{tmp_path}/bucket/")).fetchall()
-    assert sorted(row[:4] for row in rows) == [
-        ("group-0", "tides", 3, 9),
-        ("group-1", "tides", 3, 7),
+    blocks = section("With other tools").split("```sql\n")[1:]
+    queries = [
+        block.split("```")[0].replace("'bucket/", f"'{tmp_path}/bucket/") for block in blocks
     ]
+    offsets, assignments = [sorted(duckdb.sql(query).fetchall()) for query in queries]
+    assert [row[:4] for row in offsets] == [("group-0", "tides", 3, 9), ("group-1", "tides", 3, 7)]
+    topic_id = str(UUID(int=2))
+    assert assignments == [("group-0", "m", topic_id, 9), ("group-1", "m", topic_id, 7)]

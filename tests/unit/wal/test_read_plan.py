@@ -150,3 +150,18 @@ def test_objects_that_were_wanted_longest_ago_are_forgotten() -> None:
         for number in range(3):
             demand.want(extent(number, f"wal/0-1/{slot:03d}"))
     assert len(demand) == 3
+
+
+def test_what_was_read_in_vain_and_dropped_is_not_read_as_a_whole_again() -> None:
+    reader = Reader()
+    for number in range(16):
+        reader.read(extent(number, key="wal/0-1/6"))
+    (whole,) = reader.read(extent(0))
+    assert whole.end - whole.start > OBJECT // 2
+
+    reader.held.clear()
+    again = [reader.read(extent(number)) for number in (5, 9, 3)]
+
+    assert [(made.start, made.end) for (made,) in again] == [
+        (100 + number * SLICE, 100 + (number + 1) * SLICE) for number in (5, 9, 3)
+    ]
