@@ -24,40 +24,30 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from tidelog.broker import layer_settings
 from tidelog.broker.admission import Admissions
 from tidelog.broker.adopter import Adopter
-from tidelog.broker.append_limits import append_limits
 from tidelog.broker.appender import Appender
-from tidelog.broker.chunk_reads import ChunkReads
-from tidelog.broker.cleaner_metrics import CleanerCollector, CleanerMetrics
-from tidelog.broker.cold_reader import ColdReader
-from tidelog.broker.cold_times import ColdTimes
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import (
-    ColdReadCollector,
-    ReadCollector,
-    SnapshotCollector,
-    WalCollector,
-)
+from tidelog.broker.layer_metrics import SnapshotCollector, WalCollector
+from tidelog.broker.live_settings import LiveSettings
 from tidelog.broker.log_cleaner import LogCleaner
-from tidelog.broker.log_reader import LogReader
-from tidelog.broker.log_retention import LogRetention
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
-from tidelog.broker.roll_metrics import RollCollector, RollMetrics
-from tidelog.broker.roll_source import RollSource
+from tidelog.broker.read_path import ReadPath
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
 from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
-from tidelog.broker.segment_builder import SegmentBounds, SegmentBuilder
-from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.server import KafkaServer
-from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.broker.settings import BrokerSettings, TopicConfig
+from tidelog.broker.surroundings import Surroundings
+from tidelog.broker.table_path import TablePath
 from tidelog.broker.tables import Tables
 from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
@@ -66,9 +56,8 @@ from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.records import BrokerFenced, ConfigsChanged, ConfigScope, Record
+from tidelog.coordinator.cluster.records import ConfigsChanged, Record
 from tidelog.coordinator.cluster.registration import register
-from tidelog.coordinator.cluster.settings import ClusterSettings, append_timeout_ms_within
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
@@ -76,15 +65,10 @@ from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId, Incarnation, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
-from tidelog.records.rules import Limits
-from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.probe import probe
 from tidelog.wal.checkpoint import Checkpointer
-from tidelog.wal.read_cache import ReadCache
-from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.recovery import recover
-from tidelog.wal.settings import WalSettings
-from tidelog.wal.tail_cache import TailCache
 from tidelog.wal.writer import DurableSlot, WalWriter
 
 logger = logging.getLogger(__name__)
@@ -119,16 +103,23 @@ class Broker:
         read of segments), so that producers do not wait for it; `offload` if it is not given.
         `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
         `crash_points`: for tests that let the process die at a given moment."""
-        self._static_settings = settings
-        self._settings = settings
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
         self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
         self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
-        self._background = background or offload
-        self._cleaning = cleaning or self._background
+        background = background or offload
+        self._world = Surroundings(
+            store=self._store,
+            clock=clock,
+            entropy=entropy,
+            network=network,
+            offload=offload,
+            background=background,
+            cleaning=cleaning or background,
+            crash_points=crash_points,
+        )
         self._process = process
         self._is_running = is_running
         self._crash_points = crash_points
@@ -139,19 +130,13 @@ class Broker:
         self.ready = asyncio.Event()
         """Set when the broker serves, and when it has ended without ever doing so."""
         self._stopping = asyncio.Event()
-        self._topic_configs: dict[TopicId, TopicConfig] = {}
-        self._cluster_settings = cluster_settings(settings)
+        self._settings = LiveSettings(settings, broker_id, lambda: self.metadata.state)
+        self._cluster_settings = layer_settings.cluster_settings(settings)
         self.fetch_sessions = FetchSessions(
             settings.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
-        self._tail = TailCache(settings.integer("tail.cache.bytes"))
-        self._read_memory = ReadMemory(settings.integer("read.cache.bytes"))
-        self._reader = LogReader(store, self._tail, ReadCache(self._read_memory))
-        self._segment_indexes = SegmentIndexes(
-            store, self._background, settings.integer("segment.index.cache.bytes")
-        )
-        self._chunks = ChunkReads(store, self._background, self._read_memory, self._segment_indexes)
+        self._reads = ReadPath(self._world, settings)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -178,7 +163,7 @@ class Broker:
     @property
     def settings(self) -> BrokerSettings:
         """The settings that hold now, altered ones included."""
-        return self._settings
+        return self._settings.now()
 
     @property
     def store_url(self) -> str:
@@ -197,12 +182,7 @@ class Broker:
 
     def topic_config(self, topic_id: TopicId) -> TopicConfig:
         """The settings that hold now for an existing topic. KeyError if there is none."""
-        config = self._topic_configs.get(topic_id)
-        if config is None:
-            topic = self.metadata.state.topics[topic_id]
-            config = effective_topic_config(topic.configs, self._settings)
-            self._topic_configs[topic_id] = config
-        return config
+        return self._settings.topic_config(topic_id)
 
     def may_serve_reads(self) -> bool:
         """Whether the lease is fresh enough to answer what others may have changed (B3)."""
@@ -249,7 +229,7 @@ class Broker:
             self.ready.set()
 
     async def _run_registered(self) -> None:
-        self._renew_settings()
+        self._settings.renew()
         server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics))
         address = await self._bind(server)
         self.advertised = self._advertise or address
@@ -259,8 +239,7 @@ class Broker:
                 tasks.create_task(self._cancel_start_on_stop(serving))
         finally:
             await server.abort()
-            await self._reader.close()
-            await self._chunks.close()
+            await self._reads.close()
 
     async def _bind(self, server: KafkaServer) -> tuple[str, int]:
         host, port = self._listen
@@ -333,17 +312,17 @@ class Broker:
                 },
             )
             await self._stopping.wait()
-            await self._last_snapshots()
+            await leave_snapshots(self.coordinators, self.settings.integer("shutdown.timeout.ms"))
             # Joins that wait for other members, and fetches for records, would hold up the end.
             self.coordinators.close()
             self.fetcher.close()
             await server.close()
             # What is left there, nobody waits for any more; nothing may come behind the end.
             await _ended(appending)
-            await self._last_checkpoint()
+            await leave_checkpoint(self._checkpointer)
             await self.wal.close()
             await wal
-            await self._farewell()
+            await fence_oneself(self.metadata, self._openings, self.incarnation)
             for task in background:
                 task.cancel()
 
@@ -355,26 +334,25 @@ class Broker:
             self.clock,
             self.entropy,
             self.incarnation,
-            self._settings.integer("wal.uploads.in.flight.max"),
+            self.settings.integer("wal.uploads.in.flight.max"),
         )
         state = self.metadata.state
         epoch = self.incarnation.epoch
-        self.partitions = PartitionRegistry(epoch, lambda: self.metadata.state, self._append_limits)
-        self.tables = Tables(
-            lambda: self.metadata.state,
-            self._store,
-            self.clock,
-            self.entropy,
-            self._offload,
-            self._settings.integer("log.delete.grace.ms") / 1000,
-            self._crash_points,
-            ages=self._segment_ages,
+        self.partitions = PartitionRegistry(
+            epoch, lambda: self.metadata.state, self._settings.append_limits
         )
-        self.roller = self._new_roller()
-        cold = ColdReader(self.tables, self._chunks)
-        self.fetcher = Fetcher(self._reader, cold, self.clock, self.may_serve_reads)
-        cold_times = ColdTimes(self.tables, self._segment_indexes)
-        self.offset_lookup = OffsetLookup(cold_times, self._reader, self._offload)
+        table_path = TablePath(
+            self._world,
+            lambda: self.metadata.state,
+            self.partitions,
+            self._reads.tail,
+            self._settings,
+            self._segment_ages,
+            self.metrics.registry,
+        )
+        self.tables, self.roller = table_path.tables, table_path.roller
+        self.fetcher = self._reads.fetcher(self.tables, self.may_serve_reads)
+        self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
         recovered = await recover(
@@ -393,7 +371,7 @@ class Broker:
                 extra={"partition": str(partition), "key": fault.key, "why": fault.why},
             )
         await self.roller.open()
-        wal_settings = wal_settings_of(self._settings)
+        wal_settings = layer_settings.wal_settings(self.settings)
         self.wal = WalWriter(
             self._store,
             self.clock,
@@ -405,10 +383,7 @@ class Broker:
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
-        reading = ReadCollector(self._tail, self._read_memory, self._reader.reads, self._chunks)
-        cold_reading = ColdReadCollector(self._chunks, self._segment_indexes)
-        self.metrics.registry.register(reading)
-        self.metrics.registry.register(cold_reading)
+        self._reads.register_metrics(self.metrics.registry)
         self._checkpointer = Checkpointer(
             self._store,
             self.clock,
@@ -423,7 +398,7 @@ class Broker:
         )
         log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
-        self.cleaner = self._new_cleaner()
+        self.cleaner = table_path.cleaner(self.appender)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
             lambda: self.metadata.state,
@@ -431,8 +406,8 @@ class Broker:
             self._store,
             self.wal,
             log_writer,
-            self._reader,
-            self._settings,
+            self._reads.log,
+            self.settings,
             self.clock,
             self._offload,
             self.may_serve_reads,
@@ -447,81 +422,27 @@ class Broker:
             log_writer,
             self.partitions,
             self.admissions,
-            self._settings.integer("staged.retention.ms"),
+            self.settings.integer("staged.retention.ms"),
         )
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self.upkeep = Upkeep(
-            self._store,
-            self.clock,
-            self.entropy,
-            self._offload,
+            self._world,
             self.metadata,
             self.wal,
             log_writer,
-            self._reader,
+            self._reads.log,
             self.partitions,
             self._openings,
             self._checkpointer,
-            self._settings,
-            self._crash_points,
+            self.settings,
         )
         self.metrics.registry.register(self.upkeep.metrics)
 
-    def _new_roller(self) -> Roller:
-        metrics = RollMetrics()
-        self.metrics.registry.register(RollCollector(metrics))
-        builder = SegmentBuilder(
-            RollSource(self._store, self._tail, self._background),
-            self._store,
-            self._background,
-            self.entropy,
-            self._crash_points,
-            metrics,
-            self._settings.integer("decompressed.bytes.max"),
-            SegmentBounds(),
-        )
-        return Roller(
-            self.partitions,
-            self.tables,
-            builder,
-            self._store,
-            self.clock,
-            lambda: self._settings,
-            self.topic_config,
-            metrics,
-        )
-
-    def _new_cleaner(self) -> LogCleaner:
-        metrics = CleanerMetrics()
-        self.metrics.registry.register(CleanerCollector(metrics))
-        retention = LogRetention(
-            self.partitions,
-            self.tables,
-            self.appender,
-            self.clock,
-            self.topic_config,
-            self._crash_points,
-            metrics,
-        )
-        return LogCleaner(
-            self.partitions,
-            self.tables,
-            retention,
-            self._store,
-            self.clock,
-            self.entropy,
-            self._cleaning,
-            lambda: self._settings,
-            self.topic_config,
-            self._crash_points,
-            metrics,
-        )
-
     def _durable(self, slot: DurableSlot) -> None:
         """A slot is durable: show what is in it, then let those go on who wait for it."""
-        self._tail.put(slot.key, slot.data)
+        self._reads.tail.put(slot.key, slot.data)
         for advance in slot.advances:
             hosted = self.partitions.get(advance.partition)
             if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
@@ -531,36 +452,10 @@ class Broker:
             self.roller.note(hosted)
         self._checkpointer.note(slot)
 
-    async def _last_checkpoint(self) -> None:
-        """Save the successor time. Without it, it reads more of the WAL."""
-        try:
-            await self._checkpointer.checkpoint()
-        except StoreError as error:
-            logger.warning("the last checkpoint could not be written", extra={"why": str(error)})
-
-    async def _last_snapshots(self) -> None:
-        """Save the successor more time. Without them, it replays more of the coordinators' logs."""
-        try:
-            async with asyncio.timeout(self._settings.integer("shutdown.timeout.ms") / 1000):
-                await self.coordinators.snapshot()
-        except TimeoutError:
-            logger.warning("there was no time for the last snapshots")
-        except StoreError as error:
-            logger.warning("a last snapshot could not be written", extra={"why": str(error)})
-
-    async def _farewell(self) -> None:
-        """Fence ourselves: a successor need not wait for the lease. Without it, it waits."""
-        epoch = self.incarnation.epoch
-        try:
-            await self._openings.flush()
-            await self.metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
-        except (Refused, StoreError) as error:
-            logger.warning("the broker could not say farewell", extra={"why": str(error)})
-
     async def _expire_producers(self) -> NoReturn:
         while True:
             await self.clock.sleep(PRODUCER_EXPIRY_SECONDS)
-            expiration_ms = self._settings.integer("producer.id.expiration.ms")
+            expiration_ms = self.settings.integer("producer.id.expiration.ms")
             now_ms = self.clock.time_ms()
             self.partitions.producers.expire(now_ms, expiration_ms)
 
@@ -569,44 +464,11 @@ class Broker:
     def _follow(self, _: int, records: Sequence[Record]) -> None:
         """Keep in step with the metadata log."""
         if any(isinstance(record, ConfigsChanged) for record in records):
-            self._renew_settings()
+            self._settings.renew()
         self.partitions.follow(records)
         self.tables.follow(records)
         self.roller.partitions_changed()
         self.metrics.partitions = len(self.partitions)
-
-    def _renew_settings(self) -> None:
-        state = self.metadata.state
-        self._settings = self._static_settings.overlaid(
-            state.configs(ConfigScope.CLUSTER, ""),
-            state.configs(ConfigScope.BROKER, str(self._broker_id)),
-        )
-        self._topic_configs.clear()
-
-    def _append_limits(self, topic_id: TopicId) -> Limits:
-        return append_limits(self.topic_config(topic_id), self._settings)
-
-
-def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
-    """The cluster's timings as a broker is configured."""
-    delete_grace_ms = settings.integer("log.delete.grace.ms")
-    return ClusterSettings(
-        session_timeout_ms=settings.integer("broker.session.timeout.ms"),
-        heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
-        delete_grace_ms=delete_grace_ms,
-        append_timeout_ms=append_timeout_ms_within(delete_grace_ms),
-    )
-
-
-def wal_settings_of(settings: BrokerSettings) -> WalSettings:
-    """The WAL's settings as a broker is configured."""
-    return WalSettings(
-        linger_ms=settings.integer("wal.linger.ms"),
-        object_bytes_max=settings.integer("wal.object.max.bytes"),
-        uploads_in_flight_max=settings.integer("wal.uploads.in.flight.max"),
-        buffer_bytes_max=settings.integer("wal.buffer.max.bytes"),
-        checkpoint_interval_bytes=settings.integer("wal.checkpoint.interval.bytes"),
-    )
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -28,10 +28,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn, Protocol
 
+from tidelog.broker.deletion import CollectorMetrics, Deleter, Marks
 from tidelog.broker.staged_batches import Listing, StagedBatches
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
@@ -41,7 +41,6 @@ from tidelog.bucket.object_keys import (
     BucketObject,
     CheckpointObject,
     MergedObject,
-    SegmentObject,
     StagedObject,
     StateObject,
     WalObject,
@@ -60,7 +59,6 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE_FOLDER
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
-from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
@@ -76,97 +74,9 @@ logger = logging.getLogger(__name__)
 
 LISTED_MAX = 100_000
 """Objects that one pass looks at; the lowest keys, so the oldest slots, come first."""
-MARKED_MAX = 100_000
-DELETES_AT_ONCE_MAX = 16
-DELETES_A_SECOND_MAX = 400
 READS_AT_ONCE_MAX = 16
 ATTEMPTS_MAX = 3
 """Against changes of ownership in the middle of a pass; the next one tries again."""
-
-
-@dataclass(slots=True)
-class CollectorMetrics:
-    """What was deleted, by the folder that it lay in."""
-
-    objects: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    marked: dict[str, int] = field(default_factory=dict)
-    """What waits for the grace, by the pass that looks after it."""
-    passes: int = 0
-    failures: int = 0
-    """Passes that were given up."""
-
-    def deleted(self, key: str, size_bytes: int) -> None:
-        """Count an object."""
-        folder = key.partition("/")[0]
-        self.objects[folder] = self.objects.get(folder, 0) + 1
-        self.bytes[folder] = self.bytes.get(folder, 0) + size_bytes
-
-
-class Marks:
-    """What was found superfluous, since when. Pure."""
-
-    def __init__(self, grace_seconds: float) -> None:
-        self._grace_seconds = grace_seconds
-        self._marked: dict[str, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._marked)
-
-    def update(self, superfluous: Iterable[str], now: float) -> list[str]:
-        """What was found superfluous in this pass and in all for so long as the grace."""
-        found = dict.fromkeys(superfluous)
-        self._marked = {key: since for key, since in self._marked.items() if key in found}
-        for key in found:
-            if len(self._marked) >= MARKED_MAX:
-                break
-            self._marked.setdefault(key, now)
-        # Strictly longer: a grace that has just passed may be a little shorter by another clock.
-        return [key for key, since in self._marked.items() if now - since > self._grace_seconds]
-
-
-class Deleter:
-    """Deletes objects, a bounded number at a time and a second."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        clock: Clock,
-        crash_points: CrashPoints,
-        metrics: CollectorMetrics,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._crash_points = crash_points
-        self._metrics = metrics
-
-    async def delete(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Delete objects, given by key and size, in this order, some at a time. Raises StoreError:
-        the rest is left for the next pass."""
-
-        async def one(found: tuple[str, int]) -> None:
-            key, size_bytes = found
-            self._crash_points.hit(CrashPoint.COLLECTED_OBJECT)
-            if isinstance(parse_key(key), SegmentObject):
-                self._crash_points.hit(CrashPoint.COLLECTED_SEGMENT)
-            await self._store.delete(key)
-            self._metrics.deleted(key, size_bytes)
-
-        waiting = list(objects)
-        at_once = asyncio.Semaphore(DELETES_AT_ONCE_MAX)
-        for first in range(0, len(waiting), DELETES_AT_ONCE_MAX):
-            batch = waiting[first : first + DELETES_AT_ONCE_MAX]
-            await read_all(one, batch, at_once)
-            await self._clock.sleep(len(batch) / DELETES_A_SECOND_MAX)
-        if waiting:
-            logger.info(
-                "objects were collected",
-                extra={
-                    "objects": len(waiting),
-                    "bytes": sum(size for _, size in waiting),
-                    "first": waiting[0][0],
-                },
-            )
 
 
 class Cluster(Protocol):

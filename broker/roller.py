@@ -41,7 +41,7 @@ from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.table_change import PartitionChange
-from tidelog.storage.table_log import Committed, log_prefix
+from tidelog.storage.table_log import Committed, SegmentsTooOld, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
@@ -62,6 +62,8 @@ LOOKED_AT_ONCE = 1000
 """Partitions that are looked at before others may go on."""
 COMMIT_PARTITIONS_MAX = 64
 """Partitions of a topic that go on in one commit."""
+COMMIT_GRACE_SHARE_MAX = 1 / 8
+"""A segment waits no longer before others are begun: at half of the grace it is too old."""
 OPENINGS_AT_ONCE_MAX = 16
 
 
@@ -73,6 +75,7 @@ class _Built:
     change: PartitionChange
     base_offset: int
     next_offset: int
+    built_at: float
 
 
 class Roller:
@@ -243,11 +246,15 @@ class Roller:
 
     async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
         built: list[_Built] = []
+        grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
+        wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
         try:
             for together in read_together(rolls, GATHERED_BYTES_MAX, GATHERED_EXTENTS_MAX):
                 if len(together) > 1:
                     await self._builder.gather(each.log for each in self._present(together))
                 for roll in together:
+                    if built and self._clock.monotonic() > built[0].built_at + wait_seconds_max:
+                        await self._commit(topic_id, built)
                     # Asked for each time: it is another object when much was committed by others.
                     state = await self._tables.open(topic_id)
                     partition = self._partitions.get(roll.partition)
@@ -279,7 +286,7 @@ class Roller:
             change = await self._build(partition, upper)
             if change is None or change.advance is None:
                 return
-            built.append(_Built(partition, change, *change.advance))
+            built.append(_Built(partition, change, *change.advance, self._clock.monotonic()))
             is_last = change.advance.next_offset >= upper
             if not is_last or len(built) >= COMMIT_PARTITIONS_MAX:
                 await self._commit(place.topic_id, built)
@@ -319,11 +326,20 @@ class Roller:
 
     async def _commit(self, topic_id: TopicId, built: list[_Built]) -> None:
         """Commit what is built, all of it in one version; those that are refused are left for the
-        next look. `built` is empty then. NoTable, StoreError, CorruptObject."""
+        next look, and so are all but the youngest where they are too old together. `built` is empty
+        then. NoTable, StoreError, CorruptObject."""
         pending = [each for each in built if self._is_here(each.partition)]
         built.clear()
         while pending:
-            result = await self._tables.commit(topic_id, tuple(each.change for each in pending))
+            try:
+                result = await self._tables.commit(topic_id, tuple(each.change for each in pending))
+            except SegmentsTooOld:
+                if len(pending) == 1:
+                    raise
+                # Each time that they are built together they would be too old again.
+                pending = pending[-1:]
+                self._queue.news.set()
+                continue
             if isinstance(result, Committed):
                 self.metrics.commits += 1
                 for each in pending:

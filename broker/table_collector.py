@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from tidelog.broker.collector import Cluster, CollectorMetrics, Deleter, Marks, is_lowest
+from tidelog.broker.collector import Cluster, is_lowest
+from tidelog.broker.deletion import CollectorMetrics, Deleter, Marks
 from tidelog.bucket.object_keys import SegmentObject, TableObject, parse_key
 from tidelog.bucket.reachability import StoredSegment, is_deleted_topic, loose_segments
 from tidelog.clock import Clock

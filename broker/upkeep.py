@@ -10,21 +10,18 @@ from typing import NoReturn
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as MetricCollector
 
-from tidelog.broker.collector import Collector, CollectorMetrics, Deleter
+from tidelog.broker.collector import Collector
+from tidelog.broker.deletion import CollectorMetrics, Deleter
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.merger import MergeMetrics, Merger
 from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.settings import BrokerSettings
 from tidelog.broker.staged_batches import StagedBatches
+from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.table_collector import TableCollector
-from tidelog.clock import Clock
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
-from tidelog.crash_points import CrashPoints
-from tidelog.entropy import Entropy
-from tidelog.offload import Offload
-from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.writer import WalWriter
 
@@ -34,10 +31,7 @@ class Upkeep:
 
     def __init__(
         self,
-        store: ObjectStore,
-        clock: Clock,
-        entropy: Entropy,
-        offload: Offload,
+        world: Surroundings,
         metadata: MetadataLog,
         writer: WalWriter,
         log_writer: LogWriter,
@@ -46,8 +40,8 @@ class Upkeep:
         openings: Openings,
         checkpointer: Checkpointer,
         settings: BrokerSettings,
-        crash_points: CrashPoints,
     ) -> None:
+        store, clock, entropy, offload = world.store, world.clock, world.entropy, world.offload
         interval_seconds = settings.integer("log.collect.interval.ms") / 1000
         grace_seconds = settings.integer("log.delete.grace.ms") / 1000
         self.merger = Merger(
@@ -65,10 +59,10 @@ class Upkeep:
             interval_seconds,
             grace_seconds,
             settings.integer("wal.objects.max"),
-            crash_points,
+            world.crash_points,
         )
         counted = CollectorMetrics()
-        deleter = Deleter(store, clock, crash_points, counted)
+        deleter = Deleter(store, clock, world.crash_points, counted)
         self.collector = Collector(
             store,
             clock,
@@ -94,7 +88,7 @@ class Upkeep:
             grace_seconds,
             deleter,
             counted,
-            crash_points,
+            world.crash_points,
         )
         self.metrics = UpkeepCollector(self.merger.metrics, counted)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.simulation.patches import Breakage, Patch
 from tidelog.broker import log_retention, table_collector
-from tidelog.broker.collector import Marks
+from tidelog.broker.deletion import Marks
 from tidelog.bucket import atomic, partition_view, reachability, reading
 from tidelog.bucket.partition_view import PartitionView, TableEnd
 from tidelog.bucket.reachability import Reachability

@@ -12,7 +12,7 @@ from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
 from tests.simulation.patches import Patch
 from tests.simulation.run import FINAL_READER, System
-from tidelog.broker import broker
+from tidelog.broker import broker, layer_settings
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.setting_kinds import SettingValue
 from tidelog.broker.settings import BrokerSettings
@@ -76,7 +76,7 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
     def bucket(environment: Environment) -> Bucket:
         process = environment.process
         store = RetryingStore(environment.store, process.clock, process.entropy)
-        cluster = broker.cluster_settings(settings)
+        cluster = layer_settings.cluster_settings(settings)
         return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
 
     return System(
@@ -91,7 +91,7 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
 
 def _short_times() -> list[Patch]:
     """What no setting says: how long an append may stay undecided."""
-    right_wal = broker.wal_settings_of
+    right_wal = layer_settings.wal_settings
 
     def cluster(settings: BrokerSettings) -> ClusterSettings:
         return ClusterSettings(
@@ -105,8 +105,8 @@ def _short_times() -> list[Patch]:
         return replace(right_wal(settings), upload_deadline_ms=_UNDECIDED_MS)
 
     return [
-        (broker, "cluster_settings", cluster),
-        (broker, "wal_settings_of", wal),
+        (layer_settings, "cluster_settings", cluster),
+        (layer_settings, "wal_settings", wal),
         (table_log, "APPEND_DEADLINE_SECONDS", _UNDECIDED_MS / 1000),
     ]
 

@@ -60,13 +60,16 @@ class Changes:
         is_late = abs(now_ms - self._asked_ms) > min(
             APART_MS_MAX, self._access.settings.delete_grace_ms // 2
         )
-        self._asked_ms = now_ms
         self._questions += 1
         if self._questions % METADATA_TURN == 0:
-            return await self._metadata_has_grown() or is_late
-        if self._with_tails:
-            return await self._wals_have_grown() or is_late
-        return await self._table_has_grown(tables) or is_late
+            has_grown = await self._metadata_has_grown()
+        elif self._with_tails:
+            has_grown = await self._wals_have_grown()
+        else:
+            has_grown = await self._table_has_grown(tables)
+        # A question that fails has not been asked: what it has met is news for the next one.
+        self._asked_ms = now_ms
+        return has_grown or is_late
 
     async def _metadata_has_grown(self) -> bool:
         cluster = self._access.cluster
@@ -88,19 +91,19 @@ class Changes:
         if state.sequence != self._sequence:
             # The new incarnations' WALs may come before all that are known.
             self._sequence, self._after = state.sequence, ""
-        has_grown, number, last = False, 0, self._after
+        newest, number, last = dict(self._newest), 0, self._after
         listing = self._access.store.list(WAL_FOLDER, self._after)
         async for meta in listing:
             number, last = number + 1, meta.key
             position = wal_position(meta.key)
-            if position is not None and position.slot > self._newest.get(position.incarnation, -1):
-                self._newest[position.incarnation] = position.slot
-                has_grown = True
+            if position is not None and position.slot > newest.get(position.incarnation, -1):
+                newest[position.incarnation] = position.slot
             if number == PAGE_KEYS:
                 break
-        known = [wal_key(*each) for each in self._newest.items()]
+        has_grown, self._newest = newest != self._newest, newest
+        known = [wal_key(*each) for each in newest.items()]
         living = (each.incarnation for each in state.live_brokers())
-        known += [wal_prefix(each) for each in living if each not in self._newest]
+        known += [wal_prefix(each) for each in living if each not in newest]
         if number < PAGE_KEYS:
             self._after = min(known, default="")
         else:

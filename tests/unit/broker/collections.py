@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tests.unit.broker.one_broker import OneBroker
-from tidelog.broker.collector import Collector, CollectorMetrics, Deleter
+from tidelog.broker.collector import Collector
+from tidelog.broker.deletion import CollectorMetrics, Deleter
 from tidelog.broker.staged_batches import StagedBatches
 from tidelog.broker.table_collector import TableCollector
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints

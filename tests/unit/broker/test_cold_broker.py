@@ -177,6 +177,6 @@ def test_consumers_of_all_that_is_there_miss_nothing_while_it_is_rolled(
                 assert offsets == list(range(start, total))
             # Again, when nearly all is in the table.
             assert await consume(0, committed=True) == list(range(total))
-            assert one.broker._chunks.encoded > 0
+            assert one.broker._reads.chunks.encoded > 0
 
     run(story)

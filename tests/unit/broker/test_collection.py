@@ -56,8 +56,8 @@ async def checkpoint(one: OneBroker) -> None:
 
 def forget_memory(one: OneBroker) -> None:
     """So that consumers are served from the bucket."""
-    for key in list(one.broker._tail._objects):
-        one.broker._tail.drop(key)
+    for key in list(one.broker._reads.tail._objects):
+        one.broker._reads.tail.drop(key)
 
 
 def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
@@ -481,7 +481,7 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             reading = asyncio.create_task(values(one))
             await store.asked.wait()
             # The merge finds it in memory; else it would wait for the same read.
-            one.broker._tail.put(slot, data)
+            one.broker._reads.tail.put(slot, data)
             assert await one.broker.upkeep.merger._merge()
             await checkpoint(one)
             await collections(one, here.store).collect()

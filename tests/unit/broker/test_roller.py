@@ -282,7 +282,7 @@ def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
     monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
 ) -> None:
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
-    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())
     here = world(store, tail_cache_bytes=0)
 
@@ -309,7 +309,7 @@ def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
 ) -> None:
     """The extent in which the roll goes on begins below what it has taken up then."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
-    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())
     here = world(store, tail_cache_bytes=0, wal_objects_max=2)
 
@@ -339,7 +339,7 @@ def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
 ) -> None:
     """A reader finds it out first, in the midst of the roll."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
-    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())
     here = world(store, tail_cache_bytes=0)
 
@@ -365,7 +365,7 @@ def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
 
 def test_a_large_partition_becomes_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = segment_builder.SegmentBounds(raw_bytes_max=1000, piece_bytes_max=400)
-    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     here = world()
 
     async def story() -> None:
@@ -498,7 +498,7 @@ def test_of_what_is_read_together_a_corrupt_object_stops_only_whose_records_are_
 
 def test_many_extents_are_taken_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = segment_builder.SegmentBounds(piece_extents_max=3)
-    monkeypatch.setattr("tidelog.broker.broker.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     here = world()
 
     async def story() -> None:
@@ -794,6 +794,48 @@ def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: 
             await until(lambda: hosted(one).log.table_next or store.segments > 20)
             assert store.segments < 20
             store.before = None
+
+    run(story)
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partitions: int) -> None:
+    """Each takes so long that those before it are too old to be committed with it. The youngest is
+    committed alone, so the rolls come to an end."""
+    store = RestlessStore()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            ages = one.broker._segment_ages
+
+            async def grow_old() -> None:
+                *before, _ = ages._begun
+                ages._begun.update(dict.fromkeys(before, float("-inf")))
+
+            await one.create_topic(partitions=partitions)
+            for number in range(partitions):
+                await one.produce(batch(b"a"), number)
+            store.before = grow_old
+            await flush_all(one, partitions)
+            assert one.broker.roller.metrics.failures == 0
+
+    run(story)
+
+
+def test_what_has_waited_for_long_is_committed_before_more_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.roller.COMMIT_GRACE_SHARE_MAX", 0.0)
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(partitions=3)
+            for number in range(3):
+                await one.produce(batch(b"a"), number)
+            await flush_all(one, 3)
+            assert one.broker.roller.metrics.commits == 3
 
     run(story)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, commit_of, listed
-from tidelog.broker.collector import CollectorMetrics, Deleter
+from tidelog.broker.deletion import CollectorMetrics, Deleter
 from tidelog.broker.table_collector import TableCollector
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic

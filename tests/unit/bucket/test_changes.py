@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -22,7 +23,14 @@ from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.offload import InlineOffload
 from tidelog.storage.memory import MemoryStore
-from tidelog.storage.object_store import ByteRange, ObjectStore, StoredObject, Suffix
+from tidelog.storage.object_store import (
+    ByteRange,
+    ObjectMeta,
+    ObjectStore,
+    StoredObject,
+    StoreNotApplied,
+    Suffix,
+)
 from tidelog.wal.object_format import wal_key
 
 WATCHED = (TOPIC, "fares")
@@ -130,6 +138,55 @@ def test_a_topic_that_is_deleted_is_heard_of_by_the_metadata_log() -> None:
             await asked.found(())
             await broker.delete_topic(topic_id)
             assert any([await asked.found(()) for _ in range(METADATA_TURN)])
+
+    run(story)
+
+
+class BreakingStore(WatchedStore):
+    """Its listings break off behind so many keys."""
+
+    breaks_after: int | None = None
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        left = self.breaks_after
+        async for meta in super().list(prefix, start_after):
+            yield meta
+            if left is not None:
+                left -= 1
+                if not left:
+                    raise StoreNotApplied(prefix, "not now")
+
+
+def test_a_question_that_fails_takes_no_news_away() -> None:
+    here = world()
+    clock = ShiftedClock()
+    watched = BreakingStore(here.store)
+    bucket = remembering(watched, clock)
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            await broker.create_topic(TOPIC)
+            await bucket.refresh()
+            asked = Changes(bucket.access, with_tails=True)
+            await broker.produce(batch(b"old"))
+            assert await asked.found(())
+            assert not await asked.found(())
+            for happening in ("produce", "away"):
+                if happening == "produce":
+                    await broker.produce(batch(b"new"))
+                    await broker.produce(batch(b"newer"))
+                    watched.breaks_after = 2
+                else:
+                    clock.shift_ms = 2 * APART_MS_MAX
+                    watched.before = refuse
+                with pytest.raises(StoreNotApplied):
+                    await asked.found(())
+                watched.breaks_after = watched.before = None
+                assert await asked.found(()), happening
+                assert not await asked.found(()), happening
+
+    async def refuse(_: int, key: str) -> None:
+        raise StoreNotApplied(key, "not now")
 
     run(story)
 

@@ -1,0 +1,59 @@
+"""The way from the bucket to who reads a log: the WAL's tail in memory, WAL objects, segments. Put
+together here, with what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from tidelog.broker.chunk_reads import ChunkReads
+from tidelog.broker.cold_reader import ColdReader
+from tidelog.broker.cold_times import ColdTimes
+from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.layer_metrics import ColdReadCollector, ReadCollector
+from tidelog.broker.log_reader import LogReader
+from tidelog.broker.offset_lookup import OffsetLookup
+from tidelog.broker.segment_indexes import SegmentIndexes
+from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.surroundings import Surroundings
+from tidelog.broker.tables import Tables
+from tidelog.wal.read_cache import ReadCache
+from tidelog.wal.read_memory import ReadMemory
+from tidelog.wal.tail_cache import TailCache
+
+
+class ReadPath:
+    """One incarnation's."""
+
+    def __init__(self, world: Surroundings, settings: BrokerSettings) -> None:
+        self._world = world
+        store, background = world.store, world.background
+        self.tail = TailCache(settings.integer("tail.cache.bytes"))
+        self._memory = ReadMemory(settings.integer("read.cache.bytes"))
+        self.log = LogReader(store, self.tail, ReadCache(self._memory))
+        """What is not in tables yet."""
+        self._indexes = SegmentIndexes(
+            store, background, settings.integer("segment.index.cache.bytes")
+        )
+        self.chunks = ChunkReads(store, background, self._memory, self._indexes)
+        """Of segments."""
+
+    def fetcher(self, tables: Tables, may_serve: Callable[[], bool]) -> Fetcher:
+        """Answers fetches from all of it."""
+        cold = ColdReader(tables, self.chunks)
+        return Fetcher(self.log, cold, self._world.clock, may_serve)
+
+    def offset_lookup(self, tables: Tables) -> OffsetLookup:
+        """Finds offsets by their time in all of it."""
+        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.offload)
+
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """Tell what is counted here."""
+        registry.register(ReadCollector(self.tail, self._memory, self.log.reads, self.chunks))
+        registry.register(ColdReadCollector(self.chunks, self._indexes))
+
+    async def close(self) -> None:
+        """End what is being read."""
+        await self.log.close()
+        await self.chunks.close()
