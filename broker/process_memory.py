@@ -7,6 +7,8 @@ import gc
 import logging
 from typing import Final
 
+import pyarrow as pa
+
 logger = logging.getLogger(__name__)
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -23,8 +25,9 @@ TRIM_BYTES: Final = 64 * 1024 * 1024
 def tune_allocator() -> None:
     """Let large blocks be used again, from one heap. Call it before threads are started.
 
-    One arena: Python's threads take turns anyway, and what one frees another can use. Without glibc
-    nothing is changed.
+    One arena: Python's threads take turns anyway, and what one frees another can use. Arrow's
+    buffers come from it too: its own allocator gives free pages back within milliseconds, and new
+    ones have to be cleared for what is read or rolled next. Without glibc nothing is changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -38,6 +41,7 @@ def tune_allocator() -> None:
             logger.info(
                 "the allocator keeps its default", extra={"parameter": parameter, "value": value}
             )
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 GARBAGE_OBJECTS: Final = 10_000

@@ -32,3 +32,16 @@ def test_a_block_as_large_as_a_wal_object_is_used_again_without_new_pages() -> N
 
     # 20 fresh blocks would fault in 40,000 pages.
     assert int(done.stdout) < 2_000
+
+
+def test_arrow_takes_its_buffers_from_the_same_heap() -> None:
+    script = """
+import pyarrow as pa
+from tidelog.broker.process_memory import tune_allocator
+
+tune_allocator()
+held = pa.allocate_buffer(8 << 20)
+assert pa.system_memory_pool().bytes_allocated() >= 8 << 20
+assert pa.total_allocated_bytes() >= 8 << 20
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
