@@ -104,7 +104,7 @@ compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodi
 
 .PHONY: spark-cluster
 spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, code from a wheel, on a folder and on S3
-	@$(PY) -m scripts.tools java
+	@$(PY) -m scripts.tools java mvn
 	@$(PY) -m pytest -m spark_cluster tests/spark_cluster $(PYTEST)
 
 .PHONY: chaos

@@ -78,7 +78,7 @@ def main() -> int:
             results.spark = spark.measure_spark(
                 folder / "spark", CACHE, arguments.share, arguments.without
             )
-    except (JarsNotAvailable, KafkaNotAvailable, MissingTool) as error:
+    except (JarsNotAvailable, KafkaNotAvailable, MissingTool, spark.NotEnoughSpace) as error:
         print(error, file=sys.stderr)
         return 1
     finally:

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from benchmarks import spark_kafka
 from benchmarks.counting_proxy import counting_proxy
 from benchmarks.spark_load import RECORD_BYTES
 from benchmarks.targets import GB, Target, kafka, tidelog
+from tidelog.errors import TidelogError
 from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import S3Server, start_minio
-from tidelog.localstack.spark_jars import kafka_connector_jars, s3a_jars
+from tidelog.localstack.spark_jars import class_path, kafka_connector_jars, s3a_jars
 
 PARTITIONS = 4
 SIZES = (1, 4)
 """GB of keys and values."""
-RUNS = 3
+RUNS = {1: 3, 4: 2}
+"""By size, behind one that warms up."""
+BYTES_A_BYTE_MAX = 4
+"""On the disk: WAL, segments, and both once more in MinIO."""
 FIRST_MS = 1_700_000_000_000
-RANGE_SHARE = 0.01
-"""Of offsets and of time, where a scan is pruned by them."""
 MICROBATCHES = 40
 FRESH_READS = 20
 JOB_SECONDS_MAX = 3600.0
+FILL_SECONDS_MAX = 1800.0
 FLUSH_SECONDS_MAX = 1200
+UPLOADS = 4
+"""At once."""
 
 Contender: TypeAlias = dict[str, Any]
+
+
+class NotEnoughSpace(TidelogError):
+    """What is to be measured would not fit on the disk."""
 
 
 class Scan(NamedTuple):
@@ -48,6 +60,7 @@ class SparkFigures:
     parquet: list[tuple[str, float, dict[str, Scan]]] = field(default_factory=list)
     """By store and GB: `parquet` and `tidelog`, each `all` and `pruned`."""
     kafka: dict[str, Scan] = field(default_factory=dict)
+    """By reader and query, as `spark_kafka` names them."""
     kafka_gb: float = 0.0
     requests_a_gb: dict[str, float] = field(default_factory=dict)
     microbatch_ms: dict[str, float] = field(default_factory=dict)
@@ -62,6 +75,7 @@ def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -
     figures = SparkFigures()
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
+    _require_space(bucket, int(sum(SIZES) * GB * share * BYTES_A_BYTE_MAX))
     store = f"file://{bucket}"
     records = {size: max(1000, int(size * GB * share / RECORD_BYTES)) for size in SIZES}
     with tidelog("spark", store, folder / "tidelog") as target:
@@ -72,7 +86,7 @@ def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -
     for size, number in records.items():
         _say(f"Spark scans {size} GB x {share:g} from files")
         gigabytes = number * RECORD_BYTES / GB
-        found = _scans({}, _against_parquet(store, _topic(size)))
+        found = _scans({}, _against_parquet(store, _topic(size)), RUNS[size])
         figures.parquet.append(("filesystem", gigabytes, found))
     # A jar that is not to be had is said in the report: the rest of a long run is not lost for it.
     try:
@@ -91,20 +105,30 @@ def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -
     return figures
 
 
+def _require_space(folder: Path, bytes_min: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < bytes_min:
+        raise NotEnoughSpace(
+            f"{folder}: the measurements with Spark need {bytes_min / GB:.1f} GB, and"
+            f" {free / GB:.1f} GB are free; make room, set TMPDIR, or measure a --share"
+        )
+
+
 def _measure_s3(
     figures: SparkFigures, folder: Path, cache: Path, bucket: Path, records: Mapping[int, int]
 ) -> None:
     jars = s3a_jars(cache)
     with start_minio(folder, cache) as server:
         _copy(bucket, server)
-        settings = _s3a_settings(server, server.endpoint, jars)
+        settings = class_path(jars)
         for size, number in records.items():
             _say(f"Spark scans {size} GB from MinIO")
             gigabytes = number * RECORD_BYTES / GB
             contenders = _against_parquet(
                 f"s3://{server.bucket}", _topic(size), _s3_options(server, server.endpoint)
             )
-            figures.parquet.append(("MinIO", gigabytes, _scans(settings, contenders)))
+            found = _scans(settings, contenders, RUNS[size])
+            figures.parquet.append(("MinIO", gigabytes, found))
         gigabytes = records[SIZES[0]] * RECORD_BYTES / GB
         with counting_proxy(server.endpoint) as proxy:
             contenders = _against_parquet(
@@ -112,9 +136,7 @@ def _measure_s3(
             )
             for name, contender in contenders.items():
                 proxy.requests.clear()
-                _run(
-                    {"kind": "once", "contender": contender}, _s3a_settings(server, proxy.url, jars)
-                )
+                _run({"kind": "once", "contender": contender}, settings)
                 figures.requests_a_gb[name] = proxy.requests.total() / gigabytes
 
 
@@ -123,42 +145,14 @@ def _measure_kafka(
 ) -> None:
     jars = kafka_connector_jars(cache)
     topic = _topic(SIZES[0])
-    last_ms = FIRST_MS + records
     with kafka(folder, cache) as target:
         _say("filling Kafka for Spark")
         _fill(target, topic, records)
         _say("Spark scans from Kafka, and the same from the bucket")
-        peers = {"kafka.bootstrap.servers": target.bootstrap, "startingOffsets": "earliest"}
-        contenders: dict[str, Contender] = {}
-        a_partition = records // PARTITIONS
-        start = int(a_partition * 0.5)
-        ranges = {
-            "all": {},
-            "by offset": {
-                "startingOffsets": _offsets(topic, start),
-                "endingOffsets": _offsets(topic, start + max(1, int(a_partition * RANGE_SHARE))),
-            },
-            "by time": {
-                "startingTimestamp": str((FIRST_MS + last_ms) // 2),
-                "endingTimestamp": str(
-                    (FIRST_MS + last_ms) // 2 + max(1, int(records * RANGE_SHARE))
-                ),
-            },
-        }
-        for name, options in ranges.items():
-            contenders[f"kafka {name}"] = {
-                "source": "kafka",
-                "topic": topic,
-                "options": peers | options,
-            }
-            contenders[f"tidelog {name}"] = {
-                "source": "tidelog",
-                "topic": topic,
-                "store": store,
-                "options": options,
-            }
-        contenders["native all"] = {"source": "parquet", "topic": topic, "store": store}
-        figures.kafka = _scans({"spark.jars": ",".join(map(str, jars))}, contenders)
+        contenders = spark_kafka.contenders(
+            store, target.bootstrap, topic, PARTITIONS, records, FIRST_MS
+        )
+        figures.kafka = _scans(class_path(jars), contenders, RUNS[SIZES[0]])
     figures.kafka_gb = records * RECORD_BYTES / GB
 
 
@@ -191,8 +185,10 @@ def _against_parquet(
     return contenders
 
 
-def _scans(settings: Mapping[str, str], contenders: Mapping[str, Contender]) -> dict[str, Scan]:
-    found = _run({"kind": "scan", "contenders": contenders, "runs": RUNS}, settings)
+def _scans(
+    settings: Mapping[str, str], contenders: Mapping[str, Contender], runs: int
+) -> dict[str, Scan]:
+    found = _run({"kind": "scan", "contenders": contenders, "runs": runs}, settings)
     return {name: Scan(**each) for name, each in found.items()}
 
 
@@ -224,6 +220,7 @@ def _fill(target: Target, topic: str, records: int) -> None:
         records=records,
         partitions=PARTITIONS,
         first_ms=FIRST_MS,
+        seconds_max=FILL_SECONDS_MAX,
     )
 
 
@@ -236,8 +233,13 @@ def _flush(target: Target, topic: str) -> None:
 def _copy(bucket: Path, server: S3Server) -> None:
     """All that the folder holds, as objects of the same names."""
     client = server.client()
-    for path in _files(bucket):
+
+    def upload(path: Path) -> None:
         client.upload_file(str(path), server.bucket, str(path.relative_to(bucket)))
+
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        for _ in pool.map(upload, _files(bucket)):
+            pass
 
 
 def _files(bucket: Path) -> Iterator[Path]:
@@ -255,25 +257,8 @@ def _s3_options(server: S3Server, endpoint: str) -> dict[str, str]:
     }
 
 
-def _s3a_settings(server: S3Server, endpoint: str, jars: list[Path]) -> dict[str, str]:
-    prefix = "spark.hadoop.fs.s3a"
-    return {
-        "spark.jars": ",".join(map(str, jars)),
-        f"{prefix}.endpoint": endpoint,
-        f"{prefix}.endpoint.region": "us-east-1",
-        f"{prefix}.path.style.access": "true",
-        f"{prefix}.connection.ssl.enabled": "false",
-        f"{prefix}.access.key": server.access_key,
-        f"{prefix}.secret.key": server.secret_key,
-    }
-
-
 def _topic(size: int) -> str:
     return f"scan-{size}"
-
-
-def _offsets(topic: str, offset: int) -> str:
-    return json.dumps({topic: {str(number): offset for number in range(PARTITIONS)}})
 
 
 def _say(what: str) -> None:

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql.functions import count, lit
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, register
+from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, register, s3a_options
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -83,46 +84,73 @@ def tree_cpu_seconds(pid: int) -> float:
 
 
 def source_of(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
-    """What a contender reads: a source with its columns."""
+    """What a contender reads: a source with its columns and its filter."""
     pruned = contender.get("pruned", False)
     match contender["source"]:
         case "parquet":
-            files = committed_files(
-                contender["store"], contender["topic"], **contender.get("store_options", {})
-            )
+            frame = _native(spark, contender)
             columns = ("value", "offset") if pruned else _PARQUET_COLUMNS
-            paths = [each.path for each in files]
-            return spark.read.schema(SEGMENT_SCHEMA).parquet(*paths).select(*columns)
         case "kafka":
             reader = spark.read.format("kafka").option("subscribe", contender["topic"])
             frame = reader.options(**contender["options"]).load()
-            return frame.select("value", "offset") if pruned else frame.select(*_KAFKA_COLUMNS)
+            columns = ("value", "offset") if pruned else _KAFKA_COLUMNS
         case "tidelog":
             reader = spark.read.format("tidelog").option("subscribe", contender["topic"])
             reader = reader.options(store=contender["store"], **contender["options"])
             if pruned:
                 reader = reader.schema("value binary, offset bigint")
-            return reader.load()
-    raise ValueError(contender["source"])
+            frame = reader.load()
+            columns = tuple(frame.columns)
+        case _:
+            raise ValueError(contender["source"])
+    where = contender.get("where")
+    return (frame.where(where) if where else frame).select(*columns)
+
+
+def _native(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
+    """Spark's own reader of the committed files; of those with some offsets, if they are given."""
+    where = (contender["store"], contender.get("store_options", {}))
+    files = committed_files(where[0], contender["topic"], **where[1])
+    if "offsets" in contender:
+        start, end = contender["offsets"]
+        files = [each for each in files if each.first_offset < end and each.last_offset >= start]
+    reader = spark.read.options(**s3a_options(where[0], **where[1]))
+    return reader.schema(SEGMENT_SCHEMA).parquet(*[each.path for each in files])
 
 
 def scan(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Each contender's query in turn, all of them again and again; the first round warms up."""
+    """Each contender's query in turn, from planning to the last row, all of them again and again,
+    there and back. The first round warms up, and shows that all rows of a query are the same
+    number by all readers: names are those of a reader and of a query."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for turn in range(job["runs"] + 1):
-        for name, contender in job["contenders"].items():
+    rows: dict[str, dict[str, int]] = {}
+    contenders = list(job["contenders"].items())
+    for name, contender in contenders:
+        reader, _, query = name.partition(" ")
+        rows.setdefault(query, {})[reader] = _rows_of(source_of(spark, contender))
+    for query, by_reader in rows.items():
+        if len(set(by_reader.values())) != 1:
+            raise RuntimeError(f"{query}: the readers found different numbers of rows: {by_reader}")
+    for turn in range(job["runs"]):
+        for name, contender in contenders if turn % 2 else reversed(contenders):
             started, spent = time.perf_counter(), tree_cpu_seconds(os.getpid())
-            frame = source_of(spark, contender)
-            frame.write.format("noop").mode("overwrite").save()
+            source_of(spark, contender).write.format("noop").mode("overwrite").save()
             seconds = time.perf_counter() - started
-            if turn:
-                spent = tree_cpu_seconds(os.getpid()) - spent
-                found.setdefault(name, []).append((seconds, spent))
+            spent = tree_cpu_seconds(os.getpid()) - spent
+            found.setdefault(name, []).append((seconds, spent))
     # The quickest run is the one that others disturbed least.
     return {
         name: {"seconds": min(run[0] for run in runs), "cpu_seconds": min(run[1] for run in runs)}
         for name, runs in found.items()
     }
+
+
+def _rows_of(frame: DataFrame) -> int:
+    """How many rows a query has, counted on their way to the same sink."""
+    observation = Observation()
+    observed = frame.observe(observation, count(lit(1)).alias("rows"))
+    observed.write.format("noop").mode("overwrite").save()
+    return int(observation.get["rows"])
 
 
 def once(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,13 @@ class Target:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def load(
-        self, kind: str, topic: str, *, module: str = "benchmarks.load", **options: float | bool
+        self,
+        kind: str,
+        topic: str,
+        *,
+        module: str = "benchmarks.load",
+        seconds_max: float = LOAD_SECONDS_MAX,
+        **options: float | bool,
     ) -> dict[str, Any]:
         """Run one client load of a module against it, in a process of its own."""
         command = [sys.executable, "-m", module, kind]
@@ -109,7 +115,7 @@ class Target:
             else:
                 command += [f"--{option}", str(value)]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS_MAX
+            command, capture_output=True, text=True, check=False, timeout=seconds_max
         )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")

@@ -1,13 +1,13 @@
-"""How a process of Tidelog holds memory: glibc's allocator, Arrow's pool and Python's garbage
-collector."""
+"""How the server's process holds memory: glibc's allocator and Python's garbage collector."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import logging
-import os
 from typing import Final
+
+import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -21,25 +21,13 @@ mapped afresh, each page of each request and WAL object would be faulted in and 
 TRIM_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the heap's end beyond this goes back to the system."""
 
-_ARROW_POOL_VARIABLE: Final = "ARROW_DEFAULT_MEMORY_POOL"
-
-
-def share_heap() -> None:
-    """Have Arrow take its memory from the heap that everything else uses. Call it before Arrow is
-    imported: it looks once.
-
-    A pool of its own is a second heap for a roll to grow, and what either has free is of no use to
-    the other. Whoever sets the variable has chosen; without glibc nothing is changed.
-    """
-    if hasattr(ctypes.CDLL(None), "mallopt"):
-        os.environ.setdefault(_ARROW_POOL_VARIABLE, "system")
-
 
 def tune_allocator() -> None:
     """Let large blocks be used again, from one heap. Call it before threads are started.
 
-    One arena: Python's threads take turns anyway, and what one frees another can use. Without glibc
-    nothing is changed.
+    One arena: Python's threads take turns anyway, and what one frees another can use. Arrow's
+    buffers come from it too: its own allocator gives free pages back within milliseconds, and new
+    ones have to be cleared for what is read or rolled next. Without glibc nothing is changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -53,6 +41,7 @@ def tune_allocator() -> None:
             logger.info(
                 "the allocator keeps its default", extra={"parameter": parameter, "value": value}
             )
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 GARBAGE_OBJECTS: Final = 10_000

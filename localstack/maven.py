@@ -17,8 +17,11 @@ _POM = """\
   <groupId>tidelog</groupId>
   <artifactId>jars</artifactId>
   <version>1</version>
+  <dependencyManagement><dependencies>
+{pinned}
+  </dependencies></dependencyManagement>
   <dependencies>
-{dependencies}
+{wanted}
   </dependencies>
 </project>
 """
@@ -31,30 +34,43 @@ class JarsNotAvailable(TidelogError):
     """Java or Maven is missing, or Maven could not fetch something; the message says which."""
 
 
-def fetch_jars(folder: Path, artifacts: Sequence[str], groups: Sequence[str] = ()) -> Path:
+def fetch_jars(
+    folder: Path,
+    artifacts: Sequence[str],
+    groups: Sequence[str] = (),
+    pinned: Sequence[str] = (),
+) -> Path:
     """The folder of the jars of some artifacts, `group:artifact:version` each, and of all that they
-    depend on; with `groups` only what these publish. What is there already is not fetched again.
+    depend on; with `groups` only what these publish. `pinned` are the versions of dependencies that
+    count whatever version is asked for. What is there already is not fetched again.
 
     Raises JarsNotAvailable.
     """
+    # Maven would take a relative path for one beside the pom.
+    folder = folder.absolute()
     with made_once(folder) as to_do:
         if to_do:
-            _fetch(folder, artifacts, groups)
+            _fetch(folder, artifacts, groups, pinned)
     return folder / _LIB
 
 
-def _fetch(folder: Path, artifacts: Sequence[str], groups: Sequence[str]) -> None:
+def _fetch(
+    folder: Path, artifacts: Sequence[str], groups: Sequence[str], pinned: Sequence[str]
+) -> None:
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
             raise JarsNotAvailable(f"{tool} is missing: install a JDK 17 and Maven")
     pom = folder / "pom.xml"
-    wanted = [_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts]
-    pom.write_text(_POM.format(dependencies="\n".join(wanted)))
+    pom.write_text(_POM.format(pinned=_dependencies(pinned), wanted=_dependencies(artifacts)))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder / _LIB}"]
     if groups:
         command += [f"-DincludeGroupIds={','.join(groups)}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        what = ", ".join(artifacts)
+        what = ", ".join([*artifacts, *pinned])
         raise JarsNotAvailable(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
+
+
+def _dependencies(artifacts: Sequence[str]) -> str:
+    return "\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)

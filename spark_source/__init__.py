@@ -14,10 +14,18 @@ if TYPE_CHECKING:
         SEGMENT_SCHEMA,
         CommittedFile,
         committed_files,
+        s3a_options,
         table_path,
     )
 
-__all__ = ["SEGMENT_SCHEMA", "CommittedFile", "committed_files", "register", "table_path"]
+__all__ = [
+    "SEGMENT_SCHEMA",
+    "CommittedFile",
+    "committed_files",
+    "register",
+    "s3a_options",
+    "table_path",
+]
 
 PYSPARK_OLDEST = (4, 2)
 

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidelog.bucket.bucket import Bucket
+from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.store_address import store_url_of
+from tidelog.storage.s3_address import parse_s3_url
 from tidelog.storage.segment import table_prefix
 
 SEGMENT_SCHEMA = (
@@ -57,11 +59,44 @@ def table_path(store: str, topic: str, **options: str) -> str:
         return _path(session.store.url, table_prefix(topic_id).rstrip("/"))
 
 
+def s3a_options(store: str, **options: str) -> dict[str, str]:
+    """Hadoop's options under which Spark itself opens this store's bucket, and no other, by s3a:
+    for `spark.read.options(...)`, or with `spark.hadoop.` before each name in the session's
+    settings. Empty for a store that is not at s3://. Credentials are in it where they were given:
+    else s3a looks for some itself, where AWS's usual chain has them.
+
+    `options` and what they may say are those of `committed_files`. Raises InvalidConfiguration.
+    """
+    url = store_url_of({"store": store, **_named(options)})
+    if not url.startswith("s3://"):
+        return {}
+    address = parse_s3_url(url)
+    if address.profile is not None:
+        raise InvalidConfiguration(
+            "profile: s3a knows no profiles of AWS's configuration; give access_key_id and"
+            " secret_access_key, or let the environment or the instance's role have credentials"
+        )
+    found = {
+        "endpoint": address.endpoint,
+        "endpoint.region": address.region,
+        "path.style.access": str(address.path_style).lower(),
+        "access.key": address.access_key_id,
+        "secret.key": address.secret_access_key,
+        "session.token": address.session_token,
+    }
+    return {
+        f"fs.s3a.bucket.{address.bucket}.{name}": value for name, value in found.items() if value
+    }
+
+
 @contextmanager
 def _session(store: str, options: dict[str, str]) -> Iterator[Session]:
-    named = {f"store.{name}": value for name, value in options.items()}
-    with Session(store_url_of({"store": store, **named})) as session:
+    with Session(store_url_of({"store": store, **_named(options)})) as session:
         yield session
+
+
+def _named(options: dict[str, str]) -> dict[str, str]:
+    return {f"store.{name}": value for name, value in options.items()}
 
 
 async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]:
@@ -86,7 +121,7 @@ async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]
 
 
 def _path(store_url: str, key: str) -> str:
-    """For Hadoop, which knows S3 as s3a and takes endpoint and credentials from its settings."""
+    """For Hadoop, which knows S3 as s3a; endpoint and credentials are in `s3a_options`."""
     base = store_url.partition("?")[0].rstrip("/")
     if base.startswith("s3://"):
         base = f"s3a://{base.removeprefix('s3://')}"

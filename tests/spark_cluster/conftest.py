@@ -27,9 +27,11 @@ from tidelog.localstack.spark import (
     session_settings,
     spark_home,
 )
+from tidelog.localstack.spark_jars import class_path, s3a_jars
 from tidelog.spark_source import register
 
 WORKERS = 2
+CACHE = Path(__file__).parents[2] / ".cache"
 
 
 @pytest.fixture(scope="session")
@@ -69,17 +71,32 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def s3a(require_tool: Callable[[str], str]) -> list[Path]:
+    """Hadoop's file system for S3, which lies on the nodes."""
+    require_tool("mvn")
+    return s3a_jars(CACHE)
+
+
+@pytest.fixture(scope="session")
 def spark(
-    cluster: SparkCluster, python: Path, shipped: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: SparkCluster,
+    python: Path,
+    shipped: Path,
+    s3a: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("driver")
-    settings = session_settings(folder) | {
-        "spark.submit.pyFiles": str(shipped),
-        "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
-        # No task before both executors are there.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
-    }
+    settings = (
+        session_settings(folder)
+        | class_path(s3a)
+        | {
+            "spark.submit.pyFiles": str(shipped),
+            "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
+            # No task before both executors are there.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        }
+    )
     builder = SparkSession.builder.master(cluster.url).appName("tidelog cluster tests")
     for name, value in settings.items():
         builder = builder.config(name, value)

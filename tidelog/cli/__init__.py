@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line; never returns."""
-    from tidelog.broker.process_memory import share_heap
+    _share_heap()
     from tidelog.cli.root import run
 
-    share_heap()
     run()
+
+
+def _share_heap() -> None:
+    """Have Arrow's C++ take its memory from glibc's heap too. It looks at this once, when it is
+    imported: `tune_allocator` has only what Python asks Arrow for come from there. Pages and
+    encoders of a Parquet file would make a second heap grow in the first roll of a process.
+    """
+    if hasattr(ctypes.CDLL(None), "mallopt"):
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

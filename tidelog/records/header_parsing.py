@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from tidelog.records.batch import MalformedBatch
+from tidelog.records.row_arrays import element_offsets, gather
 from tidelog.records.sequential import is_utf8, read_header_layouts
 from tidelog.records.varints import Booleans, Bytes, Integers, read_varints
 
@@ -119,13 +121,15 @@ def _not_utf8(data: Bytes, start: Integers, length: Integers) -> Integers:
     suspects = np.flatnonzero(length > _LONG_KEY_BYTES).tolist()
     short = np.flatnonzero((length > 0) & (length <= _LONG_KEY_BYTES))
     rows_max = _GATHER_BYTES_MAX // _LONG_KEY_BYTES
+    source = pa.py_buffer(data)
     for row in range(0, len(short), rows_max):
         chunk = short[row : row + rows_max]
-        lengths = length[chunk]
-        firsts = np.cumsum(lengths) - lengths
-        at = np.repeat(start[chunk] - firsts, lengths) + np.arange(int(lengths.sum()))
-        beyond_ascii = np.maximum.reduceat(data.take(at, mode="clip"), firsts) > 127
-        suspects += chunk[beyond_ascii].tolist()
+        keys = gather(source, start[chunk], length[chunk])
+        ends = element_offsets(keys)
+        letters = np.frombuffer(keys.buffers()[2], np.uint8)[: ends[-1]]
+        if np.maximum.reduce(letters) > 127:
+            beyond_ascii = np.maximum.reduceat(letters, ends[:-1]) > 127
+            suspects += chunk[beyond_ascii].tolist()
     view = data.data
     wrong = [
         index

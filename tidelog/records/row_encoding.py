@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from awscrt.checksums import crc32c
 
 from tidelog.records.batch import (
@@ -30,6 +29,8 @@ from tidelog.records.row_arrays import (
     binary_array,
     element_offsets,
     integers_of,
+    interleave,
+    join,
     lengths_of,
     nulls_of,
 )
@@ -41,20 +42,14 @@ BATCH_BYTES = 1024 * 1024
 OFFSET_DELTA_MAX = 2**31 - 1
 _OVERHEAD_BYTES_MAX = 30
 """Of a record without headers: its length, attributes, deltas, lengths and header count."""
+_LONG_ROW_BYTES = 400
 _NULL = -1
 
 _PLACE = Struct(">qiibI")
 _CHECKED = Struct(">hiqqqhii")
 
 
-def _scalar(content: bytes) -> pa.Scalar:
-    # Arrow imports pandas, where that is installed, to make a scalar of Python's bytes.
-    offsets = np.array([0, len(content)], np.int32)
-    return binary_array(offsets, pa.py_buffer(content))[0]
-
-
-_NOTHING = _scalar(b"")
-_NO_HEADERS = _scalar(b"\x00")
+_NO_HEADERS = binary_array(np.array([0, 1], np.int32), pa.py_buffer(b"\x00"))
 
 
 class EncodedBatch(NamedTuple):
@@ -105,9 +100,8 @@ def encode_rows(
         )
     starts = _batch_starts(columns, batch_bytes)
     bounds = np.append(starts, len(offsets))
-    records = _records(columns, starts, np.diff(bounds))
-    cuts = element_offsets(records)[bounds].tolist()
-    content = memoryview(records.buffers()[2] or b"")
+    content, ends = _records(columns, starts, np.diff(bounds))
+    cuts = [0, *ends[bounds[1:] - 1].tolist()]
     encoded: list[EncodedBatch] = []
     leading = int(offsets[0])
     if leading > first_offset:
@@ -158,22 +152,17 @@ def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
         return counts, None
     structs = headers.flatten()
     keys, values = structs.field(0), structs.field(1)
-    joined = _join(
-        write_varints([zigzag(lengths_of(keys))]),
-        keys.cast(pa.binary()),
-        write_varints([zigzag(lengths_of(values))]),
-        values,
+    key_lengths, value_lengths = lengths_of(keys), lengths_of(values)
+    key_sizes, value_sizes = zigzag(key_lengths), zigzag(value_lengths)
+    joined = interleave(
+        [write_varints([key_sizes]), keys.cast(pa.binary()), write_varints([value_sizes]), values]
     )
+    ends = np.zeros(len(keys) + 1, np.int64)
+    lengths = key_lengths + np.maximum(value_lengths, 0) + key_sizes.sizes + value_sizes.sizes
+    np.cumsum(lengths, out=ends[1:])
     bounds = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
-    return counts, binary_array(element_offsets(joined)[bounds], joined.buffers()[2])
-
-
-def _join(*arrays: pa.Array | pa.Scalar) -> pa.Array:
-    """The arrays' elements one behind the other, row by row; null counts as empty."""
-    return pc.binary_join_element_wise(
-        *arrays, _NOTHING, null_handling="replace", null_replacement=b""
-    )
+    return counts, binary_array(ends[bounds], joined or pa.py_buffer(b""))
 
 
 def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
@@ -198,33 +187,42 @@ def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
     return np.array(starts, np.int64)
 
 
-def _records(columns: _Columns, starts: Integers, counts: Integers) -> pa.Array:
-    """Each row as a record: a binary array whose bytes are the records of all batches."""
+def _records(columns: _Columns, starts: Integers, counts: Integers) -> tuple[memoryview, Integers]:
+    """The records of all batches, one behind the other, and where each ends."""
     rows = len(columns.offsets)
     offset_deltas = zigzag(columns.offsets - np.repeat(columns.offsets[starts], counts))
     stamps = columns.timestamps
     stamp_deltas = zigzag(stamps - np.repeat(stamps[starts], counts))
+    attributes, key_sizes = constant(0, rows), zigzag(columns.key_lengths)
     value_sizes = zigzag(columns.value_lengths)
-    fields = [constant(0, rows), stamp_deltas, offset_deltas]
+    fields = [attributes, stamp_deltas, offset_deltas, key_sizes]
+    body = np.maximum(columns.value_lengths, 0)
     without_keys = bool((columns.key_lengths == _NULL).all())
-    key_sizes = zigzag(columns.key_lengths)
-    fields.append(key_sizes)
-    body = np.maximum(columns.value_lengths, 0) + np.maximum(columns.key_lengths, 0)
-    for column in (*fields, value_sizes):
+    if not without_keys:
+        body += np.maximum(columns.key_lengths, 0)
+    header_counts = zigzag(columns.header_counts)
+    for column in (*fields, value_sizes, header_counts):
         body += column.sizes
-    if columns.headers is None:
-        tail: list[pa.Array | pa.Scalar] = [_NO_HEADERS]
-        body += 1
-    else:
-        header_counts = zigzag(columns.header_counts)
-        tail = [write_varints([header_counts]), columns.headers]
-        body += header_counts.sizes + lengths_of(columns.headers)
-    prefix = [zigzag(body), *fields]
-    if without_keys:
-        return _join(write_varints([*prefix, value_sizes]), columns.values, *tail)
-    return _join(
-        write_varints(prefix), columns.keys, write_varints([value_sizes]), columns.values, *tail
-    )
+    if columns.headers is not None:
+        body += lengths_of(columns.headers)
+    lengths = zigzag(body)
+    ends: Integers = np.cumsum(body + lengths.sizes)
+    prefix = [lengths, *fields]
+    is_long = int(ends[-1]) >= _LONG_ROW_BYTES * rows
+    is_folded = columns.headers is None and not is_long
+    if is_folded:
+        # Each record ends in a zero, which is written with the next one's beginning.
+        prefix.insert(0, attributes)
+    parts = [write_varints([*prefix, value_sizes] if without_keys else prefix)]
+    if not without_keys:
+        parts += [columns.keys, write_varints([value_sizes])]
+    parts.append(columns.values)
+    if is_folded:
+        return memoryview(interleave(parts, _NO_HEADERS) or b"")[1:], ends
+    parts.append(write_varints([header_counts]))
+    if columns.headers is not None:
+        parts.append(columns.headers)
+    return memoryview((join if is_long else interleave)(parts) or b""), ends
 
 
 class _Head(NamedTuple):

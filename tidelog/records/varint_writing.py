@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tidelog.records.row_arrays import binary_array
 from tidelog.records.varints import Integers
 
-Unsigned: TypeAlias = NDArray[np.uint64]
+Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Sizes: TypeAlias = NDArray[np.uint8]
 
 _ROWS = 1 << 14
@@ -27,12 +27,14 @@ class Varints(NamedTuple):
 
 def zigzag(values: Integers) -> Varints:
     """Signed numbers as the varints that Kafka writes."""
-    encoded = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    sizes = np.ones(len(encoded), np.uint8)
+    encoded: Unsigned = ((values << 1) ^ (values >> 63)).view(np.uint64)
     greatest = int(encoded.max()) if len(encoded) else 0
+    # What follows is several times faster with narrow numbers.
+    encoded = encoded.astype(np.min_scalar_type(max(greatest, 255)), copy=False)
+    sizes = np.ones(len(encoded), np.uint8)
     limit = 1 << 7
     while greatest >= limit:
-        sizes += encoded >= np.uint64(limit)
+        sizes += encoded >= encoded.dtype.type(limit)
         limit <<= 7
     return Varints(encoded, sizes)
 
@@ -41,7 +43,7 @@ def constant(value: int, rows: int) -> Varints:
     """The same small number in each row: a byte that is its own varint."""
     if not 0 <= value < 128:
         raise ValueError(f"{value} is no varint of one byte")
-    return Varints(np.full(rows, value, np.uint64), np.ones(rows, np.uint8))
+    return Varints(np.full(rows, value, np.uint8), np.ones(rows, np.uint8))
 
 
 def write_varints(columns: list[Varints]) -> pa.Array:
@@ -55,7 +57,7 @@ def write_varints(columns: list[Varints]) -> pa.Array:
     data = np.empty(int(offsets[-1]), np.uint8)
     widths = [int(column.sizes.max()) if rows else 1 for column in columns]
     bytes_of = np.empty((min(rows, _ROWS), sum(widths)), np.uint8)
-    used = np.empty(bytes_of.shape, np.bool_)
+    used = np.ones(bytes_of.shape, np.bool_)
     for first in range(0, rows, _ROWS):
         last = min(rows, first + _ROWS)
         matrix, mask = bytes_of[: last - first], used[: last - first]
@@ -78,14 +80,14 @@ def _fill(
     values: Unsigned,
     sizes: Sizes,
 ) -> None:
-    """One column's bytes at [at, at + width) of each row, and which of them count."""
-    if width == 1:
-        matrix[:, at] = values
-        mask[:, at] = True
-        return
+    """One column's bytes at [at, at + width) of each row, and which of them count. Of `mask` the
+    columns of first bytes, which always count, are set already."""
     for index in range(width):
-        byte = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
+        byte = values if not index else values >> values.dtype.type(7 * index)
+        byte = byte.astype(np.uint8, copy=False)
         if index + 1 < width:
+            byte = byte & np.uint8(127)
             byte |= (sizes > index + 1).view(np.uint8) << 7
         matrix[:, at + index] = byte
-        mask[:, at + index] = sizes > index
+        if index:
+            np.greater(sizes, index, out=mask[:, at + index])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog.records.sequential import VARINT_BYTES_MAX, VARLONG_BYTES_MAX
+from tidelog.records.sequential import VARINT_BYTES_MAX
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
@@ -30,35 +30,48 @@ def read_varints(
     ends = positions + 1
     second = data.take(ends, mode="clip")
     if np.minimum.reduce(byte) > 127 and np.maximum.reduce(second) < 128:
-        pair = (byte & np.uint8(127)).astype(np.int16)
-        pair |= second.astype(np.int16) << 7
+        both = (byte & np.uint8(127)).astype(np.int16)
+        both |= second.astype(np.int16) << 7
         ends += 1
-        return ((pair >> 1) ^ -(pair & 1)).astype(np.int64), ends
-    follows = byte > 127
-    values = (byte & np.uint8(127)).astype(np.int64)
-    values += np.where(follows, second & np.uint8(127), np.uint8(0)).astype(np.int64) << 7
-    ends += follows
-    _extend(data, values, ends, np.flatnonzero(follows & (second > 127)), bad, bytes_max)
-    if bytes_max == VARLONG_BYTES_MAX:
-        # The shift must not drag the top bit along.
-        return ((values >> 1) & np.int64(2**63 - 1)) ^ -(values & 1), ends
-    return (values >> 1) ^ -(values & 1), ends
+        return ((both >> 1) ^ -(both & 1)).astype(np.int64), ends
+    # Zero where nothing follows: the rest is done with numbers as small as they may be.
+    two = byte >> 7
+    pair = (second & (two * np.uint8(127))).astype(np.uint16) << 7
+    pair |= byte & np.uint8(127)
+    ends += two
+    values = ((pair >> 1).view(np.int16) ^ -(pair & 1).view(np.int16)).astype(np.int64)
+    longer = np.flatnonzero((byte & second) > 127)
+    if len(longer):
+        _extend(data, pair, values, ends, longer, bad, bytes_max)
+    return values, ends
 
 
 def _extend(
-    data: Bytes, values: Integers, ends: Integers, rows: Integers, bad: Booleans, bytes_max: int
+    data: Bytes,
+    pairs: NDArray[np.integer[Any]],
+    values: Integers,
+    ends: Integers,
+    rows: Integers,
+    bad: Booleans,
+    bytes_max: int,
 ) -> None:
-    """Add the third and later bytes to the values of the rows that have them."""
+    """The values of the rows that have three bytes or more, of which `pairs` has two."""
+    every, sums = rows, pairs[rows].astype(np.int64)
+    at = ends[rows]
+    going = np.arange(len(rows))
     for index in range(2, bytes_max):
-        if not len(rows):
-            return
-        at = ends[rows]
         byte = data.take(at, mode="clip")
-        ends[rows] = at + 1
+        at += 1
+        ends[rows] = at
         if index == bytes_max - 1:
             # The last byte that there may be has room for the top bits only.
             room = 15 if bytes_max == VARINT_BYTES_MAX else 1
             bad[rows[byte > room]] = True
             byte &= np.uint8(room)
-        values[rows] |= (byte & np.uint8(127)).astype(np.int64) << (7 * index)
-        rows = rows[byte > 127]
+        sums[going] |= (byte & np.uint8(127)).astype(np.int64) << (7 * index)
+        more = np.flatnonzero(byte > 127)
+        if not len(more):
+            break
+        rows, going, at = rows[more], going[more], at[more]
+    # The shift must not drag the top bit along.
+    values[every] = ((sums >> 1) & np.int64(2**63 - 1)) ^ -(sums & 1)

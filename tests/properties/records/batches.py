@@ -13,7 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from tidelog.records import examination, header_parsing, parsing
+from tidelog.records import examination, header_parsing, parsing, record_starts
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 
@@ -122,7 +122,16 @@ def examined(way: str) -> Iterator[None]:
             _JOIN_BYTES_MAX=-1 if way == "pieces" else 1 << 31,
             _PIECE_ROWS=5,
         ),
-        patch.multiple(parsing, _LANES_MIN=lanes, _ROWS=7, _RUN_ROWS_MIN=3, _STINT_ROWS=5),
+        patch.multiple(parsing, _ROWS=7),
+        patch.multiple(
+            record_starts,
+            _LANES_MIN=lanes,
+            _WALKED_TOGETHER_MIN=2,
+            _RUN_ROWS_MIN=3,
+            _RUN_ROWS_GUESSED=5,
+            _GUESSES_MAX=64,
+            _STINT_ROWS=5,
+        ),
         patch.multiple(header_parsing, _LANES_MIN=lanes, _GATHER_BYTES_MAX=1 << 11),
     ):
         yield

@@ -6,12 +6,16 @@ import http.client
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlsplit
+
+import pytest
 
 from benchmarks.counting_proxy import counting_proxy
 from benchmarks.report import Results, render
-from benchmarks.spark import Scan, SparkFigures
+from benchmarks.spark import NotEnoughSpace, Scan, SparkFigures, measure_spark
 from benchmarks.spark_job import tree_cpu_seconds
+from benchmarks.spark_kafka import QUERIES, READERS, contenders
 from benchmarks.spark_load import RECORD_BYTES, records
 from tests.unit.benchmarks.test_report import row_of
 
@@ -45,14 +49,39 @@ def test_scans_are_set_against_sparks_own_reader_by_cpu_and_time() -> None:
 def test_kafkas_connector_is_named_by_how_much_slower_it_is() -> None:
     found = figures()
     found.kafka_gb = 0.5
-    found.kafka = {"native all": Scan(1.0, 2.0)}
-    for what in ("all", "by offset", "by time"):
-        found.kafka[f"tidelog {what}"] = Scan(2.0, 4.0)
-        found.kafka[f"kafka {what}"] = Scan(10.0, 12.0)
+    for query in QUERIES:
+        found.kafka[f"kafka {query}"] = Scan(10.0, 12.0)
+        found.kafka[f"tidelog {query}"] = Scan(2.0, 4.0)
+        found.kafka[f"native {query}"] = Scan(1.0, 2.0)
     document = render(Results("make bench", spark=found), "")
-    cells = row_of(document, "all of it, all columns")
-    assert cells[1:] == ["2.00", "10.00", "5.0", "4.00", "12.00", "3.0"]
-    assert row_of(document, "all of it, by Spark's Parquet reader")[3] == "10.0"
+    cells = row_of(document, QUERIES["all"])
+    assert cells[1:] == ["10.00", "2.00", "5.0", "1.00", "10.0", "12.00", "4.00", "2.00"]
+    assert row_of(document, QUERIES["where time"])[3] == "5.0"
+
+
+def test_each_query_is_asked_of_each_reader_in_its_own_way() -> None:
+    found = contenders("file:///bucket", "host:1", "topic", 2, 1000, first_ms=5000)
+    assert list(found) == [f"{reader} {query}" for query in QUERIES for reader in READERS]
+    connector, source, native = (found[f"{reader} by offset"] for reader in READERS)
+    assert source["options"] == {
+        "startingOffsets": '{"topic": {"0": 250, "1": 250}}',
+        "endingOffsets": '{"topic": {"0": 255, "1": 255}}',
+    }
+    assert connector["options"] == source["options"] | {
+        "kafka.bootstrap.servers": "host:1",
+        "startingOffsets": source["options"]["startingOffsets"],
+    }
+    assert (native["offsets"], native["where"]) == ((250, 255), "offset >= 250 and offset < 255")
+    connector, source, native = (found[f"{reader} where time"] for reader in READERS)
+    assert connector["where"] == source["where"] == native["where"]
+    assert "timestamp_millis(5500)" in native["where"]
+    assert "timestamp_millis(5510)" in native["where"]
+    assert source["options"] == {"filterPushdown": "once"}
+
+
+def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughSpace, match="make room, set TMPDIR, or measure a --share"):
+        measure_spark(tmp_path, tmp_path, share=1e9, without=[])
 
 
 def test_what_could_not_be_fetched_is_named() -> None:

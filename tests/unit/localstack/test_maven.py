@@ -36,6 +36,23 @@ def test_what_is_there_is_not_fetched_again(
     )
 
 
+def test_a_version_counts_whatever_a_dependency_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(programs(tmp_path / "bin", f'echo "$@" > {tmp_path}/call')))
+    monkeypatch.chdir(tmp_path)
+    # Maven takes a relative path for one beside the pom.
+    assert fetch_jars(Path("jars"), [ARTIFACT], pinned=["org.example:part:0.9"]) == (
+        tmp_path / "jars" / "lib"
+    )
+    assert f"-DoutputDirectory={tmp_path}/jars/lib" in (tmp_path / "call").read_text()
+    managed, wanted = (tmp_path / "jars" / "pom.xml").read_text().split("</dependencyManagement>")
+    assert "<artifactId>part</artifactId><version>0.9</version>" in managed
+    assert "thing" not in managed
+    assert "<artifactId>thing</artifactId><version>1.2</version>" in wanted
+    assert "part" not in wanted
+
+
 def test_without_maven_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

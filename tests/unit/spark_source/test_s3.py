@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -13,8 +14,9 @@ from tests.unit.bucket.bucket_world import world
 from tests.unit.spark_source.spark_world import COMMITTED, history, rows_of, values
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
+from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.s3_servers import S3Server, start_moto
-from tidelog.spark_source import committed_files, table_path
+from tidelog.spark_source import committed_files, s3a_options, table_path
 from tidelog.spark_source.source import TidelogSource
 from tidelog.storage.location import open_store
 from tidelog.storage.object_store import StoreError
@@ -59,3 +61,30 @@ def test_a_batch_is_read_from_s3_and_its_files_are_named_for_hadoop(moto: S3Serv
 def test_a_bucket_that_is_not_there_is_named(moto: S3Server) -> None:
     with pytest.raises(StoreError, match="bucket nowhere does not exist; create it with: tidelog"):
         TidelogSource({"subscribe": TOPIC} | given(moto.url_of("nowhere", "x")))
+
+
+def test_hadoop_is_told_of_this_bucket_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"access_key_id": "me", "secret_access_key": "hush", "session_token": "now"}
+    found = s3a_options("s3://spark/some/where", endpoint="http://127.0.0.1:9000", **given)
+    named = {name.removeprefix("fs.s3a.bucket.spark."): value for name, value in found.items()}
+    assert named == {
+        "endpoint": "http://127.0.0.1:9000",
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "access.key": "me",
+        "secret.key": "hush",
+        "session.token": "now",
+    }
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    assert s3a_options("s3://spark") == {
+        "fs.s3a.bucket.spark.endpoint.region": "eu-central-1",
+        "fs.s3a.bucket.spark.path.style.access": "false",
+    }
+    assert s3a_options("file:///somewhere") == {}
+
+
+def test_hadoop_gets_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("[profile mine]\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(InvalidConfiguration, match="s3a knows no profiles"):
+        s3a_options("s3://spark", profile="mine")

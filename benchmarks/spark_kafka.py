@@ -1,0 +1,73 @@
+"""The same queries of the same records: through Spark's Kafka connector, through Tidelog's source,
+and by Spark's own Parquet reader of `committed_files`, the native path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+RANGE_SHARE = 0.01
+"""Of offsets and of time, where less than all is asked for."""
+READERS = ("kafka", "tidelog", "native")
+QUERIES = {
+    "all": "all of it, all columns",
+    "by offset": f"{RANGE_SHARE:.0%} of each partition's offsets, as starting and ending options",
+    "by time": f"{RANGE_SHARE:.0%} of the time, as starting and ending options",
+    "where offset": f"{RANGE_SHARE:.0%} of the offsets, as a filter of the frame",
+    "where time": f"{RANGE_SHARE:.0%} of the time, as a filter of the frame",
+}
+
+
+def contenders(
+    store: str, bootstrap: str, topic: str, partitions: int, records: int, first_ms: int
+) -> dict[str, dict[str, Any]]:
+    """Each query by each reader; their names are the reader's and the query's. Times rise by a
+    millisecond a record, and the partitions take turns."""
+    start = records // partitions // 2
+    offsets = (start, start + max(1, int(records / partitions * RANGE_SHARE)))
+    begin_ms = first_ms + records // 2
+    times = (begin_ms, begin_ms + max(1, int(records * RANGE_SHARE)))
+    by_offset = "offset >= {} and offset < {}".format(*offsets)
+    by_time = "timestamp >= timestamp_millis({}) and timestamp < timestamp_millis({})".format(
+        *times
+    )
+    asked = {
+        "all": ({}, ""),
+        "by offset": (_offset_options(topic, partitions, offsets), by_offset),
+        "by time": (_time_options(times), by_time),
+        "where offset": ({}, by_offset),
+        "where time": ({}, by_time),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for query, (options, where) in asked.items():
+        # Spark's Parquet reader has no such options: it gets the filter in any case.
+        filtered = {"where": where} if where and not options else {}
+        peers = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
+        found[f"kafka {query}"] = {"source": "kafka", "options": peers | options, **filtered}
+        ours = {"filterPushdown": "once"} if filtered else {}
+        found[f"tidelog {query}"] = {
+            "source": "tidelog",
+            "store": store,
+            "options": ours | options,
+            **filtered,
+        }
+        native: dict[str, Any] = {"source": "parquet", "store": store}
+        if where:
+            native["where"] = where
+        if where is by_offset:
+            native["offsets"] = offsets
+        found[f"native {query}"] = native
+    return {name: {"topic": topic, **contender} for name, contender in found.items()}
+
+
+def _offset_options(topic: str, partitions: int, offsets: tuple[int, int]) -> Mapping[str, str]:
+    first, last = (
+        json.dumps({topic: {str(number): offset for number in range(partitions)}})
+        for offset in offsets
+    )
+    return {"startingOffsets": first, "endingOffsets": last}
+
+
+def _time_options(times: tuple[int, int]) -> Mapping[str, str]:
+    return {"startingTimestamp": str(times[0]), "endingTimestamp": str(times[1])}
