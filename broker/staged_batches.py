@@ -35,6 +35,7 @@ from typing import Final, NamedTuple
 
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.reachability import Anchor
+from tidelog.bucket.states import group_offsets
 from tidelog.client.sink import PROGRESS, Progress
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
@@ -163,7 +164,7 @@ class StagedBatches:
 
     async def _read_progress(self, names: set[str]) -> dict[str, Progress]:
         try:
-            table = await self._bucket.group_offsets(names)
+            table = await group_offsets(self._bucket, names)
         except (CorruptObject, UnsupportedFormat) as error:
             logger.warning(
                 "staged objects go by their age alone: the groups' offsets cannot be read",

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.spark_source.columns import batches, check_schema, row_columns
+from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.filters import comparisons
 from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.planning import Piece, plan
@@ -36,12 +36,13 @@ class PieceReader:
             return
         limits = piece.range.limits
         columns = row_columns(self._schema.names)
+        maker = BatchMaker(limits.topic, limits.partition.partition, self._schema)
         with Session(self._options.store_url) as session:
             reader = RowReader(
                 session.bucket, columns, fail_on_data_loss=self._options.fail_on_data_loss
             )
             for rows in session.iterate(reader.rows(piece)):
-                yield from batches(rows, limits.topic, limits.partition.partition, self._schema)
+                yield from maker.batches(rows)
 
 
 class BatchReader(DataSourceReader):

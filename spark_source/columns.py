@@ -72,20 +72,29 @@ def row_columns(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(["offset", *(name for name in wanted if name is not None)]))
 
 
-def batches(
-    rows: pa.RecordBatch, topic: str, partition: int, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """The rows, some thousands at a time, with exactly the types that Spark expects."""
-    for start in range(0, rows.num_rows, BATCH_ROWS):
-        piece = rows.slice(start, BATCH_ROWS)
-        arrays = []
-        for wanted in schema:
-            name = _BY_NAME[wanted.name].row_column
-            if name is not None:
-                array = piece.column(name)
-                arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
-            elif wanted.name == "topic":
-                arrays.append(pa.repeat(pa.scalar(topic, wanted.type), piece.num_rows))
-            else:
-                arrays.append(pa.repeat(pa.scalar(partition, wanted.type), piece.num_rows))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+class BatchMaker:
+    """Makes rows of one partition into what Spark is given."""
+
+    def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
+        self._schema = schema
+        constants = {"topic": topic, "partition": partition}
+        self._constants = {
+            # One for all batches, of which each gets its length: they are not written again.
+            field.name: pa.repeat(pa.scalar(constants[field.name], field.type), BATCH_ROWS)
+            for field in schema
+            if _BY_NAME[field.name].row_column is None
+        }
+
+    def batches(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows, some thousands at a time, with exactly the types that Spark expects."""
+        for start in range(0, rows.num_rows, BATCH_ROWS):
+            piece = rows.slice(start, BATCH_ROWS)
+            arrays = [self._array(piece, wanted) for wanted in self._schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, piece: pa.RecordBatch, wanted: pa.Field) -> pa.Array:
+        name = _BY_NAME[wanted.name].row_column
+        if name is None:
+            return self._constants[wanted.name].slice(0, piece.num_rows)
+        array = piece.column(name)
+        return array if array.type == wanted.type else array.cast(wanted.type)

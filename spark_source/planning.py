@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tidelog.bucket.decisions import TransactionName
 from tidelog.bucket.partition_view import PartitionView
+from tidelog.identifiers import TransactionName
 from tidelog.spark_source.pruning import Pruning
 from tidelog.spark_source.ranges import OffsetRange
 from tidelog.storage.segment import Segment

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.bucket.decisions import TransactionName
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.errors import InvalidConfiguration, TidelogError
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import TopicPartition, TransactionName
 from tidelog.spark_source.options import (
     EARLIEST,
     LATEST,

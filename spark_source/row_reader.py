@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidelog.bucket.atomic import AtomicView
+from tidelog.bucket.atomic_view import AtomicView
 from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.decisions import TransactionName
 from tidelog.bucket.reading import BucketView
+from tidelog.identifiers import TransactionName
 from tidelog.records.row_arrays import integers_of
 from tidelog.spark_source.planning import Piece, tail_of
 from tidelog.spark_source.ranges import OffsetRange, available

@@ -28,7 +28,10 @@ async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
     if not options.is_atomic:
         view = await bucket.view_partitions(wanted)
         return Snapshot(limits_in(view, wanted, options))
-    atomic = await bucket.atomic_view(*(topic.name for topic in topics))
+    # It takes the coordinators' code, and few ask for it.
+    from tidelog.bucket.atomic import atomic_view
+
+    atomic = await atomic_view(bucket, *(topic.name for topic in topics))
     return Snapshot(limits_in(atomic.view, wanted, options), atomic.excluded)
 
 

@@ -1,22 +1,30 @@
-"""`format("tidelog")`: what Spark makes of the options, and where it gets readers and writers."""
+"""`format("tidelog")`: what Spark makes of the options, and where it gets readers and writers.
+
+Spark starts a new Python process whenever it makes a source and whenever it plans. So each of
+readers and writers is loaded when Spark asks for it: a batch needs neither a stream's nor a sink's
+modules, of which the latter bring Kafka's protocol with them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tidelog.spark_source.batch import BatchReader, FilteringBatchReader
 from tidelog.spark_source.columns import default_schema
 from tidelog.spark_source.options import ReadOptions, is_read, parse_read_options
 from tidelog.spark_source.ranges import Snapshot
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.sink import BatchWriter, StreamWriter
 from tidelog.spark_source.sink_options import WriteOptions, check_columns, parse_write_options
 from tidelog.spark_source.snapshots import take_snapshot
 from tidelog.spark_source.store_address import store_url_of
-from tidelog.spark_source.stream import StreamReader
+
+if TYPE_CHECKING:
+    from tidelog.spark_source.batch import BatchReader
+    from tidelog.spark_source.sink import BatchWriter, StreamWriter
+    from tidelog.spark_source.stream import StreamReader
 
 
 class TidelogSource(DataSource):
@@ -47,6 +55,8 @@ class TidelogSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """For batches."""
+        from tidelog.spark_source.batch import BatchReader, FilteringBatchReader
+
         options = _read_options(self.options)
         assert self._snapshot is not None
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
@@ -54,14 +64,20 @@ class TidelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """For streams."""
+        from tidelog.spark_source.stream import StreamReader
+
         return StreamReader(_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For batch writes."""
+        from tidelog.spark_source.sink import BatchWriter
+
         return BatchWriter(_write_options(self.options, schema), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """For streams that write."""
+        from tidelog.spark_source.sink import StreamWriter
+
         return StreamWriter(_write_options(self.options, schema), overwrite=overwrite)
 
 

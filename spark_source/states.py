@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.states import GROUPS, TRANSACTIONS
+from tidelog.bucket.states import GROUPS, TRANSACTIONS, groups, transactions
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import BATCH_ROWS
 from tidelog.spark_source.session import Session
@@ -73,7 +73,7 @@ class TransactionsSource(_StateSource):
     @staticmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
         """As in `docs/formats/state.md`."""
-        return await bucket.transactions()
+        return await transactions(bucket)
 
 
 class GroupsSource(_StateSource):
@@ -85,7 +85,7 @@ class GroupsSource(_StateSource):
     @staticmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
         """As in `docs/formats/state.md`, with the lag where it is asked for."""
-        table = await bucket.groups()
+        table = await groups(bucket)
         if not {END_OFFSET.name, LAG.name} & set(names):
             return table
         return await _with_lag(bucket, table)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -39,7 +39,6 @@ from tidelog.spark_source.progress import (
     progress_at,
 )
 from tidelog.spark_source.pruning import NOTHING_PRUNED
-from tidelog.spark_source.publishing import Publisher
 from tidelog.spark_source.ranges import (
     Limits,
     available,
@@ -49,6 +48,9 @@ from tidelog.spark_source.ranges import (
 )
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.snapshots import limits_in, offsets_since
+
+if TYPE_CHECKING:
+    from tidelog.spark_source.publishing import Publisher
 
 IDLE_POLL_SECONDS: Final = 1.0
 """An idle query asks for the latest offsets many times a second; the store is asked once."""
@@ -231,6 +233,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._watcher = Watcher(options)
             if options.publish_group is not None:
+                # It speaks with brokers, by Kafka's protocol; reading takes none of that.
+                from tidelog.spark_source.publishing import Publisher
+
                 self._publisher = Publisher(
                     options.publish_group, options.bootstrap, self._watcher.session
                 )

@@ -42,3 +42,10 @@ class WalPosition(NamedTuple):
 
     incarnation: Incarnation
     slot: Slot
+
+
+class TransactionName(NamedTuple):
+    """One transaction of a producer id, by its number among that id's."""
+
+    producer_id: int
+    ordinal: int

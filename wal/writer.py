@@ -1,10 +1,9 @@
 """The WAL of one incarnation: group commit, uploads in flight, acknowledgement in slot order.
 
-What is added goes into the slot being filled. A slot is closed when it is full, when its linger
-has passed, or when nothing is in flight: then at once, or a moment later (`gathering`); it is laid
-out, and put if absent. Several slots may be in flight; slot k counts as durable only when 0 to k
-are all confirmed as ours, in whatever order the answers come. Then `on_durable` runs, and after it
-those who wait for slot k go on.
+What is added goes into the slot being filled (`slot_filling`). One that is closed is laid out, and
+put if absent (`slot_upload`). Several slots may be in flight; slot k counts as durable only when
+0 to k are all confirmed as ours, in whatever order the answers come. Then `on_durable` runs, and
+after it those who wait for slot k go on.
 
 What happens when something fails:
 
@@ -28,40 +27,28 @@ What happens when something fails:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
-from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import Fenced, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.offload import Offload
-from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
-from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
+from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.adoption import AdoptedBatch
-from tidelog.wal.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.buffer import SlotBuffer
 from tidelog.wal.entries import NO_ORDINAL, BatchFields
 from tidelog.wal.extents import Advance, Extent
-from tidelog.wal.gathering import Gathering
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.metrics import WalMetrics
-from tidelog.wal.object_format import (
-    WAL_SUFFIX,
-    ObjectHeader,
-    ObjectKind,
-    decode_header,
-    identify,
-    wal_prefix,
-)
 from tidelog.wal.settings import WalSettings
+from tidelog.wal.slot_filling import SlotFilling
+from tidelog.wal.slot_upload import SlotUpload, SlotUploader
 from tidelog.wal.slot_waiters import SlotWaiters, Told, WalLost
 
 __all__ = ["DurableSlot", "WalClosed", "WalLost", "WalWriter"]
-
-_INLINE_BYTES_MAX = 128 * 1024
-"""Below this size laying a slot out takes less time than handing it to a thread."""
 
 
 class WalClosed(TidelogError):
@@ -81,15 +68,6 @@ class DurableSlot:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    slot: Slot
-    assembled: AssembledSlot
-    writer_id: bytes
-    pending_bytes: int
-    batches: int
-
-
 class WalWriter:
     """One incarnation's WAL. `run` must be running for anything to become durable."""
 
@@ -105,28 +83,26 @@ class WalWriter:
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
         self._clock = clock
-        self._entropy = entropy
-        self._offload = offload
         self._incarnation = incarnation
         self._settings = settings
         self._on_durable = on_durable
-        self._crash_points = crash_points
-        self._sequence = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
-        self._slot = Slot(0)
-        self._buffer = SlotBuffer()
-        self._closed_slots: deque[tuple[Slot, SlotBuffer]] = deque()
-        self._is_due = False
-        self._linger: asyncio.TimerHandle | None = None
-        self._gathering = Gathering(settings.linger_ms / 1000)
-        self._gathering_end: asyncio.TimerHandle | None = None
-        self._previous_crc = 0
+        self._uploader = SlotUploader(
+            store,
+            clock,
+            entropy,
+            offload,
+            incarnation,
+            settings.upload_deadline_ms,
+            crash_points,
+        )
+        self._wake = asyncio.Event()
+        self._filling = SlotFilling(settings, self._wake.set)
         self._in_flight = 0
-        self._confirmed: dict[Slot, _InFlight] = {}
+        self._confirmed: dict[Slot, SlotUpload] = {}
         self._durable_end = Slot(0)
         self._waiters = SlotWaiters()
         self._room_waiters: list[asyncio.Future[None]] = []
         self._pending_bytes = 0
-        self._wake = asyncio.Event()
         self._closing = False
         self._failure: TidelogError | None = None
         self.metrics = WalMetrics()
@@ -138,13 +114,14 @@ class WalWriter:
     @property
     def slot(self) -> Slot:
         """The slot being filled."""
-        return self._slot
+        return self._filling.slot
 
     @property
     def newest_slot(self) -> Slot:
         """The last slot that holds anything; -1 before the first. Once it is durable, all that was
         added so far is."""
-        return Slot(self._slot - 1) if self._buffer.is_empty else self._slot
+        filling = self._filling
+        return Slot(filling.slot - 1) if filling.is_empty else filling.slot
 
     @property
     def durable_end(self) -> Slot:
@@ -251,9 +228,9 @@ class WalWriter:
         make up a checkpoint at this slot (D1).
         """
         self._refuse_if_ended()
-        if not self._buffer.is_empty:
-            self._close_slot()
-        return self._slot
+        if not self._filling.is_empty:
+            self._filling.close()
+        return self._filling.slot
 
     # Waiting.
 
@@ -261,7 +238,7 @@ class WalWriter:
         """Done when the slot is durable, and `on_durable` has seen it. Fails with WalLost when that
         can no longer be told. Each call gives a future of its own, which may be cancelled."""
         if slot >= self._durable_end and self._failure is None:
-            assert slot <= self._slot
+            assert slot <= self._filling.slot
             return self._waiters.future(slot)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if slot < self._durable_end:
@@ -278,16 +255,15 @@ class WalWriter:
         elif self._failure is not None:
             asyncio.get_running_loop().call_soon(told, self._unknown())
         else:
-            assert slot <= self._slot
+            assert slot <= self._filling.slot
             self._waiters.add(slot, told)
-            if self._gathering.is_active:
-                self._wake.set()
+            self._filling.producer_waits()
 
     async def flush(self) -> None:
         """Close the slot being filled and wait until all is durable. Raises WalLost."""
         newest = self.newest_slot
-        if not self._buffer.is_empty:
-            self._close_slot()
+        if not self._filling.is_empty:
+            self._filling.close()
         await self.durable(newest)
 
     async def close(self) -> None:
@@ -319,72 +295,17 @@ class WalWriter:
         finally:
             self._end(failure)
 
-    # Closing slots.
+    # What stands behind it.
 
     def _buffer_for(self, size_bytes: int) -> SlotBuffer:
         self._refuse_if_ended()
-        buffer = self._buffer
-        if not buffer.is_empty and buffer.size_bytes + size_bytes > self._settings.object_bytes_max:
-            self._close_slot()
-            buffer = self._buffer
-        if buffer.is_empty:
-            self._start_linger()
+        buffer = self._filling.buffer_for(size_bytes, is_idle=self._in_flight == 0)
         self._pending_bytes -= buffer.size_bytes
         return buffer
 
     def _added(self) -> Slot:
-        slot, buffer = self._slot, self._buffer
-        self._pending_bytes += buffer.size_bytes
-        if buffer.size_bytes >= self._settings.object_bytes_max:
-            self._close_slot()
-        elif self._gathering.is_active:
-            self._wake.set()
-        return slot
-
-    def _start_linger(self) -> None:
-        if self._in_flight == 0:
-            # The task that closes it runs after all that is ready now, so one loop's adds share it.
-            self._wake.set()
-        if self._settings.linger_ms == 0:
-            self._linger_passed()
-        else:
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self._settings.linger_ms / 1000, self._linger_passed)
-
-    def _linger_passed(self) -> None:
-        self._linger = None
-        self._is_due = True
-        self._wake.set()
-
-    def _close_slot(self) -> None:
-        self._closed_slots.append((self._slot, self._buffer))
-        self._slot = Slot(self._slot + 1)
-        self._buffer = SlotBuffer()
-        self._is_due = False
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-        self._end_gathering()
-        self._wake.set()
-
-    def _gather(self, answered: int, put_seconds: float) -> None:
-        """Nothing is in flight any more: let the slot wait for those who were answered."""
-        self._end_gathering()
-        waiting = self._waiters.producers(self._slot)
-        seconds = self._gathering.begin(answered, waiting, put_seconds)
-        if seconds:
-            loop = asyncio.get_running_loop()
-            self._gathering_end = loop.call_later(seconds, self._gathered)
-
-    def _gathered(self) -> None:
-        self._end_gathering()
-        self._wake.set()
-
-    def _end_gathering(self) -> None:
-        self._gathering.end()
-        if self._gathering_end is not None:
-            self._gathering_end.cancel()
-            self._gathering_end = None
+        self._pending_bytes += self._filling.size_bytes
+        return self._filling.added()
 
     def _refuse_if_ended(self) -> None:
         if self._failure is not None and not isinstance(self._failure, WalClosed):
@@ -392,77 +313,34 @@ class WalWriter:
         if self._closing:
             raise WalClosed(f"the WAL of {self._incarnation} is closed; nothing was added")
 
-    # Uploading.
-
     def _may_upload(self) -> bool:
         if self._in_flight >= self._settings.uploads_in_flight_max:
             return False
-        if self._closed_slots:
-            return True
-        buffer = self._buffer
-        if buffer.is_empty:
-            return False
-        if self._is_due or self._in_flight:
-            return self._is_due
-        waiting = self._waiters.producers(self._slot)
-        return not self._gathering.holds(buffer.batches, waiting, buffer.size_bytes)
+        filling = self._filling
+        return filling.may_go(self._waiters.producers(filling.slot), is_idle=self._in_flight == 0)
 
     def _is_drained(self) -> bool:
-        return self._closing and self._durable_end == self._slot and self._buffer.is_empty
+        filling = self._filling
+        return self._closing and self._durable_end == filling.slot and filling.is_empty
 
     async def _upload_next(self, tasks: asyncio.TaskGroup) -> None:
-        if not self._closed_slots:
-            self._close_slot()
-        slot, buffer = self._closed_slots.popleft()
+        slot, buffer = self._filling.take()
         self._in_flight += 1
-        header = ObjectHeader(
-            ObjectKind.DATA,
-            self._incarnation,
-            slot,
-            self._clock.time_ms(),
-            self._entropy.uuid().bytes,
-            self._previous_crc,
-        )
-        if buffer.size_bytes <= _INLINE_BYTES_MAX:
-            assembled = buffer.assemble(header)
-        else:
-            assembled = await self._offload.run(buffer.assemble, header)
-        self._previous_crc = assembled.crc
-        upload = _InFlight(slot, assembled, header.writer_id, buffer.size_bytes, buffer.batches)
+        upload = await self._uploader.lay_out(slot, buffer)
         tasks.create_task(self._upload(upload))
 
-    async def _upload(self, upload: _InFlight) -> None:
+    async def _upload(self, upload: SlotUpload) -> None:
         started = self._clock.monotonic()
         self.metrics.puts += 1
-        what = f"slot {upload.slot} of the WAL of {self._incarnation}"
-        self._crash_points.hit(CrashPoint.SLOT_UPLOAD)
-        try:
-            result = await self._sequence.append(
-                upload.slot,
-                upload.assembled.data,
-                upload.writer_id,
-                self._settings.upload_deadline_ms / 1000,
-            )
-        except SequenceGone as error:
-            raise Fenced(f"{what} is another's and has been deleted since: {error}") from error
-        except AppendUndecided as error:
-            raise WalLost(f"{what} may or may not be stored: {error}") from error
-        except StoreError as error:
-            raise WalLost(f"{what} could not be stored: {error}") from error
-        if isinstance(result, Taken):
-            found = decode_header(upload.assembled.key, result.data)
-            met = "a seal" if found.kind is ObjectKind.SEAL else "another writer's object"
-            raise Fenced(
-                f"{what} holds {met}: this broker has been superseded and must stop;"
-                " what it acknowledged is safe"
-            )
+        await self._uploader.put(upload)
         put_seconds = self._clock.monotonic() - started
         self.metrics.observe_put(put_seconds)
         self._in_flight -= 1
         self._confirmed[upload.slot] = upload
         answered = self._acknowledge()
         if self._in_flight == 0:
-            self._gather(answered, put_seconds)
+            waiting = self._waiters.producers(self._filling.slot)
+            self._filling.gather(answered, waiting, put_seconds)
         self._wake.set()
 
     def _acknowledge(self) -> int:
@@ -494,9 +372,7 @@ class WalWriter:
 
     def _end(self, failure: TidelogError) -> None:
         self._failure = failure
-        if self._linger is not None:
-            self._linger.cancel()
-        self._end_gathering()
+        self._filling.end()
         self._waiters.fail(self._unknown)
         self._release_room_waiters()
 

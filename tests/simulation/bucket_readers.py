@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import Key, Operation, Poll
 from tests.simulation.values import value_of
+from tidelog.bucket.atomic import atomic_view
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.fsck import check_bucket
 from tidelog.bucket.partition_view import PartitionView
@@ -143,7 +144,7 @@ async def _read_atomically(
     missing = ""
     for _ in range(_ATTEMPTS_MAX):
         operation.polls.clear()
-        found = await bucket.atomic_view(*topics)
+        found = await atomic_view(bucket, *topics)
         try:
             for key, view in _partitions(bucket, topics, found.view.partition):
                 await _dawdle(actor, _ATOMIC_SECONDS_MAX)

@@ -23,21 +23,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.bucket.decisions import (
-    Decisions,
-    TailTransaction,
-    TransactionName,
-    excluded_transactions,
-)
+from tidelog.bucket.atomic_view import AtomicView
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.decisions import Decisions, TailTransaction, excluded_transactions
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, Reading
 from tidelog.bucket.states import STATES_AT_ONCE_MAX, TRANSACTIONS, restore
-from tidelog.bucket.tail_rows import IndexedBatches, TailBatches, adopted_batches
+from tidelog.bucket.tail_rows import IndexedBatches, adopted_batches
 from tidelog.bucket.tails import TailReader
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.identifiers import Incarnation, Slot, TopicPartition
-from tidelog.records.batch import TRANSACTIONAL_FLAG
-from tidelog.records.varints import Booleans, Integers
+from tidelog.identifiers import Incarnation, Slot, TopicPartition, TransactionName
+from tidelog.records.varints import Booleans
 from tidelog.wal.adoption import adoption_of
 from tidelog.wal.object_format import MERGED_FOLDER, wal_position
 from tidelog.wal.reading import read_all
@@ -46,33 +42,13 @@ from tidelog.wal.wal_listing import durable_end
 INDEXES_AT_ONCE_MAX = 16
 
 
-@dataclass(frozen=True, slots=True)
-class AtomicView:
-    """Some topics, such that each transaction is in with all of its rows or with none.
+async def atomic_view(bucket: Bucket, *topics: str) -> AtomicView:
+    """All partitions of some topics, such that no transaction is seen in part (rule G4).
 
-    A partition's rows are those of its segments, and those of its tail that `keep` keeps.
-    """
-
-    view: BucketView
-    excluded: frozenset[TransactionName]
-    """The transactions in the tails that are not in, besides those that a marker there aborts."""
-
-    def keep(self, batches: TailBatches, ordinals: Integers) -> Booleans:
-        """Which of some batches of a tail are in; for `TailReader.rows`."""
-        kept = np.ones(len(ordinals), np.bool_)
-        if not self.excluded:
-            return kept
-        headers = batches.headers
-        transactional = np.flatnonzero((headers["attributes"] & TRANSACTIONAL_FLAG) != 0)
-        if not len(transactional):
-            return kept
-        names = np.stack(
-            [headers["producer_id"][transactional].astype(np.int64), ordinals[transactional]], 1
-        )
-        distinct, numbers = np.unique(names, axis=0, return_inverse=True)
-        is_out = [TransactionName(*name) in self.excluded for name in distinct.tolist()]
-        kept[transactional] = ~np.array(is_out, np.bool_)[numbers.ravel()]
-        return kept
+    Raises CorruptObject, also for a coordinator's state that cannot be read, and what
+    `Bucket.view` raises."""
+    wanted = await bucket.partitions_of(topics)
+    return await bucket.steadily(lambda: read_atomically(bucket.access, bucket.tails, wanted))
 
 
 async def read_atomically(

@@ -10,9 +10,9 @@ partitions' bases and their WALs to their durable ends; the metadata log once mo
 - An object that is missing was deleted because something newer took its place, or is lost. The
   partition is read again; the same object is missing again: it is lost (F4).
 
-An atomic view begins over from the tables for each of these. A reader that dies has changed
-nothing. One that takes longer than `log.delete.grace.ms` may miss objects that it was told of
-(MissingObject), and takes a new view.
+An atomic view (`atomic`) begins over from the tables for each of these. A reader that dies has
+changed nothing. One that takes longer than `log.delete.grace.ms` may miss objects that it was told
+of (MissingObject), and takes a new view.
 """
 
 from __future__ import annotations
@@ -21,21 +21,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidelog.bucket.atomic import AtomicView, read_atomically
 from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView, NoSuchTopic, Reading
 from tidelog.bucket.remembered import RememberedTables
 from tidelog.bucket.rows import partition_rows
-from tidelog.bucket.states import GROUPS, TRANSACTIONS, StateKind, read_states
 from tidelog.bucket.tails import Keep, TailReader
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
-from tidelog.coordinator.hashing import partition_for
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
@@ -130,7 +126,7 @@ class Bucket:
 
     async def view(self, *topics: str) -> BucketView:
         """All partitions of some topics. Raises NoSuchTopic, StoreError, UnsupportedFormat."""
-        return await self.view_partitions(await self._partitions(topics))
+        return await self.view_partitions(await self.partitions_of(topics))
 
     async def view_partitions(self, partitions: Iterable[TopicPartition]) -> BucketView:
         """Some partitions; those that are deleted meanwhile are left out. Raises StoreError, also
@@ -143,14 +139,7 @@ class Bucket:
             waiting = await reading.read_tails(waiting, await reading.read_ends(waiting))
             return None if waiting else reading.view
 
-        return await self._steadily(read)
-
-    async def atomic_view(self, *topics: str) -> AtomicView:
-        """All partitions of some topics, such that no transaction is seen in part (rule G4).
-        Raises CorruptObject, also for a coordinator's state that cannot be read, and what `view`
-        raises."""
-        wanted = await self._partitions(topics)
-        return await self._steadily(lambda: read_atomically(self._access, self.tails, wanted))
+        return await self.steadily(read)
 
     def rows(
         self,
@@ -175,45 +164,9 @@ class Bucket:
             keep=keep,
         )
 
-    async def transactions(self) -> pa.Table:
-        """The states of all transactional ids, as in `docs/formats/state.md`. Raises CorruptObject
-        and what `view` raises."""
-        return await self._states(TRANSACTIONS)
-
-    async def groups(self) -> pa.Table:
-        """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
-        CorruptObject and what `view` raises."""
-        return await self._states(GROUPS)
-
-    async def group_offsets(self, group_ids: Iterable[str]) -> pa.Table:
-        """The offsets that some groups, and others beside them, have committed: rows as `groups`
-        has them. Only the coordinators of these groups are looked at. Raises as `groups` does."""
-        wanted = list(group_ids)
-
-        async def read() -> pa.Table:
-            topic = (await self.refresh()).topic_named(GROUPS.topic)
-            count = 0 if topic is None else topic.partition_count
-            view = await self.view_partitions(
-                TopicPartition(topic.topic_id, partition_for(group_id, count))
-                for group_id in wanted
-                if topic is not None
-            )
-            return await read_states(self._access, self.tails, view, GROUPS)
-
-        table = await self._steadily(read)
-        return table.filter(pc.equal(table.column("kind"), "offset"))
-
-    async def _states(self, kind: StateKind) -> pa.Table:
-        async def read() -> pa.Table:
-            known = (await self.refresh()).topic_named(kind.topic) is not None
-            view = await self.view(*([kind.topic] if known else []))
-            return await read_states(self._access, self.tails, view, kind)
-
-        return await self._steadily(read)
-
-    async def _steadily(self, read: Callable[[], Awaitable[T | None]]) -> T:
+    async def steadily(self, read: Callable[[], Awaitable[T | None]]) -> T:
         """What `read` finds. None: the bucket has changed, so it is asked again; the same object
-        missing twice is lost (F4)."""
+        missing twice is lost (F4). Raises StoreNotApplied where it changes too fast."""
         missing = None
         for attempt in range(VIEW_ATTEMPTS_MAX):
             try:
@@ -229,7 +182,8 @@ class Bucket:
             self._access.store.url, "it changes faster than it can be read; try again"
         )
 
-    async def _partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+    async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """All partitions of some topics, as of now. Raises NoSuchTopic, StoreError."""
         await self.refresh()
         return [
             TopicPartition(topic.topic_id, number)

@@ -33,6 +33,7 @@ from tidelog.coordinator.transaction.log_records import (
 )
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import NO_ID, Transaction
+from tidelog.identifiers import TransactionName
 
 
 class Outcome(Enum):
@@ -42,13 +43,6 @@ class Outcome(Enum):
     NOT_COMMITTED = "aborted, undecided, or not begun"
     BY_MARKER = "complete: the partitions' markers tell"
     UNKNOWN = "the producer id is not known"
-
-
-class TransactionName(NamedTuple):
-    """One transaction of a producer id (rule H1)."""
-
-    producer_id: int
-    ordinal: int
 
 
 class TailTransaction(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess, BucketView
 from tidelog.bucket.tail_rows import batches_of
@@ -16,6 +18,7 @@ from tidelog.bucket.tails import TailReader
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
+from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.internal_topics import (
     GROUP_CODEC,
     GROUP_TOPIC,
@@ -29,6 +32,7 @@ from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.errors import CorruptObject, TidelogError
+from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import Buffer, ObjectNotFound
 from tidelog.wal.extents import Extent
 from tidelog.wal.reading import read_all
@@ -64,6 +68,46 @@ TRANSACTIONS: Final = StateKind(
 GROUPS: Final = StateKind(
     GROUP_TOPIC, GroupTable(), GROUP_CODEC, lambda: GroupMachine(GroupSettings())
 )
+
+
+async def transactions(bucket: Bucket) -> pa.Table:
+    """The states of all transactional ids, as in `docs/formats/state.md`. Raises CorruptObject and
+    what `Bucket.view` raises."""
+    return await _all_states(bucket, TRANSACTIONS)
+
+
+async def groups(bucket: Bucket) -> pa.Table:
+    """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
+    CorruptObject and what `Bucket.view` raises."""
+    return await _all_states(bucket, GROUPS)
+
+
+async def group_offsets(bucket: Bucket, group_ids: Iterable[str]) -> pa.Table:
+    """The offsets that some groups, and others beside them, have committed: rows as `groups` has
+    them. Only the coordinators of these groups are looked at. Raises as `groups` does."""
+    wanted = list(group_ids)
+
+    async def read() -> pa.Table:
+        topic = (await bucket.refresh()).topic_named(GROUPS.topic)
+        count = 0 if topic is None else topic.partition_count
+        view = await bucket.view_partitions(
+            TopicPartition(topic.topic_id, partition_for(group_id, count))
+            for group_id in wanted
+            if topic is not None
+        )
+        return await read_states(bucket.access, bucket.tails, view, GROUPS)
+
+    table = await bucket.steadily(read)
+    return table.filter(pc.equal(table.column("kind"), "offset"))
+
+
+async def _all_states(bucket: Bucket, kind: StateKind) -> pa.Table:
+    async def read() -> pa.Table:
+        known = (await bucket.refresh()).topic_named(kind.topic) is not None
+        view = await bucket.view(*([kind.topic] if known else []))
+        return await read_states(bucket.access, bucket.tails, view, kind)
+
+    return await bucket.steadily(read)
 
 
 async def restore(

@@ -13,7 +13,6 @@ from tidelog.bucket.decisions import (
     Decisions,
     Outcome,
     TailTransaction,
-    TransactionName,
     excluded_transactions,
 )
 from tidelog.coordinator.transaction.log_records import (
@@ -28,7 +27,7 @@ from tidelog.coordinator.transaction.transaction import (
     Transaction,
     created,
 )
-from tidelog.identifiers import ProducerId
+from tidelog.identifiers import ProducerId, TransactionName
 
 IDS = ("a", "b")
 PARTITIONS = 3

@@ -19,6 +19,7 @@ from tests.unit.bucket.test_fsck import checked
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.admission import Wanted
 from tidelog.broker.adopter import Adopted, AdoptFailed
+from tidelog.bucket.atomic import atomic_view
 from tidelog.client.groups import Place
 from tidelog.client.sink import PROGRESS, Committed, ForeignQuery
 from tidelog.client.transaction_calls import TransactionCalls
@@ -453,7 +454,7 @@ def test_a_bucket_shows_adopted_records_without_a_broker_and_fsck_finds_it_sound
                 await producer.adopt(TOPIC, 0, [staged])
                 view = await bucket.view(TOPIC)
                 assert await tail_values(bucket, view.of_topic(topic_id)[0]) == []
-                atomic = await bucket.atomic_view(TOPIC)
+                atomic = await atomic_view(bucket, TOPIC)
                 assert await atomic_values(bucket, atomic, places(topic_id, 2)[0]) == []
                 await producer.adopt(TOPIC, 1, [staged])
                 await producer.commit()
@@ -468,7 +469,7 @@ def test_a_bucket_shows_adopted_records_without_a_broker_and_fsck_finds_it_sound
                 found = [each async for each in bucket.tails.rows(zero)]
                 (ordinal,) = {n for r in found for n in r.column("transaction").to_pylist()}
                 assert ordinal is not None
-                atomic = await bucket.atomic_view(TOPIC)
+                atomic = await atomic_view(bucket, TOPIC)
                 values = [
                     await atomic_values(bucket, atomic, place) for place in places(topic_id, 2)
                 ]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pyarrow as pa
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
-from tidelog.bucket.atomic import AtomicView
+from tidelog.bucket.atomic_view import AtomicView
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.clock import SystemClock

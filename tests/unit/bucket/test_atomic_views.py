@@ -17,6 +17,7 @@ from tests.unit.bucket.bucket_world import (
     roll_and_checkpoint,
     world,
 )
+from tidelog.bucket.atomic import atomic_view
 from tidelog.bucket.bucket import Bucket
 from tidelog.coordinator.transaction import transaction as transactions
 from tidelog.errors import CorruptObject
@@ -40,7 +41,7 @@ async def send(client: TransactionalClient, value: bytes) -> None:
 
 async def read(bucket: Bucket, ids: dict[str, UUID]) -> list[list[bytes]]:
     """What an atomic view has of each topic."""
-    found = await bucket.atomic_view(*TOPICS)
+    found = await atomic_view(bucket, *TOPICS)
     return [await atomic_values(bucket, found, TopicPartition(ids[name], 0)) for name in TOPICS]
 
 
@@ -245,6 +246,6 @@ def test_without_the_coordinators_state_there_is_no_atomic_view() -> None:
         await here.store.put(keys[-1], b"not a snapshot")
         bucket = await opened(here.store)
         with pytest.raises(CorruptObject, match=keys[-1]):
-            await bucket.atomic_view(*TOPICS)
+            await atomic_view(bucket, *TOPICS)
 
     run(story)

@@ -18,11 +18,13 @@ from tests.unit.bucket.bucket_world import (
     values_in,
     world,
 )
+from tidelog.bucket.atomic import atomic_view
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck import check_bucket
 from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObject, parse_key
+from tidelog.bucket.states import groups, transactions
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
@@ -224,11 +226,11 @@ async def may_be_missing(store: ObjectStore) -> set[str]:
 async def _is_made_again(store: ObjectStore, snapshot: str) -> bool:
     """Whether what is left of snapshots and logs leads to the same states."""
     bucket = await opened(store)
-    states = await bucket.transactions(), await bucket.groups()
+    states = await transactions(bucket), await groups(bucket)
     whole = (await store.get(snapshot)).data
     await store.delete(snapshot)
     try:
-        return states == (await bucket.transactions(), await bucket.groups())
+        return states == (await transactions(bucket), await groups(bucket))
     except CorruptObject:
         return False
     finally:
@@ -465,7 +467,7 @@ def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
             assert found.counts["merged objects"] > 0
             bucket = await opened(here.store)
             for kept in (True, False):
-                atomic = await bucket.atomic_view(TOPIC)
+                atomic = await atomic_view(bucket, TOPIC)
                 values = []
                 for number in range(2):
                     view = atomic.view.partition(TopicPartition(topic_id, number))

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.one_broker import batch, run
 from tests.unit.broker.transactional_client import GROUP, TransactionalClient, find
 from tests.unit.bucket.bucket_world import WatchedStore, opened, world
+from tidelog.bucket import states
 from tidelog.bucket.bucket import Bucket
 from tidelog.coordinator.internal_topics import TRANSACTION_TOPIC
 from tidelog.errors import CorruptObject
@@ -18,12 +19,12 @@ OK = ErrorCode.NONE
 
 
 async def transactions(bucket: Bucket) -> dict[str, tuple[str, int]]:
-    rows = (await bucket.transactions()).to_pylist()
+    rows = (await states.transactions(bucket)).to_pylist()
     return {row["transactional_id"]: (row["state"], row["ordinal"]) for row in rows}
 
 
 async def offsets(bucket: Bucket) -> dict[tuple[str, str], int]:
-    rows: list[dict[str, Any]] = (await bucket.groups()).to_pylist()
+    rows: list[dict[str, Any]] = (await states.groups(bucket)).to_pylist()
     return {(row["kind"], row["group_id"]): row["offset"] for row in rows}
 
 
@@ -33,9 +34,9 @@ def test_a_cluster_without_coordinators_has_no_states() -> None:
     async def story() -> None:
         async with here.broker():
             bucket = await opened(here.store)
-            assert (await bucket.transactions()).num_rows == 0
-            assert "transactional_id" in (await bucket.transactions()).schema.names
-            assert (await bucket.groups()).num_rows == 0
+            assert (await states.transactions(bucket)).num_rows == 0
+            assert "transactional_id" in (await states.transactions(bucket)).schema.names
+            assert (await states.groups(bucket)).num_rows == 0
 
     run(story)
 
@@ -116,9 +117,9 @@ def test_a_damaged_snapshot_of_a_state_is_named() -> None:
         await here.store.put(keys[-1], data)
         bucket = await opened(here.store)
         with pytest.raises(CorruptObject, match=keys[-1]):
-            await bucket.transactions()
+            await states.transactions(bucket)
         await here.store.delete(keys[-1])
         with pytest.raises(CorruptObject, match=f"{TRANSACTION_TOPIC}|wal/"):
-            await bucket.transactions()
+            await states.transactions(bucket)
 
     run(story)

@@ -1,0 +1,45 @@
+"""Rows become Spark's batches: its types, constants of the partition, a length that Spark takes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidelog.records.rows import ROW_SCHEMA
+from tidelog.spark_source.columns import BATCH_ROWS, BatchMaker
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("partition", pa.int32()),
+        pa.field("value", pa.binary()),
+    ]
+)
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    fields = [ROW_SCHEMA.field("offset"), ROW_SCHEMA.field("value")]
+    offsets = range(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {"offset": list(offsets), "value": [b"%d" % each for each in offsets]},
+        schema=pa.schema(fields),
+    )
+
+
+def test_batches_have_each_row_once_with_the_topic_and_the_partition() -> None:
+    maker = BatchMaker("flights", 3, SCHEMA)
+    count = 2 * BATCH_ROWS + 7
+    found = [*maker.batches(rows(0, count)), *maker.batches(rows(count, 1))]
+    assert [each.num_rows for each in found] == [BATCH_ROWS, BATCH_ROWS, 7, 1]
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.equals(SCHEMA)
+        assert set(batch.column("topic").to_pylist()) == {"flights"}
+        assert set(batch.column("partition").to_pylist()) == {3}
+    table = pa.Table.from_batches(found)
+    assert table.column("offset").to_pylist() == list(range(count + 1))
+    assert table.column("value").to_pylist() == [b"%d" % each for each in range(count + 1)]
+
+
+def test_no_rows_make_no_batch() -> None:
+    assert list(BatchMaker("flights", 3, SCHEMA).batches(rows(0, 0))) == []
