@@ -29,11 +29,10 @@ from tidelog.records.row_arrays import (
     binary_array,
     element_offsets,
     integers_of,
-    interleave,
-    join,
     lengths_of,
     nulls_of,
 )
+from tidelog.records.row_joining import interleave, join
 from tidelog.records.rows import BUFFER_BYTES_LIMIT, MICROSECONDS_PER_MILLISECOND
 from tidelog.records.varint_writing import constant, write_varints, zigzag
 from tidelog.records.varints import Integers
