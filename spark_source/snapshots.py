@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.reading import BucketView
@@ -17,6 +19,10 @@ from tidelog.spark_source.ranges import (
     limits_of,
 )
 from tidelog.spark_source.times import first_offset_since
+from tidelog.wal.reading import read_all
+
+LOOKS_AT_ONCE_MAX: Final = 16
+"""Partitions in which a time is looked for at once; each takes two or three requests."""
 
 
 async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
@@ -62,9 +68,10 @@ async def offsets_since(
     named = bound.by_partition
     if not isinstance(named, int):
         check_named(bound.option, named, limits)
-    found = {}
-    for each in limits:
+
+    async def offset_of(each: Limits) -> int | None:
         time = named if isinstance(named, int) else named[each.topic][each.partition.partition]
-        partition = view.partition(each.partition)
-        found[each.partition] = await first_offset_since(bucket, partition, time, each.end)
-    return found
+        return await first_offset_since(bucket, view.partition(each.partition), time, each.end)
+
+    offsets = await read_all(offset_of, limits, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
+    return {each.partition: offset for each, offset in zip(limits, offsets, strict=True)}
