@@ -55,6 +55,7 @@ BatchHeaders: TypeAlias = NDArray[np.void]
 """Headers of batches as rows of HEADER_DTYPE."""
 
 _CODECS = tuple(Compression)
+_EMPTY_BATCH_LENGTH = HEADER_SIZE - LENGTH_PREFIX_SIZE
 
 
 class _SliceLimits(NamedTuple):
@@ -178,10 +179,12 @@ def _read_headers(buffer: Buffer, positions: Integers) -> BatchHeaders:
         raise ValueError("the positions of batches must ascend")
     headers = headers_of(buffer, positions)
     wrong = headers["magic"] != MAGIC
-    wrong |= headers["batch_length"] < HEADER_SIZE - LENGTH_PREFIX_SIZE
+    wrong |= headers["batch_length"] < _EMPTY_BATCH_LENGTH
     wrong |= (headers["attributes"] & COMPRESSION_MASK) > Compression.ZSTD
     wrong |= headers["base_offset"] < 0
     wrong |= headers["record_count"] < 0
+    # One that is left without records has nothing behind its header either.
+    wrong |= (headers["record_count"] == 0) & (headers["batch_length"] > _EMPTY_BATCH_LENGTH)
     if wrong.any():
         at = positions[int(wrong.argmax())]
         raise MalformedBatch(f"no record batch of format v2 at position {at}")
