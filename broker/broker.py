@@ -355,6 +355,8 @@ class Broker:
         self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
+        # What was altered since we looked first, while we waited for a predecessor's end perhaps.
+        self._settings.renew()
         recovered = await recover(
             self._store,
             self.clock,
