@@ -56,7 +56,9 @@ def _stand_back(niceness: int) -> None:
         # Each time that the event loop lets the interpreter go, a thread that waits for it wakes
         # up. It would take the loop's core and keep it until the system's next tick.
         os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
-    except PermissionError as error:
+    except OSError as error:
+        # Forbidden in a sandbox, or not there: musl has only the name of the second call. An error
+        # here would be the end of all work that is ever given to this pool.
         logger.warning("a worker thread cannot stand back", extra={"why": str(error)})
 
 
