@@ -76,6 +76,8 @@ class _Built:
     base_offset: int
     next_offset: int
     built_at: float
+    began_at: float | None
+    """When the roll began whose last segment this is; None for the others."""
 
 
 class Roller:
@@ -280,19 +282,22 @@ class Roller:
         """Roll one partition, segment by segment. The last segment is left in `built`, to be
         committed with those of others."""
         log, place = partition.log, partition.log.partition
-        started_at, upper = self._clock.monotonic(), log.last_stable_offset
-        is_last = False
-        while not is_last and self._may_roll(partition) and log.table_next < upper:
+        began_at, upper = self._clock.monotonic(), log.last_stable_offset
+        while self._may_roll(partition) and log.table_next < upper:
             change = await self._build(partition, upper)
             if change is None or change.advance is None:
                 return
-            built.append(_Built(partition, change, *change.advance, self._clock.monotonic()))
             is_last = change.advance.next_offset >= upper
+            dated = began_at if is_last else None
+            built.append(_Built(partition, change, *change.advance, self._clock.monotonic(), dated))
             if not is_last or len(built) >= COMMIT_PARTITIONS_MAX:
                 await self._commit(place.topic_id, built)
-            is_last = is_last or self._is_carried_over(partition, reason, upper)
+            if is_last:
+                return
+            if self._is_carried_over(partition, reason, upper):
+                break
         # What has come meanwhile is younger than this roll.
-        self._queue.date(place, started_at)
+        self._queue.date(place, began_at)
 
     def _is_carried_over(self, partition: Partition, reason: RollReason, upper: int) -> bool:
         """Whether what is left of a large partition waits until there is more of it."""
@@ -367,6 +372,10 @@ class Roller:
         """A commit is durable: draw its consequences."""
         built.partition.log.advance_table(built.next_offset)
         self._queue.rolled(built.partition)
+        if built.began_at is not None:
+            # Not before it is durable: what could not be committed is as old, and as urgent, as it
+            # was.
+            self._queue.date(built.partition.log.partition, built.began_at)
         logger.info(
             "a partition was rolled",
             extra={

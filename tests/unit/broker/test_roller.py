@@ -823,6 +823,33 @@ def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partit
     run(story)
 
 
+def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> None:
+    """Not only when it has waited for as long once more."""
+    store = RestlessStore()
+    here = world(store, roll_age_ms=3_600_000)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            queue, clock = one.broker.roller._queue, one.broker.clock
+
+            async def grow_old() -> None:
+                ages = one.broker._segment_ages
+                *before, _ = ages._begun
+                ages._begun.update(dict.fromkeys(before, float("-inf")))
+
+            await one.create_topic(partitions=3)
+            for number in range(3):
+                await one.produce(batch(b"a"), number)
+                queue.date(hosted(one, number).log.partition, clock.monotonic() - 7200)
+            store.before = grow_old
+            queue.news.set()
+            for number in range(3):
+                await settled(one, 1, number)
+            assert store.segments > 3
+
+    run(story)
+
+
 def test_what_has_waited_for_long_is_committed_before_more_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
