@@ -105,11 +105,13 @@ class Demand:
         unused = max(0, demand.read_bytes - (demand.wanted_bytes - wanted_now))
         return max(0, demand.wanted_bytes - wanted_now - unused)
 
-    def was_in_vain(self, key: str, wanted_now: int) -> bool:
-        """Whether more was read of it before than anybody wanted so far, beside the `wanted_now`
-        bytes. Where these are not here, what else was read has been dropped, too."""
+    def was_in_vain(self, key: str, wanted_now: int, held_bytes: int) -> bool:
+        """Whether more of it was read and dropped than anybody wanted so far, beside the
+        `wanted_now` bytes, which are not here. `held_bytes`: what is here or on its way."""
         demand = self._objects.get(key)
-        return demand is not None and demand.read_bytes > demand.wanted_bytes - wanted_now
+        if demand is None:
+            return False
+        return demand.read_bytes - held_bytes > demand.wanted_bytes - wanted_now
 
     def expected_bytes(self, key: str) -> int:
         """About how large an object is of which all will be wanted, judged by those before it in
@@ -156,7 +158,9 @@ def plan_reads(
     ordered = sorted(extents, key=lambda extent: extent.position)
     limit = min(widened_max, RANGE_BYTES_MAX)
     wanted_now = sum(extent.length for extent in ordered)
-    expected_bytes = 0 if demand.was_in_vain(key, wanted_now) else demand.expected_bytes(key)
+    held_bytes = sum(stop - first for first, stop in held)
+    was_in_vain = demand.was_in_vain(key, wanted_now, held_bytes)
+    expected_bytes = 0 if was_in_vain else demand.expected_bytes(key)
     spare = limit
     if not expected_bytes:
         spare = min(limit, demand.spare_bytes(key, wanted_now))

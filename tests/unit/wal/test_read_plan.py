@@ -165,3 +165,15 @@ def test_what_was_read_in_vain_and_dropped_is_not_read_as_a_whole_again() -> Non
     assert [(made.start, made.end) for (made,) in again] == [
         (100 + number * SLICE, 100 + (number + 1) * SLICE) for number in (5, 9, 3)
     ]
+
+
+def test_what_is_here_still_was_not_read_in_vain() -> None:
+    """An object that is too large for one range is read in two, the second as wide as the first."""
+    slices = 48
+    reader = Reader(slices * SLICE + 1000)
+    reader.read(*(extent(number, key="wal/0-1/6") for number in range(slices)))
+
+    for number in (0, slices - 1, *range(slices)):
+        reader.read(extent(number))
+
+    assert len([planned for planned in reader.planned if planned.key == KEY]) == 2
