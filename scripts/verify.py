@@ -46,7 +46,7 @@ class Outcome:
 
 
 def last_words(output: str) -> str:
-    """pytest's summary, without its frame, and the last line if that says something else."""
+    """pytest's summaries, without their frames, and the last line if that says something else."""
     lines = [ESCAPES.sub("", line).strip() for line in output.splitlines()]
     said = [line for line in lines if re.search(r"\w", line) and not line.startswith("make:")]
     if not said:
@@ -54,7 +54,8 @@ def last_words(output: str) -> str:
     summaries = [summary.group() for line in lines if (summary := PYTEST_SUMMARY.search(line))]
     if not summaries:
         return said[-1]
-    return summaries[-1] if summaries[-1] in said[-1] else f"{summaries[-1]}; {said[-1]}"
+    last = [] if summaries[-1] in said[-1] else said[-1:]
+    return "; ".join(summaries + last)
 
 
 def run(target: str) -> Outcome:

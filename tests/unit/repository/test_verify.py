@@ -28,3 +28,8 @@ def test_a_last_line_that_says_more_is_kept() -> None:
 def test_without_pytest_the_last_line_speaks() -> None:
     assert last_words("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
     assert last_words("") == ""
+
+
+def test_a_target_that_runs_pytest_twice_says_both() -> None:
+    output = "=== 6527 passed in 260.00s ===\n=== 24 passed, 1 xfailed in 109.03s (0:01:49) ===\n"
+    assert last_words(output) == "6527 passed in 260.00s; 24 passed, 1 xfailed in 109.03s"
