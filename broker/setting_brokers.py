@@ -172,7 +172,8 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
         kind=Kind.INT,
         default=2000,
         valid=AtLeast(1),
-        doc="How often a broker renews its lease; at most half of broker.session.timeout.ms.",
+        doc="How often a broker renews its lease; at most half of broker.session.timeout.ms, and"
+        " 2000 below it.",
     ),
     Setting(
         name="broker.session.timeout.ms",

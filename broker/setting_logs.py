@@ -231,7 +231,8 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
         default=0,
         valid=AtLeast(0),
         dynamic=True,
-        doc="min.compaction.lag.ms of topics that do not set it.",
+        doc="min.compaction.lag.ms of topics that do not set it; at most"
+        " log.cleaner.max.compaction.lag.ms.",
     ),
     Setting(
         name="log.cleaner.max.compaction.lag.ms",

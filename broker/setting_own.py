@@ -26,7 +26,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.INT,
         8 * MIB,
         1,
-        "The size at which a WAL object is uploaded without waiting.",
+        "The size at which a WAL object is uploaded without waiting; at most wal.buffer.max.bytes.",
     ),
     _own("wal.uploads.in.flight.max", Kind.INT, 4, 1, "WAL objects that are uploaded at a time."),
     _own(

@@ -232,7 +232,8 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         valid=AtLeast(0),
         scope=Scope.TOPIC,
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
-        doc="How old a segment's newest record must be before the segment is compacted.",
+        doc="How old a segment's newest record must be before the segment is compacted; at most"
+        " max.compaction.lag.ms.",
     ),
     Setting(
         name="min.insync.replicas",

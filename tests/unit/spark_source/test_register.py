@@ -31,7 +31,9 @@ def test_all_formats_are_registered() -> None:
 
 def test_without_pyspark_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(InvalidConfiguration, match=r"PySpark is not installed: install tidelog\["):
+    with pytest.raises(
+        InvalidConfiguration, match=r"not installed: install Tidelog with its extra"
+    ):
         register(Session())
 
 
