@@ -119,7 +119,7 @@ bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, be
 
 .PHONY: simulate
 simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120
-	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION)
+	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION) --jobs $(WORKERS)
 
 .PHONY: verify
 verify: venv ## All of the above in turn; writes docs/VERIFICATION.md

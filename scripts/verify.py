@@ -2,7 +2,8 @@
 
     python -m scripts.verify [TARGET ...]
 
-Without names: all of TARGETS. Goes on after a failure, and exits 1 if there was one.
+Without names: all of TARGETS. Goes on after a failure, and exits 1 if there was one. Of targets
+that are not run the report keeps what it said, with the commit at which it was seen.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,6 +33,7 @@ PACKAGES = (
     *("obstore", "boto3", "moto", "pyarrow", "numpy", "uvloop"),
     *("confluent-kafka", "aiokafka", "kafka-python", "kio"),
 )
+REPORT_ROW = re.compile(r"^\| `make ([a-z-]+)` \|.*\|$", re.MULTILINE)
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 PYTEST_SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped|deselected)\b.* in [\d.]+s")
 
@@ -43,6 +46,14 @@ class Outcome:
     exit_code: int
     seconds: float
     said: str
+
+    def row(self, of_commit: str) -> str:
+        """Its line in the report."""
+        result = "passed" if self.exit_code == 0 else f"**failed** ({self.exit_code})"
+        said = self.said.replace("|", "\\|")
+        return (
+            f"| `make {self.target}` | {result} | {said} | {self.seconds / 60:.1f} | {of_commit} |"
+        )
 
 
 def last_words(output: str) -> str:
@@ -89,8 +100,11 @@ def git(*arguments: str) -> str:
 
 def commit() -> str:
     """The commit that is verified, and whether the work tree differs from it."""
-    changed = git("status", "--porcelain", "--", ".", ":!docs/VERIFICATION.md")
-    return f"`{git('rev-parse', 'HEAD')}`" + (" with uncommitted changes" if changed else "")
+    # What the targets write themselves is no difference.
+    written = (":!docs/VERIFICATION.md", ":!docs/BENCHMARKS.md")
+    changed = git("status", "--porcelain", "--", ".", *written)
+    name = f"`{git('rev-parse', '--short=12', 'HEAD')}`"
+    return f"{name} with uncommitted changes" if changed else name
 
 
 def versions() -> dict[str, str]:
@@ -103,7 +117,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def report(of_commit: str, begun: datetime, outcomes: list[Outcome]) -> str:
+def rows_of(text: str) -> dict[str, str]:
+    """What a report says of each target."""
+    return {found[1]: found[0] for found in REPORT_ROW.finditer(text)}
+
+
+def report(begun: datetime, rows: Mapping[str, str]) -> str:
     """The text of docs/VERIFICATION.md."""
     without = ", ".join(sorted(allowed_missing())) or "nothing"
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -112,20 +131,15 @@ def report(of_commit: str, begun: datetime, outcomes: list[Outcome]) -> str:
         "",
         "Written by `make verify`; do not edit. Each target says what it covers in `make help`.",
         "",
-        f"- Commit: {of_commit}",
-        f"- Begun: {begun:%Y-%m-%d %H:%M} UTC",
+        f"- Last run begun: {begun:%Y-%m-%d %H:%M} UTC",
         f"- Machine: {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"{memory_bytes / 2**30:.0f} GiB",
         f"- Went without, by ALLOW_MISSING: {without}",
         "",
-        "| Target | Result | What it said | Minutes |",
-        "|---|---|---|---|",
+        "| Target | Result | What it said | Minutes | Commit |",
+        "|---|---|---|---|---|",
     ]
-    for outcome in outcomes:
-        result = "passed" if outcome.exit_code == 0 else f"**failed** ({outcome.exit_code})"
-        said = outcome.said.replace("|", "\\|")
-        minutes = outcome.seconds / 60
-        lines.append(f"| `make {outcome.target}` | {result} | {said} | {minutes:.1f} |")
+    lines += [rows[target] for target in TARGETS if target in rows]
     lines += ["", "| With | Version |", "|---|---|"]
     lines += [f"| {name} | {number} |" for name, number in versions().items()]
     return "\n".join(lines) + "\n"
@@ -139,10 +153,13 @@ def main(targets: list[str]) -> int:
         return 2
     allowed_missing()
     of_commit, begun = commit(), datetime.now(UTC)
+    # A whole run begins anew.
+    rows = rows_of(REPORT.read_text()) if targets and REPORT.exists() else {}
     outcomes: list[Outcome] = []
     for target in targets or TARGETS:
         outcomes.append(run(target))
-        REPORT.write_text(report(of_commit, begun, outcomes))
+        rows[target] = outcomes[-1].row(of_commit)
+        REPORT.write_text(report(begun, rows))
     failed = [outcome.target for outcome in outcomes if outcome.exit_code]
     verdict = f"failed: {', '.join(failed)}" if failed else "everything passed"
     print(f"\n{verdict}; see {REPORT.relative_to(ROOT)}")

@@ -46,6 +46,7 @@ _SHOWN_COUNTS = (
     "broker starts",
 )
 _TAIL_LINES = 25
+_RUNS_A_PROCESS = 20
 _SEGMENT_SEEDS = (0, 2)
 """Of five: those in which records go into tables, if nothing else is asked for. Five has nothing in
 common with the numbers of profiles and workloads, so that all of them meet it."""
@@ -92,7 +93,9 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
     if arguments.jobs == 1:
         yield from map(_simulate_one, runs)
         return
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+    # A process keeps the memory of its greediest run: new ones now and then have none of it.
+    pool_of = multiprocessing.get_context("spawn").Pool
+    with pool_of(arguments.jobs, maxtasksperchild=_RUNS_A_PROCESS) as pool:
         yield from pool.imap(_simulate_one, runs)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scripts.verify import last_words
+from datetime import UTC, datetime
+
+from scripts.verify import TARGETS, Outcome, last_words, report, rows_of
 
 
 def test_pytest_summary_is_found_behind_colours_and_frames() -> None:
@@ -33,3 +35,14 @@ def test_without_pytest_the_last_line_speaks() -> None:
 def test_a_target_that_runs_pytest_twice_says_both() -> None:
     output = "=== 6527 passed in 260.00s ===\n=== 24 passed, 1 xfailed in 109.03s (0:01:49) ===\n"
     assert last_words(output) == "6527 passed in 260.00s; 24 passed, 1 xfailed in 109.03s"
+
+
+def test_a_target_that_runs_again_takes_the_place_of_its_row_alone() -> None:
+    begun = datetime(2026, 1, 2, tzinfo=UTC)
+    rows = {target: Outcome(target, 0, 60.0, "a | b").row("`first`") for target in TARGETS}
+    kept = rows_of(report(begun, rows))
+    assert kept == rows
+    again = Outcome("chaos", 2, 90.0, "1 failed in 90.00s")
+    text = report(begun, {**kept, "chaos": again.row("`second`")})
+    assert "| `make chaos` | **failed** (2) | 1 failed in 90.00s | 1.5 | `second` |" in text
+    assert text.count("| `first` |") == len(TARGETS) - 1
