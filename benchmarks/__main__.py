@@ -13,6 +13,7 @@ from benchmarks import (
     cold,
     conversion,
     latency,
+    page,
     recovery,
     report,
     roll,
@@ -52,41 +53,60 @@ def main() -> int:
     )
     folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-"))
     try:
-        if "throughput" in parts:
-            measure_throughput(results, folder / "throughput", arguments)
-            measure_rolling(results, folder / "rolling", arguments.share)
-            measure_broker_alone(results, folder / "alone", arguments.share)
-        if "latency" in parts:
-            measure_latency(results, folder / "latency", arguments)
-        if "transactions" in parts:
-            measure_transactions(results, folder / "transactions", arguments)
-        if "scale" in parts:
-            results.scale = scale.measure_scale(folder / "scale")
-        if "conversion" in parts:
-            total_bytes = int(CONVERSION_BYTES * arguments.share)
-            for shape in conversion.SHAPES:
-                print(f"measuring {shape.label}", file=sys.stderr, flush=True)
-                found = conversion.measure_conversion(shape, total_bytes)
-                results.conversion.append((shape, found))
-        if "roll" in parts:
-            measure_rolls(results, folder / "roll", arguments)
-        if "cold" in parts:
-            results.cold = cold.measure_cold(folder / "cold", arguments.share)
-        if "recovery" in parts:
-            results.recovery = recovery.measure_recovery(folder / "recovery")
-        if "spark" in parts:
-            results.spark = spark.measure_spark(
-                folder / "spark", CACHE, arguments.share, arguments.without
-            )
+        for part in PARTS:
+            if part in parts:
+                measure(part, results, folder, arguments)
+                # Behind each part: whatever ends the run does not take this one along.
+                write(results, arguments.output)
     except (JarsNotAvailable, KafkaNotAvailable, MissingTool, spark.NotEnoughSpace) as error:
         print(error, file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    text = report.render(results, report.notes_of(arguments.output))
-    arguments.output.write_text(text)
-    print(text)
+    print(report.tables(results))
     return 0
+
+
+def write(results: report.Results, output: Path) -> None:
+    """Put what is measured so far into the page."""
+    before = output.read_text() if output.exists() else ""
+    output.write_text(page.with_tables(before, report.tables(results), report.run_of(results)))
+
+
+def measure(
+    part: str, results: report.Results, folder: Path, arguments: argparse.Namespace
+) -> None:
+    """One of PARTS."""
+    share: float = arguments.share
+    match part:
+        case "throughput":
+            measure_throughput(results, folder / "throughput", arguments)
+            measure_rolling(results, folder / "rolling", share)
+            measure_broker_alone(results, folder / "alone", share)
+        case "latency":
+            measure_latency(results, folder / "latency", arguments)
+        case "transactions":
+            measure_transactions(results, folder / "transactions", arguments)
+        case "scale":
+            results.scale = scale.measure_scale(folder / "scale")
+        case "conversion":
+            measure_conversions(results, share)
+        case "roll":
+            measure_rolls(results, folder / "roll", arguments)
+        case "cold":
+            results.cold = cold.measure_cold(folder / "cold", share)
+        case "recovery":
+            results.recovery = recovery.measure_recovery(folder / "recovery")
+        case "spark":
+            results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
+
+
+def measure_conversions(results: report.Results, share: float) -> None:
+    """Every shape both ways, without a broker."""
+    for shape in conversion.SHAPES:
+        print(f"measuring {shape.label}", file=sys.stderr, flush=True)
+        found = conversion.measure_conversion(shape, int(CONVERSION_BYTES * share))
+        results.conversion.append((shape, found))
 
 
 def measure_rolls(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:

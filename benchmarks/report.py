@@ -1,4 +1,4 @@
-"""Writes what was measured into docs/BENCHMARKS.md, with the command and the machine."""
+"""What was measured, as tables (`page` has where they stand), with the command and the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
@@ -46,15 +45,14 @@ class Results:
     spark: SparkFigures | None = None
 
 
-def render(results: Results, notes: str) -> str:
-    """The document. `notes` is prose that stands behind the tables."""
-    lines = [
-        "# Benchmarks",
-        "",
-        f"Written by `{results.command}` on {_machine()}, commit {_commit()}. The machine is"
-        " shared: trust the ratios within a run, not the absolute values.",
-        "",
-    ]
+def run_of(results: Results) -> str:
+    """By what, where and of which commit it was measured."""
+    return f"By `{results.command}` on {_machine()}, commit {_commit()}."
+
+
+def tables(results: Results) -> str:
+    """A section a table, for what was measured."""
+    lines: list[str] = []
     if results.throughput:
         for direction in ("produce", "consume"):
             lines += _throughput(results.throughput, direction)
@@ -81,7 +79,7 @@ def render(results: Results, notes: str) -> str:
         lines += _recovery(results.recovery)
     if results.spark is not None:
         lines += spark_lines(results.spark)
-    return "\n".join([*lines, notes.strip(), ""])
+    return "\n".join(lines)
 
 
 def _throughput(
@@ -331,10 +329,3 @@ def _commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
-
-
-def notes_of(document: Path) -> str:
-    """The prose behind the tables of an earlier report: it is written by hand and kept."""
-    marker = "## What the figures mean"
-    text = document.read_text() if document.exists() else ""
-    return text[text.index(marker) :] if marker in text else marker

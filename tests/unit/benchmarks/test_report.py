@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import ConversionShape, measure_conversion
 from benchmarks.latency import Latency
 from benchmarks.load import percentile
 from benchmarks.recovery import Recovery
-from benchmarks.report import Results, notes_of, render
+from benchmarks.report import Results, tables
 from benchmarks.scale import Scale
 from benchmarks.targets import Usage
 from benchmarks.throughput import KIB, MIB, Measured, Shape
@@ -30,7 +29,7 @@ def test_a_row_sets_our_figures_against_the_peers() -> None:
     found = {"tidelog": {"produce": OURS, "consume": OURS}}
     found["kafka"] = {"produce": PEERS, "consume": PEERS}
 
-    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+    cells = row_of(tables(Results("make bench", [(SHAPE, found)])), SHAPE.label)
 
     assert cells[1:4] == ["200", "100", "2.00"]
     assert cells[4:7] == ["1.50 (0.50)", "3.00 (1.00)", "0.50"]
@@ -40,7 +39,7 @@ def test_a_row_sets_our_figures_against_the_peers() -> None:
 def test_without_a_peer_there_is_nothing_to_compare() -> None:
     found = {"tidelog": {"produce": OURS, "consume": OURS}}
 
-    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+    cells = row_of(tables(Results("make bench", [(SHAPE, found)])), SHAPE.label)
 
     assert cells[1:7] == ["200", "-", "-", "1.50 (0.50)", "-", "-"]
 
@@ -50,7 +49,7 @@ def test_a_peer_that_used_no_measurable_time_is_no_divisor() -> None:
     found = {"tidelog": {"produce": OURS, "consume": OURS}}
     found["kafka"] = {"produce": idle, "consume": idle}
 
-    cells = row_of(render(Results("make bench", [(SHAPE, found)]), ""), SHAPE.label)
+    cells = row_of(tables(Results("make bench", [(SHAPE, found)])), SHAPE.label)
 
     assert cells[5:7] == ["-", "-"]
 
@@ -59,7 +58,7 @@ def test_what_is_rolled_at_the_same_time_has_tables_of_its_own() -> None:
     rolls = replace(OURS, cpu_seconds_a_gb=6.0, bytes_put_a_byte=2.1)
     results = Results("make bench", rolling=[(SHAPE, {"produce": rolls, "consume": OURS})])
 
-    document = render(results, "")
+    document = tables(results)
 
     produce, consume = document.split("## Consume, rolled into segments at the same time")
     assert "## Produce, rolled into segments at the same time" in produce
@@ -71,7 +70,7 @@ def test_what_is_rolled_at_the_same_time_has_tables_of_its_own() -> None:
 def test_an_acknowledgement_is_set_against_a_put_and_the_linger() -> None:
     results = Results("make bench", latency={"disk": (Latency(3.0, 9.0), Latency(4.0, 12.0), 5)})
 
-    cells = row_of(render(results, ""), "disk")
+    cells = row_of(tables(results), "disk")
 
     assert cells[1:] == ["3.00", "9.00", "4.00", "12.00", "5", "0.50", "1.00"]
 
@@ -79,7 +78,7 @@ def test_an_acknowledgement_is_set_against_a_put_and_the_linger() -> None:
 def test_only_what_was_measured_is_in_the_report() -> None:
     scale = Scale(80.0, 95.0, 0.5, 0.7, 0.004, 200.0, 198.0)
 
-    document = render(Results("make bench", scale=scale), "")
+    document = tables(Results("make bench", scale=scale))
 
     assert "1,000 partitions" in document
     assert "## Produce" not in document
@@ -90,20 +89,9 @@ def test_reads_from_segments_are_reported_a_row_a_shape() -> None:
     shape = ColdShape(KIB, 16, 1_000_000, "lz4", readers=4)
     results = Results("make bench", cold=[(shape, Cold(200.0, 4.0, 0.5, 300.0, 120.0, 0.51))])
 
-    cells = row_of(render(results, ""), "1 KiB, 16 partitions, lz4, 4 readers of the same")
+    cells = row_of(tables(results), "1 KiB, 16 partitions, lz4, 4 readers of the same")
 
     assert cells[1:] == ["200", "250", "4.00 (0.50)", "300", "120", "0.51"]
-
-
-def test_the_prose_of_the_report_before_is_kept(tmp_path: Path) -> None:
-    document = tmp_path / "BENCHMARKS.md"
-    assert notes_of(document) == "## What the figures mean"
-
-    document.write_text(render(Results("first"), "## What the figures mean\n\nMuch."))
-    document.write_text(render(Results("second"), notes_of(document)))
-
-    assert document.read_text().endswith("## What the figures mean\n\nMuch.\n")
-    assert "`second`" in document.read_text()
 
 
 def test_usage_is_what_was_used_between_two_readings() -> None:
@@ -129,7 +117,7 @@ def test_conversion_is_measured_both_ways_and_reported_a_row_a_shape() -> None:
     shape = ConversionShape(100, 16, with_headers=True)
     found = measure_conversion(shape, 100_000)
 
-    document = render(Results("make bench", conversion=[(shape, found)]), "")
+    document = tables(Results("make bench", conversion=[(shape, found)]))
 
     assert min(found) > 0
     cells = row_of(document, "100 B, key and 2 headers, 16 a batch")
@@ -141,6 +129,6 @@ def test_conversion_is_measured_both_ways_and_reported_a_row_a_shape() -> None:
 def test_a_recovery_from_the_snapshot_is_set_against_one_from_the_log() -> None:
     found = Recovery("many ids", 10, 1.0, 20.0, 2.0, 7.0, 3.0, 30.0, 100.0, 90.0)
 
-    cells = row_of(render(Results("make bench", recovery=[found]), ""), "many ids")
+    cells = row_of(tables(Results("make bench", recovery=[found])), "many ids")
 
     assert cells[1:] == ["3.0", "30.0", "100, 90", "1.0", "20.0", "2.0", "7"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.counting_proxy import counting_proxy
-from benchmarks.report import Results, render
+from benchmarks.report import Results, tables
 from benchmarks.spark import NotEnoughSpace, Scan, SparkFigures, measure_spark
 from benchmarks.spark_job import tree_cpu_seconds
 from benchmarks.spark_kafka import QUERIES, READERS, contenders
@@ -38,7 +38,7 @@ def figures() -> SparkFigures:
 
 
 def test_scans_are_set_against_sparks_own_reader_by_cpu_and_time() -> None:
-    document = render(Results("make bench", spark=figures()), "")
+    document = tables(Results("make bench", spark=figures()))
     cells = row_of(document, "filesystem")
     assert cells[1:] == ["0.50", "all", "6.00", "4.00", "1.50", "4.00", "2.00", "2.00", "-"]
     assert row_of(document, "MinIO")[-1] == "60, 90"
@@ -53,7 +53,7 @@ def test_kafkas_connector_is_named_by_how_much_slower_it_is() -> None:
         found.kafka[f"kafka {query}"] = Scan(10.0, 12.0)
         found.kafka[f"tidelog {query}"] = Scan(2.0, 4.0)
         found.kafka[f"native {query}"] = Scan(1.0, 2.0)
-    document = render(Results("make bench", spark=found), "")
+    document = tables(Results("make bench", spark=found))
     cells = row_of(document, QUERIES["all"])
     assert cells[1:] == ["10.00", "2.00", "5.0", "1.00", "10.0", "12.00", "4.00", "2.00"]
     assert row_of(document, QUERIES["where time"])[3] == "5.0"
@@ -87,7 +87,7 @@ def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path) -> None:
 def test_what_could_not_be_fetched_is_named() -> None:
     found = figures()
     found.missing.append(("Spark's Kafka connector", "Maven could not fetch it:\nmuch more"))
-    document = render(Results("make bench", spark=found), "")
+    document = tables(Results("make bench", spark=found))
     assert "Not measured: Spark's Kafka connector. Maven could not fetch it." in document
     assert "much more" not in document
 
