@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
 
-from tidelog.broker.group_config import GROUP_TABLE, check_group_configs
+from tidelog.broker.group_config import GROUP_TABLE, check_group_configs, check_group_name
 from tidelog.broker.setting_kinds import Kind, Setting
 from tidelog.broker.settings import (
     BROKER_TABLE,
@@ -222,6 +222,7 @@ def _check(
         if resource.scope is ConfigScope.TOPIC:
             check_topic_configs(overrides, settings, changed)
         elif resource.scope is ConfigScope.GROUP:
+            check_group_name(resource.name)
             check_group_configs(overrides, settings, changed)
         else:
             check_dynamic_broker_configs({name: overrides[name] for name in changed})

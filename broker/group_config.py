@@ -17,6 +17,7 @@ from tidelog.broker.settings import (
     TypedValues,
     parse_stored,
 )
+from tidelog.coordinator.cluster.transitions import GROUP_NAME_BYTES_MAX
 from tidelog.coordinator.group.settings import ConsumerTimeouts
 from tidelog.errors import InvalidConfiguration
 
@@ -58,6 +59,16 @@ class GroupConfig(TypedValues):
     def consumer_timeouts(self) -> ConsumerTimeouts:
         """What members of the group are held to that speak the consumer protocol."""
         return ConsumerTimeouts(self.integer(_SESSION), self.integer(_HEARTBEAT))
+
+
+def check_group_name(name: str) -> None:
+    """Refuse settings of its own to a group whose name is too long. InvalidConfiguration."""
+    size = len(name.encode())
+    if size > GROUP_NAME_BYTES_MAX:
+        raise InvalidConfiguration(
+            f"a group with settings of its own has a name of at most {GROUP_NAME_BYTES_MAX} bytes;"
+            f" this one has {size}"
+        )
 
 
 def check_group_configs(

@@ -46,6 +46,8 @@ BROKER_ID_MAX = 2**31 - 1
 PORT_MAX = 2**16 - 1
 OVERRIDES_MAX = 100_000
 """Brokers and groups with settings of their own."""
+GROUP_NAME_BYTES_MAX = 1024
+"""Of a group with settings of its own, in UTF-8: state and snapshots stay within a bound."""
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 K = TypeVar("K")
@@ -319,8 +321,12 @@ def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
         and int(record.name) <= BROKER_ID_MAX
     ):
         raise InvalidRecord(record, f"{record.name!r} is not a broker id")
-    if record.scope is ConfigScope.GROUP and record.name == "":
-        raise InvalidRecord(record, "a group's name is empty")
+    if record.scope is ConfigScope.GROUP:
+        size = len(record.name.encode())
+        if not 0 < size <= GROUP_NAME_BYTES_MAX:
+            raise InvalidRecord(
+                record, f"a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes, not {size}"
+            )
     place = (record.scope, record.name)
     known = draft.overrides.view
     if record.overrides and place not in known and len(known) >= OVERRIDES_MAX:

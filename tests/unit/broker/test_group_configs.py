@@ -121,6 +121,18 @@ def test_a_session_must_outlast_a_heartbeat_also_where_one_of_them_is_the_broker
     )
 
 
+def test_a_group_with_a_long_name_keeps_the_brokers_settings() -> None:
+    async def story(broker: AdministeredBroker) -> None:
+        long, longest = (OF_GROUP, "ä" * 513), (OF_GROUP, "ä" * 512)
+        ((code, message),) = await alter(broker, (long, [(SESSION, SET, "50000")]))
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "at most 1024 bytes; this one has 1026" in (message or "")
+        assert (await described(broker, long, SESSION)).value == "45000"
+        assert await alter(broker, (longest, [(SESSION, SET, "50000")])) == [(0, None)]
+
+    administer(story)
+
+
 def test_there_are_no_settings_of_all_groups() -> None:
     async def story(broker: AdministeredBroker) -> None:
         everyone = (OF_GROUP, "")
