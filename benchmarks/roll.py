@@ -24,7 +24,7 @@ from tidelog.network import SocketNetwork
 NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
 FLUSH_SECONDS_MAX = 300
-LATENCY_ROUNDS = 3
+LATENCY_ROUNDS = 8
 
 
 class RollShape(NamedTuple):
