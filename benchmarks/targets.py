@@ -68,10 +68,17 @@ class Target:
         admin.create_topics([new])[topic].result(60)
 
     def usage(self) -> Usage:
-        """CPU seconds of the process so far and, where it says, its requests to the store."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        kernel_seconds = int(fields[12]) / _TICKS_PER_SECOND
-        cpu_seconds = int(fields[11]) / _TICKS_PER_SECOND + kernel_seconds
+        """CPU seconds of the process and its children so far and, where it says, its requests to
+        the store."""
+        user_ticks = kernel_ticks = 0
+        for pid in (self.pid, *self._children()):
+            with contextlib.suppress(FileNotFoundError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                # Its own, and those of its children that have ended.
+                user_ticks += int(fields[11]) + int(fields[13])
+                kernel_ticks += int(fields[12]) + int(fields[14])
+        kernel_seconds = kernel_ticks / _TICKS_PER_SECOND
+        cpu_seconds = user_ticks / _TICKS_PER_SECOND + kernel_seconds
         if self.metrics_url is None:
             return Usage(cpu_seconds, kernel_seconds)
         found = scrape(self.metrics_url)
@@ -85,16 +92,37 @@ class Target:
         )
 
     def peak_memory_mb(self) -> float:
-        """The most memory that it has had resident since `reset_peak_memory`, in MB."""
-        return _status_kib(self.pid, "VmHWM") * 1024 / 1e6
+        """The most memory that it has had resident since `reset_peak_memory`, in MB; of its
+        children, which share its libraries, what is theirs alone. Their peaks are taken for one."""
+        return self._memory_mb("VmHWM")
 
     def resident_memory_mb(self) -> float:
-        """Resident memory now, in MB."""
-        return _status_kib(self.pid, "VmRSS") * 1024 / 1e6
+        """Resident memory now, in MB, counted in the same way."""
+        return self._memory_mb("VmRSS")
 
     def reset_peak_memory(self) -> None:
         """Begin a new measurement of the peak."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        for pid in (self.pid, *self._children()):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def _memory_mb(self, field: str) -> float:
+        kib = _status_kib(self.pid)[field]
+        for pid in self._children():
+            with contextlib.suppress(FileNotFoundError):
+                status = _status_kib(pid)
+                kib += status[field] - status["RssFile"]
+        return kib * 1024 / 1e6
+
+    def _children(self) -> list[int]:
+        """Those that run."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                state, parent = path.read_text().rsplit(")", 1)[1].split()[:2]
+                if int(parent) == self.pid and state != "Z":
+                    found.append(int(path.parent.name))
+        return found
 
     def load(
         self,
@@ -150,8 +178,7 @@ def scrape(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def _status_kib(pid: int, field: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    raise KeyError(field)
+def _status_kib(pid: int) -> dict[str, int]:
+    """The sizes that the system tells of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

@@ -96,11 +96,13 @@ class Broker:
         process: ProcessIdentity,
         is_running: Callable[[ProcessIdentity], bool | None],
         background: Offload | None = None,
+        rolling: Offload | None = None,
         cleaning: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`background`: for work that keeps a worker busy for tens of milliseconds (rolls, what is
-        read of segments), so that producers do not wait for it; `offload` if it is not given.
+        """`background`: for work that keeps a worker busy for tens of milliseconds (what is read of
+        segments), so that producers do not wait for it; `offload` if it is not given. `rolling`:
+        for rolls; `background` if not.
         `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
         `crash_points`: for tests that let the process die at a given moment."""
         self._broker_id = broker_id
@@ -117,6 +119,7 @@ class Broker:
             network=network,
             offload=offload,
             background=background,
+            rolling=rolling or background,
             cleaning=cleaning or background,
             crash_points=crash_points,
         )

@@ -14,7 +14,6 @@ from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.object_store import StoreError
 from tidelog.wal.roll_plan import Backlog
 
 logger = logging.getLogger(__name__)
@@ -32,10 +31,8 @@ class _Pause:
     error: TidelogError
     until: float
     seconds: float
-
-    @property
-    def is_stop(self) -> bool:
-        return not isinstance(self.error, StoreError)
+    is_stop: bool
+    """Whether it would fail again, as far as one knows."""
 
 
 @dataclass(slots=True)
@@ -187,7 +184,7 @@ class RollQueue:
         until = self._clock.monotonic() + STOPPED_SECONDS
         for partition in partitions:
             place = partition.log.partition
-            self._pauses[place] = _Pause(error, until, STOPPED_SECONDS)
+            self._pauses[place] = _Pause(error, until, STOPPED_SECONDS, is_stop=True)
             self._look_at(until)
             self._fail(place, error)
             logger.error(
@@ -199,19 +196,20 @@ class RollQueue:
                 },
             )
 
-    def pause(self, partitions: Iterable[Partition], error: StoreError) -> int:
-        """The store failed: a little later perhaps. How many are paused."""
+    def pause(self, partitions: Iterable[Partition], error: TidelogError) -> int:
+        """The store or a worker failed: a little later perhaps. How many are paused."""
         now, count = self._clock.monotonic(), 0
         for partition in partitions:
             place = partition.log.partition
             before = self._pauses.get(place)
             seconds = PAUSE_SECONDS_FIRST if before is None else 2 * before.seconds
             seconds = min(seconds, PAUSE_SECONDS_MAX)
-            self._pauses[place] = _Pause(error, now + seconds, seconds)
+            self._pauses[place] = _Pause(error, now + seconds, seconds, is_stop=False)
             self._look_at(now + seconds)
             count += 1
         logger.warning(
-            "a roll failed; it will be tried again", extra={"key": error.key, "why": str(error)}
+            "a roll failed; it will be tried again",
+            extra={"key": getattr(error, "key", None), "why": str(error)},
         )
         return count
 

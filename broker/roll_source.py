@@ -60,13 +60,14 @@ class RollSource:
         """From the store."""
 
     async def read(self, extents: Sequence[Extent], *, again: bool = False) -> list[StoredBatches]:
-        """The extents' bytes, unproved. StoreError, MissingWalObject. `again`: from the store,
-        whatever the cache has."""
+        """The extents' bytes, unproved, as views, which go to another process without being
+        copied for that. StoreError, MissingWalObject. `again`: from the store, whatever the cache
+        has."""
         found = [None if again else self._held(extent) for extent in extents]
         missing = [extent for extent, data in zip(extents, found, strict=True) if data is None]
         fetched = iter(await self._fetch(missing))
         return [
-            StoredBatches(extent, next(fetched) if data is None else data)
+            StoredBatches(extent, memoryview(next(fetched) if data is None else data))
             for extent, data in zip(extents, found, strict=True)
         ]
 

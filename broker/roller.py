@@ -39,6 +39,7 @@ from tidelog.broker.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.offload import WorkerLost
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.table_change import PartitionChange
 from tidelog.storage.table_log import Committed, SegmentsTooOld, log_prefix
@@ -325,7 +326,7 @@ class Roller:
                 self._queue.stop([partition], fault or error)
         except CorruptObject as error:
             self._queue.stop([partition], error)
-        except StoreError as error:
+        except (StoreError, WorkerLost) as error:
             self.metrics.failures += self._queue.pause([partition], error)
         return None
 

@@ -7,7 +7,7 @@ this put's alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.broker.roll_metrics import RollMetrics
@@ -15,14 +15,14 @@ from tidelog.broker.roll_source import MissingWalObject, RollSource
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
-from tidelog.offload import Offload
+from tidelog.offload import Offload, Placed
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment import Segment
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.segment_roll import Scanned, SegmentRoll, scan
+from tidelog.wal.segment_roll import Progress, Proved, SegmentRoll
 
 MIB = 1024 * 1024
 
@@ -55,7 +55,8 @@ class SegmentBuilder:
         decompressed_bytes_max: int,
         bounds: SegmentBounds,
     ) -> None:
-        """`offload`: its worker is kept busy for tens of milliseconds at a time."""
+        """`offload`: its worker is kept busy for tens of milliseconds at a time. WorkerLost, where
+        it is a process, is met in `build`."""
         self._source = source
         self._store = store
         self._offload = offload
@@ -75,19 +76,27 @@ class SegmentBuilder:
         """
         base = log.table_next
         offset = min(max(base, log.log_start), upper)
-        roll = SegmentRoll(log.partition, offset, log.log_start, self._decompressed_bytes_max)
         raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
-        while (
-            offset < upper
-            # Who read it has found that another broker has rolled it: this will be refused (E1).
-            and log.table_next == base
-            and roll.raw_bytes < raw_bytes_max
-            and roll.file_bytes < self._bounds.file_bytes_max
-        ):
-            offset = await self._take_up(log, roll, offset, upper)
-            # What is deleted meanwhile is not in the WAL any more.
-            offset = min(max(offset, log.log_start), upper)
-        segment = await self._store_segment(log, roll, offset)
+        roll = await self._offload.place(
+            SegmentRoll, log.partition, offset, log.log_start, self._decompressed_bytes_max
+        )
+        try:
+            progress = Progress(offset, 0, 0, 0)
+            while (
+                offset < upper
+                # Who read it has found that another broker has rolled it: it will be refused (E1).
+                and log.table_next == base
+                and progress.raw_bytes < raw_bytes_max
+                and progress.file_bytes < self._bounds.file_bytes_max
+            ):
+                taken = progress.wal_bytes
+                progress = await self._take_up(log, roll, offset, upper)
+                self._metrics.wal_bytes += progress.wal_bytes - taken
+                # What is deleted meanwhile is not in the WAL any more.
+                offset = min(max(progress.next_offset, log.log_start), upper)
+            segment = await self._store_segment(log, roll, offset)
+        finally:
+            roll.let_go()
         return PartitionChange(
             partition=log.partition.partition,
             advance=Advance(base, offset),
@@ -107,16 +116,15 @@ class SegmentBuilder:
         """Hold nothing that was gathered any more."""
         self._source.let_go()
 
-    async def _take_up(self, log: PartitionLog, roll: SegmentRoll, offset: int, upper: int) -> int:
-        """One piece of the log; where the next one begins."""
-        scanned = await self._scan(self._next_extents(log, offset, upper))
-        ordinals = await self._source.ordinals(scanned.transactional)
-        end = min(upper, scanned.next_offset)
+    async def _take_up(
+        self, log: PartitionLog, roll: Placed[SegmentRoll], offset: int, upper: int
+    ) -> Progress:
+        """One piece of the log."""
+        proved = await self._prove(roll, self._next_extents(log, offset, upper))
+        ordinals = await self._source.ordinals(proved.transactional)
+        end = min(upper, proved.next_offset)
         aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
-        taken = roll.wal_bytes
-        following = await self._offload.run(roll.add, scanned, upper, aborted, ordinals)
-        self._metrics.wal_bytes += roll.wal_bytes - taken
-        return following
+        return await roll.run(SegmentRoll.add, upper, aborted, ordinals)
 
     def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
         """Where the next piece lies. Looked up for each piece: extents may have been moved."""
@@ -135,19 +143,19 @@ class SegmentBuilder:
         assert chosen[0].base_offset <= offset
         return chosen
 
-    async def _scan(self, extents: Sequence[Extent]) -> Scanned:
+    async def _prove(self, roll: Placed[SegmentRoll], extents: list[Extent]) -> Proved:
         """Read and prove; what is wrong is read once more, from the store."""
         try:
-            return await self._offload.run(scan, await self._source.read(extents))
+            return await roll.run(SegmentRoll.prove, await self._source.read(extents))
         except MissingWalObject:
             raise
         except CorruptObject:
-            return await self._offload.run(scan, await self._source.read(extents, again=True))
+            return await roll.run(SegmentRoll.prove, await self._source.read(extents, again=True))
 
     async def _store_segment(
-        self, log: PartitionLog, roll: SegmentRoll, next_offset: int
+        self, log: PartitionLog, roll: Placed[SegmentRoll], next_offset: int
     ) -> Segment | None:
-        written = await self._offload.run(roll.finish, next_offset, self._entropy.uuid())
+        written = await roll.run(SegmentRoll.finish, next_offset, self._entropy.uuid())
         if written is None:
             return None
         self._crash_points.hit(CrashPoint.SEGMENT_READY)

@@ -23,8 +23,9 @@ class Surroundings:
     offload: Offload
     """For work that producers wait for."""
     background: Offload
-    """For work that keeps a worker busy for tens of milliseconds: rolls, what is read of
-    segments."""
+    """For work that keeps a worker busy for tens of milliseconds: what is read of segments."""
+    rolling: Offload
+    """For rolls, which keep one busy for as long as there is anything to roll."""
     cleaning: Offload
     """For log compaction, which may keep one busy for a second."""
     crash_points: CrashPoints

@@ -60,7 +60,7 @@ class TablePath:
         builder = SegmentBuilder(
             RollSource(world.store, tail, world.background),
             world.store,
-            world.background,
+            world.rolling,
             world.entropy,
             world.crash_points,
             metrics,

@@ -19,6 +19,10 @@ class CorruptObject(TidelogError):
         self.key = key
         self.why = why
 
+    def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str]]:
+        """It may have to come from another process."""
+        return type(self), (self.key, self.why)
+
 
 class UnsupportedFormat(TidelogError):
     """The bucket was written in a format that this version must not read or write."""

@@ -1,4 +1,5 @@
-"""Work that must not hold up the event loop: a thread in production, inline under simulation."""
+"""Work that must not hold up the event loop: a thread or a process (`process_offload`) in
+production, inline under simulation."""
 
 from __future__ import annotations
 
@@ -9,19 +10,47 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from tidelog.errors import TidelogError
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class WorkerLost(TidelogError):
+    """The process that was to do the work, or did it, has ended. Nothing has come of it; it can be
+    begun again."""
+
+
+class Placed(Protocol[T]):
+    """An object that lives where the work is done. Nobody has it elsewhere."""
+
+    async def run(
+        self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Its method's result, one call after the other; its exceptions pass through. WorkerLost:
+        it is gone."""
+        ...
+
+    def let_go(self) -> None:
+        """It is not needed any more."""
+        ...
 
 
 class Offload(Protocol):
     """Runs a pure, CPU-bound function away from the event loop."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result; its exceptions pass through."""
+        """The function's result; its exceptions pass through. WorkerLost where it is done in
+        another process."""
+        ...
+
+    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        """What the factory makes, kept where the work is done. The same errors."""
         ...
 
 
@@ -33,19 +62,22 @@ class ThreadOffload:
         with any, they never take a core from another thread just because they wake up. Linux alone
         has that for threads; elsewhere it changes nothing."""
         self._pool = ThreadPoolExecutor(
-            threads, thread_name_prefix=name, initializer=_stand_back, initargs=(niceness,)
+            threads, thread_name_prefix=name, initializer=stand_back, initargs=(niceness,)
         )
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
+    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        return _PlacedHere(self, await self.run(factory, *args, **kwargs))
+
     def close(self) -> None:
         """Wait for running work and end the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _stand_back(niceness: int) -> None:
+def stand_back(niceness: int) -> None:
     """Have the system prefer others to this thread."""
     if not niceness or sys.platform != "linux":
         return
@@ -67,3 +99,22 @@ class InlineOffload:
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
+
+    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        return _PlacedHere(self, factory(*args, **kwargs))
+
+
+class _PlacedHere(Generic[T]):
+    """In this process."""
+
+    def __init__(self, offload: Offload, it: T) -> None:
+        self._offload = offload
+        self._it = it
+
+    async def run(
+        self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        return await self._offload.run(method, self._it, *args, **kwargs)
+
+    def let_go(self) -> None:
+        """Python does it by itself."""

@@ -1,7 +1,7 @@
-"""From the WAL's record batches to a segment of committed records. Pure; runs in a worker thread.
+"""From the WAL's record batches to a segment of committed records. Pure; runs in a worker.
 
-`scan` takes the bytes of some extents apart and proves them, `SegmentRoll.add` makes rows of them.
-In between the caller can look up in the WAL objects' indexes which transactions the batches of some
+`SegmentRoll.prove` takes the bytes of some extents apart, `SegmentRoll.add` makes rows of them. In
+between the caller can look up in the WAL objects' indexes which transactions the batches of some
 extents belong to: the batches themselves do not say it.
 """
 
@@ -171,10 +171,32 @@ def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
     return found
 
 
+class Proved(NamedTuple):
+    """Consecutive extents whose bytes are the batches that they should be."""
+
+    transactional: frozenset[str]
+    """Objects with batches of transactions among these."""
+    next_offset: int
+    """Behind the last extent."""
+
+
+class Progress(NamedTuple):
+    """How far a roll is."""
+
+    next_offset: int
+    wal_bytes: int
+    """Of the batches taken up so far, aborted ones and markers too."""
+    raw_bytes: int
+    """Keys, values and headers so far."""
+    file_bytes: int
+    """Of the file so far, without the row group being filled."""
+
+
 class SegmentRoll:
     """One segment as it grows.
 
-    Memory: the file so far, a row group, and what one call of `add` is given and decompresses.
+    Memory: the file so far, a row group, what one call of `prove` is given, and what of it is
+    decompressed at a time.
     """
 
     def __init__(
@@ -189,32 +211,35 @@ class SegmentRoll:
         self._next_offset = base_offset
         self._log_start = log_start
         self._decompressed_bytes_max = decompressed_bytes_max
-        self.wal_bytes = 0
-        """Of the batches taken up so far, aborted ones and markers too."""
+        self._wal_bytes = 0
+        self._scanned: Scanned | None = None
 
     @property
-    def raw_bytes(self) -> int:
-        """Keys, values and headers so far."""
-        return self._writer.raw_bytes
+    def progress(self) -> Progress:
+        """So far."""
+        writer = self._writer
+        return Progress(self._next_offset, self._wal_bytes, writer.raw_bytes, writer.size_bytes)
 
-    @property
-    def file_bytes(self) -> int:
-        """Of the file so far, without the row group being filled."""
-        return self._writer.size_bytes
+    def prove(self, pieces: Sequence[StoredBatches]) -> Proved:
+        """Take consecutive extents apart, the next ones of the log, for `add`. CorruptObject names
+        the object that is not what it should be; they may be read and proved once more then."""
+        self._scanned = scan(pieces)
+        return Proved(self._scanned.transactional, self._scanned.next_offset)
 
     def add(
         self,
-        scanned: Scanned,
         upper: int,
         aborted: Sequence[AbortedRange],
         ordinals: Mapping[str, Ordinals],
-    ) -> int:
-        """Take up the batches below `upper`, which must be decided; the offset behind the last.
+    ) -> Progress:
+        """Take up the batches proved last, those below `upper`, which must be decided.
 
-        `aborted`: all that touch them. `ordinals`: of the objects that `scanned.transactional`
+        `aborted`: all that touch them. `ordinals`: of the objects that `Proved.transactional`
         names. CorruptObject names the object whose batches are damaged; this roll is of no use
         then.
         """
+        scanned, self._scanned = self._scanned, None
+        assert scanned is not None, "nothing is proved"
         bases = scanned.headers["base_offset"]
         # The extents may have been merged since: then the first begins below what is taken up.
         first = int(np.searchsorted(bases, self._next_offset, "right")) - 1
@@ -223,11 +248,11 @@ class SegmentRoll:
             self._write(scanned, chosen, aborted, ordinals)
         except _DAMAGE as error:
             raise self._blame(scanned, chosen, error) from error
-        self.wal_bytes += int(
+        self._wal_bytes += int(
             (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
         )
         self._next_offset = min(upper, scanned.next_offset)
-        return self._next_offset
+        return self.progress
 
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
         """The segment, which covers all offsets below next_offset; None if it has no row."""

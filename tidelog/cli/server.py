@@ -21,6 +21,7 @@ from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.process_memory import settle_garbage, tune_allocator
 from tidelog.broker.setting_loading import load_settings
 from tidelog.broker.settings import BrokerSettings
+from tidelog.cli import worker
 from tidelog.cli.address import Address, shown
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster import processes
@@ -31,6 +32,7 @@ from tidelog.identifiers import BrokerId
 from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE, KillAtHit
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
+from tidelog.process_offload import ProcessOffload
 from tidelog.storage.location import open_store
 from tidelog.storage.metered import StoreStatistics
 
@@ -39,12 +41,6 @@ logger = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.0005
 """How long a worker thread may keep the event loop from going on, where it does not let go by
 itself. With Python's 5 ms every acknowledgement may wait that long while something is rolled."""
-
-BACKGROUND_NICENESS = 10
-"""Of what rolls, compacts and reads segments. Where it keeps a core busy and clients the others,
-the event loop would wait for the system's next tick, some ms, each time that it wakes up: with five
-5 to 16 times in a roll of 200 MB, with ten once or twice, with fifteen no less. More would let a
-busy machine hold such a worker back for long while it has the interpreter's lock."""
 
 
 @click.command()
@@ -96,10 +92,12 @@ async def _serve(
     metrics.registry.register(StoreCollector(statistics))
     store = open_store(store_url, clock, entropy, statistics=statistics)
     offload = ThreadOffload()
-    # Two, so that who reads from segments does not wait for a roll.
-    background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
+    background = ThreadOffload(2, name="tidelog-background", niceness=worker.BACKGROUND_NICENESS)
+    # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
+    # system, and the event loop with it.
+    rolling = ProcessOffload(worker.COMMAND)
     # Log compaction looks keys up among millions in one step.
-    cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=BACKGROUND_NICENESS)
+    cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=worker.BACKGROUND_NICENESS)
     broker = Broker(
         settings,
         broker_id=broker_id,
@@ -114,6 +112,7 @@ async def _serve(
         process=processes.current(),
         is_running=processes.is_running,
         background=background,
+        rolling=rolling,
         cleaning=cleaning,
         crash_points=_crash_points(),
     )
@@ -132,6 +131,7 @@ async def _serve(
             health.close()
         offload.close()
         background.close()
+        rolling.close()
         cleaning.close()
         await store.close()
 

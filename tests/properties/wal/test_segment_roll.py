@@ -131,15 +131,15 @@ def test_the_table_gets_exactly_what_was_committed(
             if offset >= upper:
                 break
             count = next(sizes, 1)
-            scanned = scan(written.pieces[at : at + count])
+            proved = roll.prove(written.pieces[at : at + count])
             at += count
-            ordinals = {key: written.ordinals[key] for key in scanned.transactional}
+            ordinals = {key: written.ordinals[key] for key in proved.transactional}
             touched = [
                 each
                 for each in written.aborted
-                if each.last_offset >= offset and each.first_offset < scanned.next_offset
+                if each.last_offset >= offset and each.first_offset < proved.next_offset
             ]
-            offset = roll.add(scanned, upper, touched, ordinals)
+            offset = roll.add(upper, touched, ordinals).next_offset
         segment = roll.finish(offset, UUID(int=at))
         if segment is not None:
             name = segment.segment.name
@@ -171,9 +171,8 @@ def test_a_range_that_ends_within_an_object_is_gone_on_from(
         if not pieces:
             continue
         roll = SegmentRoll(PLACE, base, 0, 1 << 20)
-        scanned = scan(pieces)
-        ordinals = {key: written.ordinals[key] for key in scanned.transactional}
-        assert roll.add(scanned, upper, written.aborted, ordinals) == upper
+        ordinals = {key: written.ordinals[key] for key in roll.prove(pieces).transactional}
+        assert roll.add(upper, written.aborted, ordinals).next_offset == upper
         segment = roll.finish(upper, UUID(int=1))
         if segment is not None:
             file = io.BytesIO(b"".join(segment.pieces))

@@ -1,0 +1,213 @@
+"""Work in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tidelog.errors import CorruptObject
+from tidelog.offload import WorkerLost
+from tidelog.process_offload import ProcessOffload
+
+COMMAND = (sys.executable, "-m", "tidelog.cli.worker")
+
+
+@pytest.fixture
+def offload() -> Iterator[ProcessOffload]:
+    offload = ProcessOffload(COMMAND)
+    yield offload
+    offload.close()
+
+
+def ended(pid: int) -> bool:
+    """Whether our child is gone, and has been waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes about by itself."""
+    for _ in range(10_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")
+
+
+def test_work_is_done_elsewhere_and_its_errors_come_back(offload: ProcessOffload) -> None:
+    async def story() -> None:
+        assert await offload.run(max, 3, 5) == 5
+        pid = await offload.run(os.getpid)
+        assert pid != os.getpid()
+        with pytest.raises(ValueError, match="invalid literal") as caught:
+            await offload.run(int, "five")
+        assert any("in the working process" in note for note in caught.value.__notes__)
+        assert await offload.run(os.getpid) == pid
+
+    asyncio.run(story())
+
+
+def test_buffers_of_any_number_and_size_arrive_as_they_were(offload: ProcessOffload) -> None:
+    views = [memoryview(bytes([n % 256]) * n) for n in range(1500)]
+    large = memoryview(os.urandom(5_000_000))
+    numbers = np.arange(1000)
+
+    async def story() -> None:
+        found = await offload.run(list, [*views, large])
+        assert found == [*views, large]
+        assert all(type(each) is memoryview for each in found)
+        assert await offload.run(bytes.join, b"-", [large, large]) == b"-".join([large, large])
+        assert (await offload.run(np.flip, numbers) == np.flip(numbers)).all()
+
+    asyncio.run(story())
+
+
+def test_what_is_placed_stays_until_it_is_let_go(offload: ProcessOffload) -> None:
+    async def story() -> None:
+        placed = await offload.place(list[int], (1, 2))
+        other = await offload.place(list[int])
+        await placed.run(list.append, 3)
+        assert await placed.run(list.copy) == [1, 2, 3]
+        assert await other.run(list.copy) == []
+        placed.let_go()
+        with pytest.raises(WorkerLost):
+            await placed.run(list.copy)
+        assert await other.run(list.copy) == []
+
+    asyncio.run(story())
+
+
+def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
+    offload: ProcessOffload,
+) -> None:
+    async def story() -> None:
+        placed = await offload.place(list[int], (1, 2))
+        pid = await offload.run(os.getpid)
+        with pytest.raises(WorkerLost, match="exit code -9"):
+            await offload.run(os.kill, pid, signal.SIGKILL)
+        assert ended(pid)
+        with pytest.raises(WorkerLost, match="begins anew"):
+            await placed.run(list.copy)
+        assert await offload.run(os.getpid) != pid
+        # It is another process, whatever it has placed.
+        again = await offload.place(list[int], (5,))
+        with pytest.raises(WorkerLost):
+            await placed.run(list.copy)
+        placed.let_go()
+        assert await again.run(list.copy) == [5]
+
+    asyncio.run(story())
+
+
+def test_it_may_die_while_it_has_nothing_to_do(offload: ProcessOffload) -> None:
+    async def story() -> None:
+        pid = await offload.run(os.getpid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead already
+        assert await offload.run(os.getpid) != pid
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_caller(offload: ProcessOffload) -> None:
+    async def story() -> None:
+        pid = await offload.run(os.getpid)
+        with pytest.raises(Exception, match="pickle"):
+            await offload.run(lambda: 1)
+        with pytest.raises(Exception, match="pickle"):
+            await offload.run(open, os.devnull)
+        assert await offload.run(os.getpid) == pid
+
+    asyncio.run(story())
+
+
+def test_an_object_that_is_corrupt_is_named_by_the_same_error(offload: ProcessOffload) -> None:
+    error = CorruptObject("wal/1", "it is cut off")
+
+    async def story() -> None:
+        (found,) = await offload.run(list, (error,))
+        assert type(found) is CorruptObject
+        assert (found.key, found.why, str(found)) == (error.key, error.why, str(error))
+
+    asyncio.run(story())
+
+
+def test_where_it_cannot_be_started_the_error_says_so() -> None:
+    absent, failing = (
+        ProcessOffload(["/no/such/program"]),
+        ProcessOffload([sys.executable, "-c", ""]),
+    )
+
+    async def story() -> None:
+        with pytest.raises(WorkerLost, match="/no/such/program"):
+            await absent.run(max, 1, 2)
+        with pytest.raises(WorkerLost, match="exit code 0"):
+            await failing.run(max, 1, 2)
+
+    try:
+        asyncio.run(story())
+    finally:
+        absent.close()
+        failing.close()
+
+
+def test_without_work_it_ends_but_not_while_it_has_something_placed() -> None:
+    """It would end at once here."""
+    offload = ProcessOffload(COMMAND, idle_seconds=0)
+
+    async def story() -> None:
+        placed = await offload.place(list[int])
+        pid = await offload.run(os.getpid)
+        await placed.run(list.append, pid)
+        assert await placed.run(list.copy) == [await offload.run(os.getpid)]
+        placed.let_go()
+        await until(lambda: ended(pid))
+        assert await offload.run(os.getpid) != pid
+
+    try:
+        asyncio.run(story())
+    finally:
+        offload.close()
+
+
+def test_whoever_does_not_wait_any_more_leaves_nothing_behind() -> None:
+    offload = ProcessOffload(COMMAND, idle_seconds=0)
+
+    async def story() -> None:
+        keeper = await offload.place(list[int])
+        pid = await offload.run(os.getpid)
+        tasks = [asyncio.ensure_future(offload.place(list[int])) for _ in range(5)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        keeper.let_go()
+        await until(lambda: ended(pid))
+
+    try:
+        asyncio.run(story())
+    finally:
+        offload.close()
+
+
+def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload) -> None:
+    async def story() -> None:
+        pid = await offload.run(os.getpid)
+        waiting: list[Awaitable[int]] = [
+            asyncio.ensure_future(offload.run(os.getpid)) for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        offload.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert ended(pid)
+
+    asyncio.run(story())

@@ -1,0 +1,34 @@
+"""The process that works for a broker beside it (`process_offload`): `server` starts it by itself.
+
+python -m tidelog.cli.worker FILE-DESCRIPTOR
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Final
+
+from tidelog.broker.process_memory import tune_allocator
+from tidelog.offload import stand_back
+from tidelog.process_offload import serve
+
+COMMAND: Final = (sys.executable, "-m", "tidelog.cli.worker")
+
+BACKGROUND_NICENESS: Final = 10
+"""Of what rolls, compacts and reads segments. Where it keeps a core busy and clients the others,
+the event loop would wait for the system's next tick, some ms, each time that it wakes up: with five
+5 to 16 times in a roll of 200 MB, with ten once or twice, with fifteen no less. More would let a
+busy machine hold such a worker back for long while it has the interpreter's lock."""
+
+
+def main() -> None:
+    """Until the broker is gone."""
+    tune_allocator()
+    stand_back(BACKGROUND_NICENESS)
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        serve(connection)
+
+
+if __name__ == "__main__":
+    main()

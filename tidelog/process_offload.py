@@ -1,0 +1,317 @@
+"""Work in a process of its own, so that not even the interpreter's lock is shared with it.
+
+The process is started when there is work, and ended when there has been none for a while. Both
+sides speak over a socket pair, one call at a time: a message is a pickle whose larger buffers
+(memory views, numpy's arrays) travel behind it as they are. When the broker dies, the process reads
+the end of the stream and ends too. When the process dies, whoever waits for it gets WorkerLost, and
+so does whoever has placed something in it; the next call starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import pickle
+import queue
+import socket
+import struct
+import subprocess
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from tidelog.errors import TidelogError
+from tidelog.offload import Placed, WorkerLost
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+IDLE_SECONDS: Final = 60.0
+_END_SECONDS_MAX: Final = 10.0
+_VIEWS_A_CALL: Final = 512
+"""Linux takes 1,024."""
+_COUNT: Final = struct.Struct(">I")
+
+
+class _Call(NamedTuple):
+    """What the process is to do."""
+
+    function: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    on: int | None = None
+    """The placed object that is the function's first argument."""
+    keep_as: int | None = None
+    """Place the result under this number."""
+
+
+class _Drop(NamedTuple):
+    """What the process need not keep any more."""
+
+    number: int
+
+
+class _Job(NamedTuple):
+    request: _Call | _Drop
+    future: Future[Any]
+
+
+class ProcessOffload:
+    """One process, which does one thing after the other."""
+
+    def __init__(self, command: Sequence[str], idle_seconds: float = IDLE_SECONDS) -> None:
+        """`command`: what to start; it is given the number of its socket's file descriptor as last
+        argument, for `serve`. After `idle_seconds` without work it is ended."""
+        self._command = list(command)
+        self._idle_seconds = idle_seconds
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._numbers_given = 0
+        self._placed: set[int] = set()
+        """What the process has, by number."""
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="tidelog-process", daemon=True)
+        self._thread.start()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function, its arguments and its result are pickled. WorkerLost."""
+        result: T = await self._do(_Call(function, args, kwargs))
+        return result
+
+    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        """Made and kept in the process. WorkerLost."""
+        self._numbers_given += 1
+        number = self._numbers_given
+        there: _PlacedThere[T] = _PlacedThere(self._do, self._submit, number)
+        try:
+            await self._do(_Call(factory, args, kwargs, keep_as=number))
+        except asyncio.CancelledError:
+            # It may have been made, or be made now.
+            there.let_go()
+            raise
+        return there
+
+    def close(self) -> None:
+        """Wait for running work and end the process."""
+        self._is_closing = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    async def _do(self, request: _Call) -> Any:
+        return await asyncio.wrap_future(self._submit(request))
+
+    def _submit(self, request: _Call | _Drop) -> Future[Any]:
+        job = _Job(request, Future())
+        self._jobs.put(job)
+        return job.future
+
+    def _work(self) -> None:
+        """The thread's life. All below runs in it alone."""
+        while True:
+            waits_on = self._process is None or self._placed
+            try:
+                job = self._jobs.get(timeout=None if waits_on else self._idle_seconds)
+            except queue.Empty:
+                self._end()
+                continue
+            if job is None:
+                break
+            if self._is_closing:
+                job.future.cancel()
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                job.future.set_result(self._answer(job.request))
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                job.future.set_exception(error)
+            # Else the last job's buffers would be held until the next one comes.
+            del job
+        self._end()
+
+    def _answer(self, request: _Call | _Drop) -> object:
+        if isinstance(request, _Drop):
+            if request.number not in self._placed:
+                return None
+            self._placed.remove(request.number)
+            return self._exchange(request)
+        if request.on is None:
+            self._start_if_none()
+        elif request.on not in self._placed:
+            raise WorkerLost("the process that had this work has ended; it begins anew")
+        result = self._exchange(request)
+        if request.keep_as is not None:
+            self._placed.add(request.keep_as)
+        return result
+
+    def _exchange(self, request: _Call | _Drop) -> object:
+        assert self._socket is not None
+        parts = _parts(request)
+        try:
+            _send(self._socket, parts)
+            is_done, result = _receive(self._socket)
+        except (OSError, EOFError) as error:
+            exit_code = self._end()
+            raise WorkerLost(
+                f"the process that was working has ended with exit code {exit_code}"
+            ) from error
+        if not is_done:
+            assert isinstance(result, Exception)
+            raise result
+        return result
+
+    def _start_if_none(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            try:
+                # Of a session of its own: what is typed at a terminal is for the broker.
+                self._process = subprocess.Popen(
+                    [*self._command, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(number,),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise WorkerLost(f"no process can be started: {error}") from error
+        self._socket = ours
+
+    def _end(self) -> int | None:
+        """Its exit code; None if there was none."""
+        process, self._process = self._process, None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._placed.clear()
+        if process is None:
+            return None
+        try:
+            return process.wait(_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            logger.warning("a working process does not end and is killed")
+            process.kill()
+            return process.wait()
+
+
+class _PlacedThere(Generic[T]):
+    """In the process."""
+
+    def __init__(
+        self,
+        do: Callable[[_Call], Coroutine[Any, Any, Any]],
+        submit: Callable[[_Drop], Future[Any]],
+        number: int,
+    ) -> None:
+        self._do = do
+        self._submit = submit
+        self._number = number
+
+    async def run(
+        self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """WorkerLost where the process has ended since."""
+        result: R = await self._do(_Call(method, args, kwargs, on=self._number))
+        return result
+
+    def let_go(self) -> None:
+        self._submit(_Drop(self._number))
+
+
+def serve(connection: socket.socket) -> None:
+    """The process's side: do what is asked until the other side has gone."""
+    placed: dict[int, object] = {}
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            # Nothing of a call is held while the next one is waited for.
+            _send(connection, _answer_to(_receive(connection), placed))
+
+
+def _answer_to(request: _Call | _Drop, placed: dict[int, object]) -> list[memoryview]:
+    try:
+        return _parts((True, _done(request, placed)))
+    except Exception as error:  # noqa: BLE001 - it is the caller's, in the other process
+        if not isinstance(error, TidelogError):
+            error.add_note(f"in the working process:\n{traceback.format_exc()}")
+        return _parts((False, error))
+
+
+def _done(request: _Call | _Drop, placed: dict[int, object]) -> object:
+    if isinstance(request, _Drop):
+        del placed[request.number]
+        return None
+    first = () if request.on is None else (placed[request.on],)
+    result = request.function(*first, *request.args, **request.kwargs)
+    if request.keep_as is None:
+        return result
+    placed[request.keep_as] = result
+    return None
+
+
+class _Pickler(pickle.Pickler):
+    """Memory views travel beside the pickle."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is memoryview:
+            return memoryview, (pickle.PickleBuffer(obj),)
+        return NotImplemented
+
+
+def _parts(message: object) -> list[memoryview]:
+    """The number of parts and their sizes, the pickle, its buffers."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(message)
+    parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    sizes = struct.pack(f">I{len(parts)}Q", len(parts), *map(len, parts))
+    return [memoryview(sizes), *parts]
+
+
+def _send(connection: socket.socket, parts: Sequence[memoryview]) -> None:
+    left = [part for part in parts if len(part)]
+    while left:
+        sent = connection.sendmsg(left[:_VIEWS_A_CALL])
+        done = 0
+        while done < len(left) and sent >= len(left[done]):
+            sent -= len(left[done])
+            done += 1
+        left = left[done:]
+        if sent:
+            left[0] = left[0][sent:]
+
+
+def _receive(connection: socket.socket) -> Any:
+    """EOFError where the other side has gone."""
+    (count,) = _COUNT.unpack(_read(connection, _COUNT.size))
+    sizes = struct.unpack(f">{count}Q", _read(connection, 8 * count))
+    whole = _read(connection, sum(sizes))
+    parts, position = [], 0
+    for size in sizes:
+        parts.append(whole[position : position + size])
+        position += size
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from our own process
+
+
+def _read(connection: socket.socket, size: int) -> memoryview:
+    # Not cleared before, as a bytearray would be, with the interpreter's lock held.
+    whole = memoryview(np.empty(size, np.uint8))
+    filled = 0
+    while filled < size:
+        count = connection.recv_into(whole[filled:], 0, socket.MSG_WAITALL)
+        if not count:
+            raise EOFError
+        filled += count
+    return whole
