@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 
@@ -26,11 +27,11 @@ class WorkerLost(TidelogError):
     begun again."""
 
 
-class Placed(Protocol[T]):
+class Placed(Protocol[T_co]):
     """An object that lives where the work is done. Nobody has it elsewhere."""
 
     async def run(
-        self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
+        self, method: Callable[Concatenate[T_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Its method's result, one call after the other; its exceptions pass through. WorkerLost:
         it is gone."""

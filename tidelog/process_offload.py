@@ -307,7 +307,7 @@ def _receive(connection: socket.socket) -> Any:
 
 def _read(connection: socket.socket, size: int) -> memoryview:
     # Not cleared before, as a bytearray would be, with the interpreter's lock held.
-    whole = memoryview(np.empty(size, np.uint8))
+    whole = np.empty(size, np.uint8).data
     filled = 0
     while filled < size:
         count = connection.recv_into(whole[filled:], 0, socket.MSG_WAITALL)
