@@ -60,6 +60,7 @@ class World:
         self.store = store
         self.settings = BrokerSettings.of(**(PATIENT | settings))
         self.offload: Offload = InlineOffload()
+        self.rolling: Offload | None = None
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
         self.starts = 0
@@ -81,6 +82,7 @@ class World:
             metrics=BrokerMetrics(),
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
             is_running=lambda _: False,
+            rolling=self.rolling,
             crash_points=self.crash_points,
         )
         run = asyncio.create_task(broker.run())

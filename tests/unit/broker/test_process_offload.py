@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
+from tidelog.cli.worker import COMMAND
 from tidelog.errors import CorruptObject
 from tidelog.offload import WorkerLost
 from tidelog.process_offload import ProcessOffload
-
-COMMAND = (sys.executable, "-m", "tidelog.cli.worker")
 
 
 @pytest.fixture

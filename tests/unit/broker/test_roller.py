@@ -4,7 +4,10 @@ at whichever step."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -32,11 +35,14 @@ from tests.unit.storage.segments import advance
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker import segment_builder
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.roll_source import RollSource
 from tidelog.broker.table_source import has_gone_on
+from tidelog.cli.worker import COMMAND
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Offset
+from tidelog.process_offload import ProcessOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
@@ -701,6 +707,45 @@ class ShakyStore(MemoryStore):
                 self.refusals[part] = left - 1
                 raise StoreNotApplied(key, "not now")
         return await super().put(key, data, condition)
+
+
+@pytest.mark.parametrize("at_piece", [1, 3])
+def test_a_process_that_dies_over_a_roll_is_replaced(
+    at_piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed for its memory, say: the roll begins anew, in another one."""
+    monkeypatch.setattr("tidelog.broker.roll_queue.PAUSE_SECONDS_FIRST", 0.01)
+    bounds = segment_builder.SegmentBounds(piece_extents_max=1)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
+    here = world()
+    process = here.rolling = ProcessOffload(COMMAND)
+    pids: list[int] = []
+    read = RollSource.read
+
+    async def killing_read(source: RollSource, *args: Any, **kwargs: Any) -> Any:
+        found = await read(source, *args, **kwargs)
+        pids.append(await process.run(os.getpid))
+        if len(pids) == at_piece:
+            os.kill(pids[-1], signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(RollSource, "read", killing_read)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(4):
+                await one.produce(batch(b"a", b"b"))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(8))
+            assert len(await segments(here.store, topic_id)) == 1
+            assert one.broker.roller.metrics.failures == 1
+
+    try:
+        run(story)
+    finally:
+        process.close()
+    assert len(set(pids)) == 2
 
 
 def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
