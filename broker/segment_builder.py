@@ -7,7 +7,7 @@ this put's alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelog.broker.roll_metrics import RollMetrics
@@ -17,8 +17,9 @@ from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.offload import Offload, Placed
 from tidelog.records.rows import AbortedRange
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.storage.segment import Segment
+from tidelog.storage.segment_writer import Draft
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
@@ -48,18 +49,20 @@ class SegmentBuilder:
         self,
         source: RollSource,
         store: ObjectStore,
-        offload: Offload,
+        rolling: Offload,
+        background: Offload,
         entropy: Entropy,
         crash_points: CrashPoints,
         metrics: RollMetrics,
         decompressed_bytes_max: int,
         bounds: SegmentBounds,
     ) -> None:
-        """`offload`: its worker is kept busy for tens of milliseconds at a time. WorkerLost, where
-        it is a process, is met in `build`."""
+        """`rolling`: its worker is kept busy for tens of milliseconds at a time; WorkerLost, where
+        it is a process, is met in `build`. `background`: some milliseconds for a segment."""
         self._source = source
         self._store = store
-        self._offload = offload
+        self._rolling = rolling
+        self._background = background
         self._entropy = entropy
         self._crash_points = crash_points
         self._metrics = metrics
@@ -77,11 +80,12 @@ class SegmentBuilder:
         base = log.table_next
         offset = min(max(base, log.log_start), upper)
         raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
-        roll = await self._offload.place(
+        roll = await self._rolling.place(
             SegmentRoll, log.partition, offset, log.log_start, self._decompressed_bytes_max
         )
         try:
             progress = Progress(offset, 0, 0, 0)
+            pieces: list[Buffer] = []
             while (
                 offset < upper
                 # Who read it has found that another broker has rolled it: it will be refused (E1).
@@ -92,11 +96,13 @@ class SegmentBuilder:
                 taken = progress.wal_bytes
                 progress = await self._take_up(log, roll, offset, upper)
                 self._metrics.wal_bytes += progress.wal_bytes - taken
+                pieces += progress.pieces
                 # What is deleted meanwhile is not in the WAL any more.
                 offset = min(max(progress.next_offset, log.log_start), upper)
-            segment = await self._store_segment(log, roll, offset)
+            draft = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
         finally:
             roll.let_go()
+        segment = None if draft is None else await self._store_segment(log, draft, pieces)
         return PartitionChange(
             partition=log.partition.partition,
             advance=Advance(base, offset),
@@ -153,11 +159,9 @@ class SegmentBuilder:
             return await roll.run(SegmentRoll.prove, await self._source.read(extents, again=True))
 
     async def _store_segment(
-        self, log: PartitionLog, roll: Placed[SegmentRoll], next_offset: int
-    ) -> Segment | None:
-        written = await roll.run(SegmentRoll.finish, next_offset, self._entropy.uuid())
-        if written is None:
-            return None
+        self, log: PartitionLog, draft: Draft, pieces: Sequence[Buffer]
+    ) -> Segment:
+        written = await self._background.run(draft.seal, pieces)
         self._crash_points.hit(CrashPoint.SEGMENT_READY)
         segment = written.segment
         await self._store.put(segment.key(log.partition.topic_id), written.pieces)

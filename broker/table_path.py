@@ -61,6 +61,7 @@ class TablePath:
             RollSource(world.store, tail, world.background),
             world.store,
             world.rolling,
+            world.background,
             world.entropy,
             world.crash_points,
             metrics,

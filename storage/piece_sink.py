@@ -43,10 +43,11 @@ class PieceSink(io.RawIOBase):
             self._pieces.append(piece)
         return size
 
-    def pieces(self) -> list[Buffer]:
-        """All that was written, one behind the other."""
+    def take(self) -> list[Buffer]:
+        """What was written since the last call, one piece behind the other."""
         self._settle()
-        return list(self._pieces)
+        taken, self._pieces = self._pieces, []
+        return taken
 
     def _settle(self) -> None:
         if self._small:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -36,10 +38,28 @@ class WrittenSegment(NamedTuple):
     """The object, to be put as it is."""
 
 
+class Draft(NamedTuple):
+    """A segment whose file is written, but for its seal."""
+
+    segment_of: Callable[..., Segment]
+    """With all that the rows say; it is told of the file."""
+    pieces: tuple[Buffer, ...]
+    """Of the file, behind what was taken before."""
+
+    def seal(self, taken: Sequence[Buffer] = ()) -> WrittenSegment:
+        """`taken`: what was taken of the file before, in order."""
+        file = seal((*taken, *self.pieces))
+        segment = self.segment_of(
+            size_bytes=file.size_bytes, crc32c=file.crc32c, tail_bytes=file.tail_bytes
+        )
+        return WrittenSegment(segment, file.pieces)
+
+
 class SegmentWriter:
     """Collects rows in offset order; the file grows in memory, a row group at a time.
 
-    Memory: the file so far, one row group of rows, and what is given to one call of `write`.
+    Memory: what of the file is not taken, one row group of rows, and what is given to one call of
+    `write`.
     """
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int) -> None:
@@ -106,9 +126,17 @@ class SegmentWriter:
             if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= ROW_GROUP_ROWS:
                 self._flush()
 
+    def take(self) -> tuple[Buffer, ...]:
+        """What was written of the file since the last call, for `Draft.seal`."""
+        return tuple(self._sink.take())
+
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment:
-        """The segment, which covers all offsets below next_offset. ValueError if it has no rows:
-        that a range holds none is for the table alone to say."""
+        """The segment, if nothing was taken of it. As `draft`."""
+        return self.draft(next_offset, segment_id).seal()
+
+    def draft(self, next_offset: int, segment_id: UUID) -> Draft:
+        """The segment, which covers all offsets below next_offset, with the rest of its file.
+        ValueError if it has no rows: that a range holds none is for the table alone to say."""
         if not self._row_count or next_offset < self._next_offset:
             raise ValueError(
                 f"{self._row_count} rows up to offset {self._next_offset} make no segment that ends"
@@ -124,10 +152,9 @@ class SegmentWriter:
         description = describe(self._topic_partition, name.base_offset, name.last_offset)
         self._writer.add_key_value_metadata({METADATA_KEY: description})
         self._writer.close()
-        file = seal(self._sink.pieces())
-        segment = Segment(
+        segment_of = partial(
+            Segment,
             name=name,
-            size_bytes=file.size_bytes,
             row_count=self._row_count,
             first_row=self._first_row,
             last_row=self._last_row,
@@ -135,11 +162,9 @@ class SegmentWriter:
             raw_bytes=self._raw_bytes,
             timestamp_min=self._timestamp_min,
             timestamp_max=self._timestamp_max,
-            crc32c=file.crc32c,
-            tail_bytes=file.tail_bytes,
             tombstones=self._tombstones,
         )
-        return WrittenSegment(segment, file.pieces)
+        return Draft(segment_of, self.take())
 
     def _room(self, rows: pa.RecordBatch, start: int) -> int:
         """How many of the rows go into the current row group: at least one."""

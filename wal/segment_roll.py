@@ -30,7 +30,7 @@ from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
 from tidelog.records.row_arrays import integers_of
 from tidelog.records.row_decoding import BatchHeaders, decode_rows
 from tidelog.records.rows import AbortedRange
-from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.storage.segment_writer import Draft, SegmentWriter
 from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.extents import Extent
@@ -190,12 +190,14 @@ class Progress(NamedTuple):
     """Keys, values and headers so far."""
     file_bytes: int
     """Of the file so far, without the row group being filled."""
+    pieces: Sequence[Buffer] = ()
+    """What was written of the file since the last call, for `Draft.seal`."""
 
 
 class SegmentRoll:
-    """One segment as it grows.
+    """One segment as it grows; its file does elsewhere.
 
-    Memory: the file so far, a row group, what one call of `prove` is given, and what of it is
+    Memory: a row group, what one call of `prove` is given, and what of it is
     decompressed at a time.
     """
 
@@ -213,12 +215,6 @@ class SegmentRoll:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._wal_bytes = 0
         self._scanned: Scanned | None = None
-
-    @property
-    def progress(self) -> Progress:
-        """So far."""
-        writer = self._writer
-        return Progress(self._next_offset, self._wal_bytes, writer.raw_bytes, writer.size_bytes)
 
     def prove(self, pieces: Sequence[StoredBatches]) -> Proved:
         """Take consecutive extents apart, the next ones of the log, for `add`. CorruptObject names
@@ -252,13 +248,22 @@ class SegmentRoll:
             (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
         )
         self._next_offset = min(upper, scanned.next_offset)
-        return self.progress
+        writer = self._writer
+        return Progress(
+            self._next_offset,
+            self._wal_bytes,
+            writer.raw_bytes,
+            writer.size_bytes,
+            _views(writer.take()),
+        )
 
-    def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
-        """The segment, which covers all offsets below next_offset; None if it has no row."""
+    def finish(self, next_offset: int, segment_id: UUID) -> Draft | None:
+        """The segment, which covers all offsets below next_offset, to be sealed; None if it has no
+        row."""
         if not self._writer.row_count:
             return None
-        return self._writer.finish(next_offset, segment_id)
+        draft = self._writer.draft(next_offset, segment_id)
+        return draft._replace(pieces=_views(draft.pieces))
 
     def _write(
         self,
@@ -303,6 +308,11 @@ class SegmentRoll:
                     object_key(extent.key), f"at position {extent.position}: {damage}"
                 )
         return CorruptObject(object_key(scanned.extents[0].key), str(error))
+
+
+def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
+    """They are sent to another process without being copied for that."""
+    return tuple(memoryview(piece) for piece in pieces)
 
 
 def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers | None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
+from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, encode_batch
@@ -127,6 +128,7 @@ def test_the_table_gets_exactly_what_was_committed(
     upper = written.next_offset
     while offset < upper:
         base, roll = offset, SegmentRoll(PLACE, offset, log_start, 1 << 20)
+        pieces: list[Buffer] = []
         for _ in range(pieces_a_segment):
             if offset >= upper:
                 break
@@ -139,9 +141,12 @@ def test_the_table_gets_exactly_what_was_committed(
                 for each in written.aborted
                 if each.last_offset >= offset and each.first_offset < proved.next_offset
             ]
-            offset = roll.add(upper, touched, ordinals).next_offset
-        segment = roll.finish(offset, UUID(int=at))
-        if segment is not None:
+            progress = roll.add(upper, touched, ordinals)
+            pieces += progress.pieces
+            offset = progress.next_offset
+        draft = roll.finish(offset, UUID(int=at))
+        if draft is not None:
+            segment = draft.seal(pieces)
             name = segment.segment.name
             assert (name.base_offset, name.last_offset) == (base, offset - 1)
             file = io.BytesIO(b"".join(segment.pieces))
@@ -172,9 +177,10 @@ def test_a_range_that_ends_within_an_object_is_gone_on_from(
             continue
         roll = SegmentRoll(PLACE, base, 0, 1 << 20)
         ordinals = {key: written.ordinals[key] for key in roll.prove(pieces).transactional}
-        assert roll.add(upper, written.aborted, ordinals).next_offset == upper
-        segment = roll.finish(upper, UUID(int=1))
-        if segment is not None:
-            file = io.BytesIO(b"".join(segment.pieces))
+        progress = roll.add(upper, written.aborted, ordinals)
+        assert progress.next_offset == upper
+        draft = roll.finish(upper, UUID(int=1))
+        if draft is not None:
+            file = io.BytesIO(b"".join(draft.seal(progress.pieces).pieces))
             found += [(row["offset"], row["value"]) for row in pq.read_table(file).to_pylist()]
     assert found == [(offset, value) for offset, value, _ in sorted(written.kept)]

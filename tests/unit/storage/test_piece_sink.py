@@ -21,17 +21,31 @@ def test_all_that_is_written_is_there_in_few_pieces(sizes: list[int], as_views: 
     for piece in written:
         assert sink.write(memoryview(piece) if as_views else piece) == len(piece)
     assert sink.size_bytes == sum(sizes)
-    pieces = sink.pieces()
+    pieces = sink.take()
     assert b"".join(pieces) == b"".join(written)
     large = sum(size >= PIECE_BYTES_MIN for size in sizes)
     assert len(pieces) <= 2 * large + sum(sizes) // PIECE_BYTES_MIN + 1
+
+
+@given(st.lists(SIZES, max_size=30), st.integers(1, 10))
+def test_what_is_taken_is_not_held(sizes: list[int], writes: int) -> None:
+    sink = PieceSink()
+    written = [bytes([number]) * size for number, size in enumerate(sizes)]
+    taken = []
+    for number, piece in enumerate(written):
+        sink.write(piece)
+        if number % writes == 0:
+            taken += sink.take()
+            assert sink.take() == []
+    assert b"".join([*taken, *sink.take()]) == b"".join(written)
+    assert sink.size_bytes == sum(sizes)
 
 
 def test_what_is_large_is_not_copied() -> None:
     sink = PieceSink()
     piece = b"x" * PIECE_BYTES_MIN
     sink.write(piece)
-    assert sink.pieces()[0] is piece
+    assert sink.take()[0] is piece
 
 
 def parquet() -> bytes:
