@@ -253,7 +253,7 @@ def test_an_addition_is_told_when_nothing_that_it_rests_on_can_be_lost(is_group:
             await producer.send(b"a")
             store.hold("wal/")
             commit = asyncio.create_task(producer.commit())
-            while not store.waiting:
+            for _ in range(1000):
                 await asyncio.sleep(0)
             (decision,) = store.waiting
             store.release(decision)
