@@ -306,7 +306,7 @@ def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
         async with serving(here) as broker:
             await broker.create_topic()
             producer = TransactionalClient(broker, version=version)
-            await producer.init(timeout_ms=1)
+            await producer.init(timeout_ms=1000)
             assert await producer.send(b"x") is OK
             # The marker comes, and with it the last stable offset moves.
             answer = await broker.fetch(1, committed=True, wait_ms=30_000)
