@@ -211,7 +211,7 @@ def _enlist(
             identity=identity,
             partitions=partitions,
             client_version=client_version,
-            release=Release.DURABLE if client_version >= OWN_EPOCHS_FROM else Release.APPENDED,
+            release=Release.DURABLE,
         )
     asked = submit(broker, transaction.transactional_id, command)
     return _partition_codes(partitions, asked)
@@ -304,6 +304,7 @@ async def _add_offsets(broker: DataServices, request: AddOffsetsToTxnRequest) ->
         identity=_identity(request.producer_id, request.producer_epoch),
         partitions=frozenset({EnlistedPartition(GROUP_TOPIC, number)}),
         client_version=0,
+        release=Release.DURABLE,
     )
     try:
         reply = await submit(broker, request.transactional_id, command)

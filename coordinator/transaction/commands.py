@@ -25,10 +25,11 @@ class Release(Enum):
     durable."""
 
     APPENDED = "appended"
-    """To the producer, who may then send batches; and to a leader that shares the coordinator's
-    WAL, where the addition lies ahead of the batch."""
+    """To a leader that shares the coordinator's WAL, where the addition lies ahead of the batch."""
     DURABLE = "durable"
-    """To any other leader, who then admits the transaction's first batch."""
+    """To any other leader, who then admits the transaction's first batch; and to the producer. It
+    would go on in that transaction, and a partition where the one before is open still, since its
+    marker was lost, could not tell whose its batches are."""
 
 
 class Identity(NamedTuple):

@@ -3,7 +3,9 @@
 Broker A has the coordinator and partition p in one WAL; broker B has partition q. Entries become
 durable in the order in which they were appended. A broker may die at any moment; it loses what is
 not durable and comes back. Requests between brokers are lost, delayed and repeated for ever. The
-coordinator answers an addition when it is appended, before it is durable. The producer speaks TV1:
+producer goes on as soon as an addition is appended, as under TV2, where its batch follows in the
+same WAL. That a partition admits the batches of its open transaction without asking rests on more:
+the producer is not told of an addition before it is durable (`EARLY_ADDITION`). It speaks TV1:
 its epoch does not change from one transaction to the next, so only the ordinal tells them apart. A
 batch may be delayed and arrive at B when its transaction has ended and another goes on. (If the
 other has q too, TV1 itself leaves the batch to its sequence number; that is not modelled.)
@@ -27,7 +29,7 @@ from typing import NamedTuple, TypeAlias
 from tests.models.explorer import Model, Outcome, Violation
 
 EMPTY, ONGOING, PREPARED, COMPLETE = "Empty", "Ongoing", "Prepared", "Complete"
-COMMIT, ABORT, DATA = "commit", "abort", "data"
+COMMIT, ABORT, DATA, FOREIGN = "commit", "abort", "data", "another transaction's data"
 IDLE, PRODUCING, ENDING, WAITING, FAILED = "idle", "producing", "ending", "waiting", "failed"
 P, Q = "p", "q"
 BOTH = frozenset({P, Q})
@@ -41,6 +43,7 @@ IMPATIENT_COMPLETE = "Complete without waiting for the markers"
 EARLY_ANSWER = "EndTxn answered before Prepare is durable"
 MARKER_FIRST = "the local marker before Prepare"
 RESTORED_ADDITIONS = "a recovered coordinator adds what is verified: it may have been lost"
+EARLY_ADDITION = "the producer told of an addition before it is durable"
 VARIANTS = (
     EARLY_VERIFICATION,
     EARLY_MARKERS,
@@ -51,6 +54,7 @@ VARIANTS = (
     EARLY_ANSWER,
     MARKER_FIRST,
     RESTORED_ADDITIONS,
+    EARLY_ADDITION,
 )
 
 
@@ -80,7 +84,7 @@ class Transaction(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Of a partition: data, or a marker, of a transaction."""
+    """Of a partition: data, or a marker, of a transaction; or data in it that is another's."""
 
     partition: str
     kind: str
@@ -139,6 +143,8 @@ class World(NamedTuple):
     delays: int = 0
     delayed: bool = False
     """Whether a batch to q is on its way."""
+    is_orphaned: bool = False
+    """Of EARLY_ADDITION: whether the client sends a batch to p whose addition was lost."""
     inherited: bool = False
     """Of RESTORED_ADDITIONS: whether additions may have been lost with the coordinator before."""
 
@@ -182,6 +188,8 @@ def read(log: Iterable[LogEntry], partition: str) -> PartitionState:
         if isinstance(entry, Transaction) or entry.partition != partition:
             continue
         ordinal = entry.ordinal
+        if entry.kind == FOREIGN:
+            raise Violation(f"{partition}: a record of another transaction in {ordinal}")
         if entry.kind == DATA:
             if ordinal in outcomes:
                 raise Violation(f"{partition}: a record of transaction {ordinal} after its marker")
@@ -259,6 +267,9 @@ def crash_steps(world: World, limits: Limits, variant: str) -> Steps:
     )
     failed = without_a._replace(client=IDLE if world.client == IDLE else FAILED)
     yield "A crashes", failed
+    is_lost = newest(world.a_log).ordinal > newest(world.a_durable).ordinal
+    if variant == EARLY_ADDITION and world.client == PRODUCING and is_lost:
+        yield "A crashes; the client knows nothing of it", failed._replace(is_orphaned=True)
     knows = world.client in (PRODUCING, ENDING) and newest(world.a_durable).state == ONGOING
     if limits.delays and knows:
         yield "A crashes and the client goes on", without_a
@@ -298,6 +309,10 @@ def client_steps(world: World, limits: Limits, variant: str) -> Steps:
         yield "aborts", abort(world._replace(client=IDLE), memory)
     if world.client == FAILED and is_free:
         yield "has nothing to abort", world._replace(client=IDLE)
+    opened = read(world.a_log, P).open if world.is_orphaned else None
+    if opened is not None:
+        joining = append(world, Entry(P, FOREIGN, opened))
+        yield "p takes the batch for its open transaction", joining._replace(is_orphaned=False)
     if memory.state == ONGOING and world.timeouts < limits.timeouts:
         late = world._replace(
             timeouts=world.timeouts + 1, client=IDLE if world.client == IDLE else FAILED

@@ -142,13 +142,14 @@ def _log_starts_back(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _log_starts(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """A log's start moves over what may go, and over nothing that is undecided."""
+    """A log's start moves over what may go, and over nothing that is undecided. What was aborted is
+    in no segment, so it keeps none: it goes with the records before it."""
     asked: dict[Key, list[Operation]] = defaultdict(list)
     sent: dict[Key, list[tuple[int, Operation]]] = defaultdict(list)
     for operation in history.operations:
         if operation.trim is not None:
             asked[operation.trim.key].append(operation)
-        for send in operation.sends:
+        for send in operation.sends if operation.outcome is not Outcome.FAIL else ():
             sent[send.key] += [(each, operation) for each in removals.known_offsets(send)]
     known: dict[Key, int] = {}
     for operation, poll, log_start in _answers(history.operations):

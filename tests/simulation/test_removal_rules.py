@@ -72,6 +72,19 @@ def test_what_is_old_may_go_and_what_is_young_may_not() -> None:
     assert story.names() == {"removed-too-early"}
 
 
+def test_what_was_aborted_goes_with_what_is_before_it_however_young() -> None:
+    story = Story()
+    story.send((AGED, 0, "a"))
+    story.seconds = 30.0
+    aborted = story.history.invoke("one", "transaction", [Send(AGED, "b", 1)])
+    story.history.fail(aborted, "aborted")
+    story.poll(AGED, 3, 3, log_start=3, stable=3, final=True)
+    assert story.names() == set()
+    story.send((AGED, 3, "c"))
+    story.poll(AGED, 4, 4, log_start=4, stable=4, final=True)
+    assert story.names() == {"removed-too-early"}
+
+
 def test_nothing_goes_from_a_topic_that_loses_nothing() -> None:
     story = Story()
     story.send((KEPT, 0, "a"), (KEPT, 1, "b"))

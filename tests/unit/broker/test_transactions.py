@@ -3,6 +3,7 @@ the broker died in the midst of one."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,7 @@ from tests.unit.broker.transactional_client import (
     loaded,
     read,
 )
+from tests.unit.wal.gated_store import GatedStore
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.memory import MemoryStore
@@ -232,9 +234,46 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
     run(story)
 
 
-def test_what_follows_of_additions_that_were_lost_with_the_broker_is_refused() -> None:
-    """They are answered before they are durable (H2). Nothing of the transaction exists, and its
-    producer is made anew."""
+@pytest.mark.parametrize("is_group", [False, True])
+def test_an_addition_is_told_when_nothing_that_it_rests_on_can_be_lost(is_group: bool) -> None:
+    """The transaction before is decided, its markers are not durable yet. If they are lost with the
+    broker, a batch that follows of the addition would be taken for one of that transaction, which
+    is open still in the partition, and be committed with it."""
+
+    async def story() -> None:
+        store = GatedStore(MemoryStore(SystemClock()))
+        store.open()
+        one_entry_a_slot = {"wal_object_max_bytes": 1, "wal_uploads_in_flight_max": 1}
+        here = World(store, **{**SETTINGS, **one_entry_a_slot})
+        async with serving(here) as broker:
+            await broker.create_topic()
+            await find(broker, GROUP, 0)
+            producer = TransactionalClient(broker, version=FIRST)
+            await producer.init()
+            await producer.send(b"a")
+            store.hold("wal/")
+            commit = asyncio.create_task(producer.commit())
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            (decision,) = store.waiting
+            store.release(decision)
+            assert await commit is OK
+            addition = producer.add_group() if is_group else producer.add(0)
+            told = asyncio.create_task(addition)
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert not told.done()
+            store.open()
+            assert await told is OK
+            assert await producer.send(b"b", adds=is_group) is OK
+            assert await producer.abort() is OK
+            assert await read(broker) == [b"a"]
+
+    run(story)
+
+
+def test_what_follows_of_additions_that_nobody_has_is_refused() -> None:
+    """Nothing of the transaction exists, and its producer is made anew."""
 
     async def story() -> None:
         here = world()
@@ -245,7 +284,6 @@ def test_what_follows_of_additions_that_were_lost_with_the_broker_is_refused() -
             await producer.init()
             await producer.send(b"a")
             await producer.commit()
-        # What was answered and is lost looks to the successor as if it had never been.
         async with serving(here) as broker:
             producer.broker = broker
             abortable = ErrorCode.TRANSACTION_ABORTABLE
@@ -268,7 +306,7 @@ def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
         async with serving(here) as broker:
             await broker.create_topic()
             producer = TransactionalClient(broker, version=version)
-            await producer.init(timeout_ms=1)
+            await producer.init(timeout_ms=1000)
             assert await producer.send(b"x") is OK
             # The marker comes, and with it the last stable offset moves.
             answer = await broker.fetch(1, committed=True, wait_ms=30_000)

@@ -156,24 +156,24 @@ class TransactionalClient:
             self.sequences[(topic, partition)] = sequence + len(records)
         return error
 
+    async def add_group(self) -> ErrorCode:
+        """AddOffsetsToTxn."""
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=GROUP,
+        )
+        return ErrorCode((await ask(self.broker, add_offsets_to_txn, request, 3)).error_code)
+
     async def commit_offset(
         self, offset: int, *, topic: str = TOPIC, adds: bool = True
     ) -> ErrorCode:
         """Commit the group's offset of partition 0 with the transaction."""
         if self.version == FIRST and adds:
-            added = await ask(
-                self.broker,
-                add_offsets_to_txn,
-                AddOffsetsToTxnRequest(
-                    transactional_id=self.transactional_id,
-                    producer_id=self.producer_id,
-                    producer_epoch=self.epoch,
-                    group_id=GROUP,
-                ),
-                3,
-            )
-            if added.error_code:
-                return ErrorCode(added.error_code)
+            error = await self.add_group()
+            if error is not ErrorCode.NONE:
+                return error
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=GROUP,

@@ -326,8 +326,8 @@ def test_an_addition_is_answered_at_once_to_a_producer_and_when_durable_to_a_lea
 
 
 def test_additions_that_were_lost_with_a_coordinator_are_refused() -> None:
-    """They are answered before they are durable (H2). What follows of them is refused, since a
-    late batch of an earlier transaction looks the same."""
+    """What follows of them is refused, since a late batch of an earlier transaction looks the
+    same."""
     world = TransactionWorld()
     producer = world.begin()
     world.add(producer, P)
