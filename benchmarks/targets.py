@@ -93,7 +93,8 @@ class Target:
 
     def peak_memory_mb(self) -> float:
         """The most memory that it has had resident since `reset_peak_memory`, in MB; of its
-        children, which share its libraries, what is theirs alone. Their peaks are taken for one."""
+        children what is theirs alone, without libraries and what they share with it. Their peaks
+        are taken for one."""
         return self._memory_mb("VmHWM")
 
     def resident_memory_mb(self) -> float:
@@ -111,7 +112,7 @@ class Target:
         for pid in self._children():
             with contextlib.suppress(FileNotFoundError):
                 status = _status_kib(pid)
-                kib += status[field] - status["RssFile"]
+                kib += status[field] - status["RssFile"] - status["RssShmem"]
         return kib * 1024 / 1e6
 
     def _children(self) -> list[int]:

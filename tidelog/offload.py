@@ -4,13 +4,16 @@ production, inline under simulation."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
+import platform
+import struct
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from tidelog.errors import TidelogError
 
@@ -78,21 +81,41 @@ class ThreadOffload:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+_LONGEST_TURN_NANOSECONDS: Final = 100_000_000
+_SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
+"""Linux's call of that name, by machine; C libraries have no function for it yet."""
+
+
 def stand_back(niceness: int) -> None:
     """Have the system prefer others to this thread."""
     if not niceness or sys.platform != "linux":
         return
     thread = threading.get_native_id()
     try:
-        before = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
+        nice = os.getpriority(os.PRIO_PROCESS, thread) + niceness
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
         # Each time that the event loop lets the interpreter go, a thread that waits for it wakes
         # up. It would take the loop's core and keep it until the system's next tick.
         os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+        _take_long_turns(nice)
     except OSError as error:
         # Forbidden in a sandbox, or not there: musl has only the name of the second call. An error
         # here would be the end of all work that is ever given to this pool.
         logger.warning("a worker thread cannot stand back", extra={"why": str(error)})
+
+
+def _take_long_turns(nice: int) -> None:
+    """Who wakes up and takes shorter turns, as all do, has this thread's core at once, where it
+    would wait for the system's next tick: Linux 6.12 and later, `sched_attr.sched_runtime`."""
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is None:
+        return
+    attributes = struct.pack(
+        "=IIQiIQQQ", 48, os.SCHED_BATCH, 0, nice, 0, _LONGEST_TURN_NANOSECONDS, 0, 0
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, 0, attributes, 0):
+        raise OSError(ctypes.get_errno(), "sched_setattr")
 
 
 class InlineOffload:

@@ -1,22 +1,18 @@
 """Work in a process of its own, so that not even the interpreter's lock is shared with it.
 
 The process is started when there is work, and ended when there has been none for a while. Both
-sides speak over a socket pair, one call at a time: a message is a pickle whose larger buffers
-(memory views, numpy's arrays) travel behind it as they are. When the broker dies, the process reads
-the end of the stream and ends too. When the process dies, whoever waits for it gets WorkerLost, and
-so does whoever has placed something in it; the next call starts another.
+sides speak through a channel (`process_channel`), one call at a time. When the broker dies, the
+process finds the channel's end and ends too. When the process dies, whoever waits for it gets
+WorkerLost, and so does whoever has placed something in it; the next call starts another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import logging
-import pickle
 import queue
 import socket
-import struct
 import subprocess
 import threading
 import traceback
@@ -24,10 +20,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
-
 from tidelog.errors import TidelogError
 from tidelog.offload import Placed, WorkerLost
+from tidelog.process_channel import Channel, packed, shared_memory
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +32,6 @@ R = TypeVar("R")
 
 IDLE_SECONDS: Final = 60.0
 _END_SECONDS_MAX: Final = 10.0
-_VIEWS_A_CALL: Final = 512
-"""Linux takes 1,024."""
-_COUNT: Final = struct.Struct(">I")
 
 
 class _Call(NamedTuple):
@@ -69,13 +61,13 @@ class ProcessOffload:
     """One process, which does one thing after the other."""
 
     def __init__(self, command: Sequence[str], idle_seconds: float = IDLE_SECONDS) -> None:
-        """`command`: what to start; it is given the number of its socket's file descriptor as last
-        argument, for `serve`. After `idle_seconds` without work it is ended."""
+        """`command`: what to start; it is given the numbers of two file descriptors as last
+        arguments, for `serve`. After `idle_seconds` without work it is ended."""
         self._command = list(command)
         self._idle_seconds = idle_seconds
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._channel: Channel | None = None
         self._numbers_given = 0
         self._placed: set[int] = set()
         """What the process has, by number."""
@@ -116,7 +108,8 @@ class ProcessOffload:
         return job.future
 
     def _work(self) -> None:
-        """The thread's life. All below runs in it alone."""
+        """The thread's life. All below runs in it alone. It does not stand back: where somebody
+        else had its core while it has the interpreter's lock, the event loop would wait too."""
         while True:
             waits_on = self._process is None or self._placed
             try:
@@ -154,15 +147,16 @@ class ProcessOffload:
         return result
 
     def _exchange(self, request: _Call | _Drop) -> object:
-        assert self._socket is not None
-        parts = _parts(request)
+        assert self._channel is not None
+        parts = packed(request)
         try:
-            _send(self._socket, parts)
-            is_done, result = _receive(self._socket)
+            self._channel.send(parts)
+            is_done, result = self._channel.receive()
         except (OSError, EOFError) as error:
             exit_code = self._end()
             raise WorkerLost(
                 f"the process that was working has ended with exit code {exit_code}"
+                f" ({error or 'no answer'})"
             ) from error
         if not is_done:
             assert isinstance(result, Exception)
@@ -173,29 +167,35 @@ class ProcessOffload:
         if self._process is not None and self._process.poll() is None:
             return
         self._end()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            number = theirs.fileno()
-            try:
-                # Of a session of its own: what is typed at a terminal is for the broker.
-                self._process = subprocess.Popen(
-                    [*self._command, str(number)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(number,),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                raise WorkerLost(f"no process can be started: {error}") from error
-        self._socket = ours
+        try:
+            self._process, self._channel = self._started()
+        except OSError as error:
+            raise WorkerLost(f"no process can be started: {error}") from error
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], Channel]:
+        with contextlib.ExitStack() as opened:
+            memory = opened.enter_context(shared_memory())
+            ours, theirs = map(opened.enter_context, socket.socketpair())
+            given = (theirs.fileno(), memory.fileno())
+            # Of a group of its own: what is typed at a terminal is for the broker. Not of a
+            # session: Linux shares cores between sessions first, whatever their niceness.
+            process = subprocess.Popen(
+                [*self._command, *map(str, given)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=given,
+                process_group=0,
+            )
+            theirs.close()
+            opened.pop_all()
+        return process, Channel(ours, memory)
 
     def _end(self) -> int | None:
         """Its exit code; None if there was none."""
         process, self._process = self._process, None
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         self._placed.clear()
         if process is None:
             return None
@@ -231,22 +231,22 @@ class _PlacedThere(Generic[T]):
         self._submit(_Drop(self._number))
 
 
-def serve(connection: socket.socket) -> None:
+def serve(channel: Channel) -> None:
     """The process's side: do what is asked until the other side has gone."""
     placed: dict[int, object] = {}
     with contextlib.suppress(OSError, EOFError):
         while True:
             # Nothing of a call is held while the next one is waited for.
-            _send(connection, _answer_to(_receive(connection), placed))
+            channel.send(_answer_to(channel.receive(), placed))
 
 
 def _answer_to(request: _Call | _Drop, placed: dict[int, object]) -> list[memoryview]:
     try:
-        return _parts((True, _done(request, placed)))
+        return packed((True, _done(request, placed)))
     except Exception as error:  # noqa: BLE001 - it is the caller's, in the other process
         if not isinstance(error, TidelogError):
             error.add_note(f"in the working process:\n{traceback.format_exc()}")
-        return _parts((False, error))
+        return packed((False, error))
 
 
 def _done(request: _Call | _Drop, placed: dict[int, object]) -> object:
@@ -259,59 +259,3 @@ def _done(request: _Call | _Drop, placed: dict[int, object]) -> object:
         return result
     placed[request.keep_as] = result
     return None
-
-
-class _Pickler(pickle.Pickler):
-    """Memory views travel beside the pickle."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is memoryview:
-            return memoryview, (pickle.PickleBuffer(obj),)
-        return NotImplemented
-
-
-def _parts(message: object) -> list[memoryview]:
-    """The number of parts and their sizes, the pickle, its buffers."""
-    buffers: list[pickle.PickleBuffer] = []
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(message)
-    parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
-    sizes = struct.pack(f">I{len(parts)}Q", len(parts), *map(len, parts))
-    return [memoryview(sizes), *parts]
-
-
-def _send(connection: socket.socket, parts: Sequence[memoryview]) -> None:
-    left = [part for part in parts if len(part)]
-    while left:
-        sent = connection.sendmsg(left[:_VIEWS_A_CALL])
-        done = 0
-        while done < len(left) and sent >= len(left[done]):
-            sent -= len(left[done])
-            done += 1
-        left = left[done:]
-        if sent:
-            left[0] = left[0][sent:]
-
-
-def _receive(connection: socket.socket) -> Any:
-    """EOFError where the other side has gone."""
-    (count,) = _COUNT.unpack(_read(connection, _COUNT.size))
-    sizes = struct.unpack(f">{count}Q", _read(connection, 8 * count))
-    whole = _read(connection, sum(sizes))
-    parts, position = [], 0
-    for size in sizes:
-        parts.append(whole[position : position + size])
-        position += size
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301 - from our own process
-
-
-def _read(connection: socket.socket, size: int) -> memoryview:
-    # Not cleared before, as a bytearray would be, with the interpreter's lock held.
-    whole = np.empty(size, np.uint8).data
-    filled = 0
-    while filled < size:
-        count = connection.recv_into(whole[filled:], 0, socket.MSG_WAITALL)
-        if not count:
-            raise EOFError
-        filled += count
-    return whole

@@ -1,16 +1,21 @@
 """The process that works for a broker beside it (`process_offload`): `server` starts it by itself.
 
-python -m tidelog.cli.worker FILE-DESCRIPTOR
+python -m tidelog.cli.worker SOCKET MEMORY
+
+Both are numbers of file descriptors.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
+from contextlib import closing
+from io import FileIO
 from typing import Final
 
 from tidelog.broker.process_memory import tune_allocator
 from tidelog.offload import stand_back
+from tidelog.process_channel import Channel
 from tidelog.process_offload import serve
 
 COMMAND: Final = (sys.executable, "-m", "tidelog.cli.worker")
@@ -26,8 +31,9 @@ def main() -> None:
     """Until the broker is gone."""
     tune_allocator()
     stand_back(BACKGROUND_NICENESS)
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        serve(connection)
+    connection, memory = map(int, sys.argv[1:])
+    with closing(Channel(socket.socket(fileno=connection), FileIO(memory, "r+"))) as channel:
+        serve(channel)
 
 
 if __name__ == "__main__":
