@@ -36,7 +36,7 @@ class SegmentBounds:
     """Keys, values and headers."""
     file_bytes_max: int = 24 * MIB
     """Of the file: it is put whole, from memory."""
-    piece_bytes_max: int = 2 * MIB
+    piece_bytes_max: int = 4 * MIB
     """Of record batches that are taken up at a time; one extent may be larger."""
     piece_extents_max: int = 1000
     """Where those lie, each a read of its own perhaps."""

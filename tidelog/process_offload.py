@@ -1,9 +1,9 @@
 """Work in a process of its own, so that not even the interpreter's lock is shared with it.
 
-The process is started when there is work, and ended when there has been none for a while. Both
-sides speak through a channel (`process_channel`), one call at a time. When the broker dies, the
-process finds the channel's end and ends too. When the process dies, whoever waits for it gets
-WorkerLost, and so does whoever has placed something in it; the next call starts another.
+The process is started at once, so that the first work does not wait for it. Both sides speak
+through a channel (`process_channel`), one call at a time. When the broker dies, the process finds
+the channel's end and ends too. When the process dies, whoever waits for it gets WorkerLost, and so
+does whoever has placed something in it; the next call starts another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
-IDLE_SECONDS: Final = 60.0
 _END_SECONDS_MAX: Final = 10.0
 
 
@@ -60,11 +59,10 @@ class _Job(NamedTuple):
 class ProcessOffload:
     """One process, which does one thing after the other."""
 
-    def __init__(self, command: Sequence[str], idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         """`command`: what to start; it is given the numbers of two file descriptors as last
-        arguments, for `serve`. After `idle_seconds` without work it is ended."""
+        arguments, for `serve`."""
         self._command = list(command)
-        self._idle_seconds = idle_seconds
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -110,15 +108,12 @@ class ProcessOffload:
     def _work(self) -> None:
         """The thread's life. All below runs in it alone. It does not stand back: where somebody
         else had its core while it has the interpreter's lock, the event loop would wait too."""
-        while True:
-            waits_on = self._process is None or self._placed
-            try:
-                job = self._jobs.get(timeout=None if waits_on else self._idle_seconds)
-            except queue.Empty:
-                self._end()
-                continue
-            if job is None:
-                break
+        try:
+            self._start_if_none()
+        except WorkerLost as error:
+            # Whoever has work for it will be told, should it fail again.
+            logger.warning("a working process cannot be started", extra={"why": str(error)})
+        while (job := self._jobs.get()) is not None:
             if self._is_closing:
                 job.future.cancel()
             if not job.future.set_running_or_notify_cancel():

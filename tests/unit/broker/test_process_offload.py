@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +33,16 @@ def ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def children() -> list[int]:
+    """Of this process, that run a worker."""
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        found += [int(pid) for pid in path.read_text().split()]
+    return [
+        pid for pid in found if b"tidelog.cli.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -159,43 +171,29 @@ def test_where_it_cannot_be_started_the_error_says_so() -> None:
         failing.close()
 
 
-def test_without_work_it_ends_but_not_while_it_has_something_placed() -> None:
-    """It would end at once here."""
-    offload = ProcessOffload(COMMAND, idle_seconds=0)
+def test_it_is_started_before_there_is_work(offload: ProcessOffload) -> None:
+    asyncio.run(until(lambda: bool(children())))
+
+
+def test_whoever_does_not_wait_any_more_leaves_nothing_behind(offload: ProcessOffload) -> None:
+    """Each socket is a descriptor there."""
+
+    async def descriptors() -> int:
+        return len(await offload.run(os.listdir, "/proc/self/fd"))
 
     async def story() -> None:
-        placed = await offload.place(list[int])
-        pid = await offload.run(os.getpid)
-        await placed.run(list.append, pid)
-        assert await placed.run(list.copy) == [await offload.run(os.getpid)]
-        placed.let_go()
-        await until(lambda: ended(pid))
-        assert await offload.run(os.getpid) != pid
-
-    try:
-        asyncio.run(story())
-    finally:
-        offload.close()
-
-
-def test_whoever_does_not_wait_any_more_leaves_nothing_behind() -> None:
-    offload = ProcessOffload(COMMAND, idle_seconds=0)
-
-    async def story() -> None:
-        keeper = await offload.place(list[int])
-        pid = await offload.run(os.getpid)
-        tasks = [asyncio.ensure_future(offload.place(list[int])) for _ in range(5)]
+        before = await descriptors()
+        keeper = await offload.place(socket.socket)
+        tasks = [asyncio.ensure_future(offload.place(socket.socket)) for _ in range(5)]
         await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        assert await descriptors() == before + 1
         keeper.let_go()
-        await until(lambda: ended(pid))
+        assert await descriptors() == before
 
-    try:
-        asyncio.run(story())
-    finally:
-        offload.close()
+    asyncio.run(story())
 
 
 def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload) -> None:
