@@ -86,6 +86,8 @@ class SegmentBuilder:
         try:
             progress = Progress(offset, 0, 0, 0)
             pieces: list[Buffer] = []
+            # What is deleted meanwhile, here as below, is not in the WAL any more.
+            offset = min(max(offset, log.log_start), upper)
             while (
                 offset < upper
                 # Who read it has found that another broker has rolled it: it will be refused (E1).
@@ -97,7 +99,6 @@ class SegmentBuilder:
                 progress = await self._take_up(log, roll, offset, upper)
                 self._metrics.wal_bytes += progress.wal_bytes - taken
                 pieces += progress.pieces
-                # What is deleted meanwhile is not in the WAL any more.
                 offset = min(max(progress.next_offset, log.log_start), upper)
             draft = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
         finally:

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import pytest
@@ -42,6 +42,7 @@ from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Offset
+from tidelog.offload import InlineOffload, Placed
 from tidelog.process_offload import ProcessOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
@@ -65,6 +66,9 @@ ROLL_STEPS = (
     CrashPoint.TABLE_COMMIT,
     CrashPoint.TABLE_COMMITTED,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def world(store: ObjectStore | None = None, **settings: object) -> World:
@@ -306,6 +310,40 @@ def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
             assert await offsets(store, topic_id) == left
             await one.produce(batch(b"e"))
             assert [each.offset for each in await one.read_all()] == list(range(log_start, 13))
+
+    run(story)
+
+
+class InterruptedPlace(InlineOffload):
+    """Something happens while the next roll is begun where rolls are made."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await super().place(factory, *args, **kwargs)
+
+
+@pytest.mark.parametrize(("log_start", "left"), [(9, [8, 9, 10, 11]), (12, [])])
+def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
+    log_start: int, left: list[int]
+) -> None:
+    here = world()
+    here.rolling = rolling = InterruptedPlace()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(3):
+                await one.produce(batch(b"a", b"b", b"c", b"d"))
+            appender, partition = one.broker.appender, hosted(one)
+            rolling.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
+            await flush(one)
+            assert rolling.meanwhile is None
+            assert (partition.log.log_start, partition.log.table_next) == (log_start, 12)
+            assert await offsets(here.store, topic_id) == left
 
     run(story)
 
