@@ -99,7 +99,7 @@ _SHOWN_BY = {
     "unstable-offsets-shown": 6,
     "replies-before-durable": 4,
     "no-grace": 2,
-    "retention-past-stable": 2,
+    "retention-past-stable": 19,
     "tombstones-at-once": 2,
     "any-commit": 54,
     "views-once": 22,

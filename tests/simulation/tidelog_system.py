@@ -10,6 +10,7 @@ from tests.simulation.cluster import Environment, SimulatedCluster
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
+from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker import broker, layer_settings
@@ -50,7 +51,7 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
             store=RetryingStore(environment.store, process.clock, process.entropy),
             clock=process.clock,
             entropy=process.entropy,
-            offload=InlineOffload(),
+            offload=SimulatedOffload(random.Random(process.entropy.uuid().int)),
             network=environment.network,
             metrics=BrokerMetrics(),
             process=_identity(environment),
