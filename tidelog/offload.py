@@ -1,5 +1,5 @@
 """Work that must not hold up the event loop: a thread or a process (`process_offload`) in
-production, inline under simulation."""
+production, in the calling thread under simulation."""
 
 from __future__ import annotations
 
