@@ -33,7 +33,10 @@ def turn_nanoseconds() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no turns of their own")
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="not asked for")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "aarch64"),
+    reason="the number of Linux's call is not known for it",
+)
 def test_work_that_may_wait_gives_its_core_to_who_wakes_up() -> None:
     """Who takes shorter turns goes first."""
     if not turn_nanoseconds():

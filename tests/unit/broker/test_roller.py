@@ -285,35 +285,6 @@ class InterruptedStore(MemoryStore):
         return stored
 
 
-@pytest.mark.parametrize(
-    ("log_start", "left"), [(9, [0, 1, 2, 3, 8, 9, 10, 11]), (12, [0, 1, 2, 3])]
-)
-def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
-    monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
-) -> None:
-    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
-    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
-    store = InterruptedStore(SystemClock())
-    here = world(store, tail_cache_bytes=0)
-
-    async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            for _ in range(3):
-                await one.produce(batch(b"a", b"b", b"c", b"d"))
-            appender, partition = one.broker.appender, hosted(one)
-            store.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
-            await flush(one)
-            assert store.meanwhile is None
-            assert (partition.log.log_start, partition.log.table_next) == (log_start, 12)
-            # What was taken up before lies below the log's start: nobody is shown it.
-            assert await offsets(store, topic_id) == left
-            await one.produce(batch(b"e"))
-            assert [each.offset for each in await one.read_all()] == list(range(log_start, 13))
-
-    run(story)
-
-
 class InterruptedPlace(InlineOffload):
     """Something happens while the next roll is begun where rolls are made."""
 
@@ -326,12 +297,11 @@ class InterruptedPlace(InlineOffload):
         return await super().place(factory, *args, **kwargs)
 
 
-@pytest.mark.parametrize(("log_start", "left"), [(9, [8, 9, 10, 11]), (12, [])])
-def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
-    log_start: int, left: list[int]
+def deleted_meanwhile(
+    here: World, interrupted: InterruptedStore | InterruptedPlace, log_start: int, left: list[int]
 ) -> None:
-    here = world()
-    here.rolling = rolling = InterruptedPlace()
+    """Twelve records are rolled, of which those below `log_start` are deleted meanwhile: `left` are
+    in the table then."""
 
     async def story() -> None:
         async with here.broker() as one:
@@ -339,13 +309,37 @@ def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
             for _ in range(3):
                 await one.produce(batch(b"a", b"b", b"c", b"d"))
             appender, partition = one.broker.appender, hosted(one)
-            rolling.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
+            interrupted.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
             await flush(one)
-            assert rolling.meanwhile is None
+            assert interrupted.meanwhile is None
             assert (partition.log.log_start, partition.log.table_next) == (log_start, 12)
             assert await offsets(here.store, topic_id) == left
+            await one.produce(batch(b"e"))
+            assert [each.offset for each in await one.read_all()] == list(range(log_start, 13))
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "left"), [(9, [0, 1, 2, 3, 8, 9, 10, 11]), (12, [0, 1, 2, 3])]
+)
+def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
+    monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
+) -> None:
+    """What was taken up before lies below the log's start: nobody is shown it."""
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    deleted_meanwhile(world(store, tail_cache_bytes=0), store, log_start, left)
+
+
+@pytest.mark.parametrize(("log_start", "left"), [(9, [8, 9, 10, 11]), (12, [])])
+def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
+    log_start: int, left: list[int]
+) -> None:
+    here = world()
+    here.rolling = rolling = InterruptedPlace()
+    deleted_meanwhile(here, rolling, log_start, left)
 
 
 def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
