@@ -19,7 +19,6 @@ from tidelog.offload import Offload, Placed
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.storage.segment import Segment
-from tidelog.storage.segment_writer import Draft
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
@@ -50,7 +49,6 @@ class SegmentBuilder:
         source: RollSource,
         store: ObjectStore,
         rolling: Offload,
-        background: Offload,
         entropy: Entropy,
         crash_points: CrashPoints,
         metrics: RollMetrics,
@@ -58,11 +56,10 @@ class SegmentBuilder:
         bounds: SegmentBounds,
     ) -> None:
         """`rolling`: its worker is kept busy for tens of milliseconds at a time; WorkerLost, where
-        it is a process, is met in `build`. `background`: some milliseconds for a segment."""
+        it is a process, is met in `build`."""
         self._source = source
         self._store = store
         self._rolling = rolling
-        self._background = background
         self._entropy = entropy
         self._crash_points = crash_points
         self._metrics = metrics
@@ -100,14 +97,15 @@ class SegmentBuilder:
                 self._metrics.wal_bytes += progress.wal_bytes - taken
                 pieces += progress.pieces
                 offset = min(max(progress.next_offset, log.log_start), upper)
-            draft = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
+            written = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
         finally:
             roll.let_go()
-        segment = None if draft is None else await self._store_segment(log, draft, pieces)
+        if written is not None:
+            await self._store_segment(log, written.segment, (*pieces, *written.pieces))
         return PartitionChange(
             partition=log.partition.partition,
             advance=Advance(base, offset),
-            appended=() if segment is None else (segment,),
+            appended=() if written is None else (written.segment,),
         )
 
     async def gather(self, logs: Iterable[PartitionLog]) -> None:
@@ -160,15 +158,12 @@ class SegmentBuilder:
             return await roll.run(SegmentRoll.prove, await self._source.read(extents, again=True))
 
     async def _store_segment(
-        self, log: PartitionLog, draft: Draft, pieces: Sequence[Buffer]
-    ) -> Segment:
-        written = await self._background.run(draft.seal, pieces)
+        self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
+    ) -> None:
         self._crash_points.hit(CrashPoint.SEGMENT_READY)
-        segment = written.segment
-        await self._store.put(segment.key(log.partition.topic_id), written.pieces)
+        await self._store.put(segment.key(log.partition.topic_id), pieces)
         self._crash_points.hit(CrashPoint.SEGMENT_STORED)
         self._metrics.segments += 1
         self._metrics.segment_bytes += segment.size_bytes
         self._metrics.rows += segment.row_count
         self._metrics.raw_bytes += segment.raw_bytes
-        return segment

@@ -61,7 +61,6 @@ class TablePath:
             RollSource(world.store, tail, world.background),
             world.store,
             world.rolling,
-            world.background,
             world.entropy,
             world.crash_points,
             metrics,

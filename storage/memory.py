@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from tidelog.clock import Clock
 from tidelog.storage.buffers import clip, pieces
@@ -43,11 +46,18 @@ class _Body:
 
 
 def _frozen(piece: Buffer) -> Buffer:
-    """A piece that never changes. A view of bytes is one, if it does not keep many others alive."""
+    """A piece that never changes. A view of bytes, or of an array that cannot be written to, is
+    one, if it does not keep many others alive."""
     whole = piece.obj if isinstance(piece, memoryview) else piece
-    if type(whole) is bytes and len(whole) <= 2 * len(piece):
+    if _never_changes(whole) and memoryview(whole).nbytes <= 2 * len(piece):
         return piece
     return bytes(piece)
+
+
+def _never_changes(whole: Any) -> bool:
+    if isinstance(whole, np.ndarray):
+        return whole.base is None and not whole.flags.writeable
+    return type(whole) is bytes
 
 
 class MemoryStore:

@@ -14,9 +14,7 @@ file count from its beginning, so that nothing else has to know.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +24,6 @@ import pyarrow.parquet as pq
 from awscrt.checksums import crc32c
 
 from tidelog.errors import CorruptObject
-from tidelog.storage.buffers import joined, pieces
 from tidelog.storage.object_store import Buffer
 
 MAGIC: Final = b"TIDESEAL"
@@ -50,13 +47,17 @@ class SealedFile(NamedTuple):
         """Of the whole file."""
         return sum(map(len, self.pieces))
 
+
+class Seal(NamedTuple):
+    """What is put before a file's footer."""
+
+    content: bytes
+    footer_bytes: int
+
     @property
-    def crc32c(self) -> int:
-        """Of the whole file."""
-        crc = 0
-        for piece in self.pieces:
-            crc = crc32c(piece, crc)
-        return crc
+    def tail_bytes(self) -> int:
+        """Of seal and footer."""
+        return len(self.content) + self.footer_bytes
 
 
 class Footer(NamedTuple):
@@ -68,55 +69,29 @@ class Footer(NamedTuple):
     """CRC-32C of the column chunks, for each row group."""
 
 
-def seal(data: Buffer | Sequence[Buffer]) -> SealedFile:
-    """The finished Parquet file with its seal. `data`: all of it, or pieces of it in order."""
-    file = _Pieces(data)
-    end = file.size_bytes
-    footer_bytes = _footer_bytes("", file.joined(max(0, end - TAIL_BYTES_MIN), end))
-    footer = file.joined(end - footer_bytes, end)
+def seal(data: Buffer) -> SealedFile:
+    """A finished Parquet file with its seal."""
+    whole = memoryview(data)
+    made = seal_of(whole, lambda begin, end: crc32c(whole[begin:end]))
+    body, footer = whole[: -made.footer_bytes], whole[-made.footer_bytes :]
+    return SealedFile((body, made.content, footer), made.tail_bytes)
+
+
+def seal_of(tail: Buffer, checksum: Callable[[int, int], int]) -> Seal:
+    """The seal of a finished Parquet file. `tail`: its end, with the whole footer. `checksum`: the
+    CRC-32C of the file's bytes [begin, end), which are a column chunk's."""
+    footer_bytes = _footer_bytes("", tail)
+    footer = memoryview(tail)[-footer_bytes:]
     metadata = pq.read_metadata(pa.BufferReader(footer))
     crcs = [
-        file.crc32c(begin, end)
+        checksum(begin, end)
         for group in range(metadata.num_row_groups)
         for begin, end in chunk_places(metadata, group)
     ]
     table = np.array(crcs, _UINT32).tobytes()
     content = table + _UINT32.type(len(crcs)).tobytes()
     sealed = table + _END.pack(len(crcs), crc32c(footer, crc32c(content)), MAGIC)
-    body = file.views(0, file.size_bytes - footer_bytes)
-    return SealedFile((*body, sealed, footer), len(sealed) + footer_bytes)
-
-
-class _Pieces:
-    """Pieces of a file, read as one."""
-
-    def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
-        self._views = [memoryview(piece) for piece in pieces(data)]
-        self._starts = list(accumulate(map(len, self._views), initial=0))
-
-    @property
-    def size_bytes(self) -> int:
-        return self._starts[-1]
-
-    def views(self, begin: int, end: int) -> Iterator[memoryview]:
-        """Bytes [begin, end), as they lie in the pieces."""
-        index = bisect_right(self._starts, begin) - 1
-        while begin < end:
-            start = self._starts[index]
-            view = self._views[index][begin - start : end - start]
-            yield view
-            begin, index = begin + len(view), index + 1
-
-    def joined(self, begin: int, end: int) -> Buffer:
-        """Bytes [begin, end); copied where they lie in several pieces."""
-        return joined(list(self.views(begin, end)))
-
-    def crc32c(self, begin: int, end: int) -> int:
-        """The checksum of bytes [begin, end)."""
-        crc = 0
-        for view in self.views(begin, end):
-            crc = crc32c(view, crc)
-        return crc
+    return Seal(sealed, footer_bytes)
 
 
 def is_sealed(tail: Buffer) -> bool:

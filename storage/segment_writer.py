@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from awscrt.checksums import crc32c
 
 from tidelog.identifiers import TopicPartition
 from tidelog.records.rows import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
+from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import Buffer
-from tidelog.storage.parquet_seal import seal
+from tidelog.storage.parquet_seal import seal_of
 from tidelog.storage.piece_sink import PieceSink
 from tidelog.storage.segment import METADATA_KEY, Segment, SegmentName, describe
 
@@ -31,28 +31,20 @@ _DICTIONARY_COLUMNS = (
 
 
 class WrittenSegment(NamedTuple):
-    """A segment that is ready to be put."""
+    """A segment whose file is written."""
 
     segment: Segment
     pieces: tuple[Buffer, ...]
-    """The object, to be put as it is."""
+    """Of the object, behind what was taken before; to be put as they are."""
 
 
-class Draft(NamedTuple):
-    """A segment whose file is written, but for its seal."""
+class _End(NamedTuple):
+    """A file that is finished and sealed: the rest of it, and what is to be known of it all."""
 
-    segment_of: Callable[..., Segment]
-    """With all that the rows say; it is told of the file."""
     pieces: tuple[Buffer, ...]
-    """Of the file, behind what was taken before."""
-
-    def seal(self, taken: Sequence[Buffer] = ()) -> WrittenSegment:
-        """`taken`: what was taken of the file before, in order."""
-        file = seal((*taken, *self.pieces))
-        segment = self.segment_of(
-            size_bytes=file.size_bytes, crc32c=file.crc32c, tail_bytes=file.tail_bytes
-        )
-        return WrittenSegment(segment, file.pieces)
+    size_bytes: int
+    tail_bytes: int
+    crc32c: int
 
 
 class SegmentWriter:
@@ -127,14 +119,10 @@ class SegmentWriter:
                 self._flush()
 
     def take(self) -> tuple[Buffer, ...]:
-        """What was written of the file since the last call, for `Draft.seal`."""
+        """What was written of the file since the last call."""
         return tuple(self._sink.take())
 
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment:
-        """The segment, if nothing was taken of it. As `draft`."""
-        return self.draft(next_offset, segment_id).seal()
-
-    def draft(self, next_offset: int, segment_id: UUID) -> Draft:
         """The segment, which covers all offsets below next_offset, with the rest of its file.
         ValueError if it has no rows: that a range holds none is for the table alone to say."""
         if not self._row_count or next_offset < self._next_offset:
@@ -151,10 +139,10 @@ class SegmentWriter:
         )
         description = describe(self._topic_partition, name.base_offset, name.last_offset)
         self._writer.add_key_value_metadata({METADATA_KEY: description})
-        self._writer.close()
-        segment_of = partial(
-            Segment,
+        end = self._close()
+        segment = Segment(
             name=name,
+            size_bytes=end.size_bytes,
             row_count=self._row_count,
             first_row=self._first_row,
             last_row=self._last_row,
@@ -162,9 +150,24 @@ class SegmentWriter:
             raw_bytes=self._raw_bytes,
             timestamp_min=self._timestamp_min,
             timestamp_max=self._timestamp_max,
+            crc32c=end.crc32c,
+            tail_bytes=end.tail_bytes,
             tombstones=self._tombstones,
         )
-        return Draft(segment_of, self.take())
+        return WrittenSegment(segment, end.pieces)
+
+    def _close(self) -> _End:
+        """End the file, and seal it."""
+        sink = self._sink
+        pieces, size_before = sink.take(), sink.size_bytes
+        self._writer.close()
+        end = memoryview(joined(sink.take()))
+        made = seal_of(end, sink.crc32c)
+        behind = (end[: -made.footer_bytes], made.content, end[-made.footer_bytes :])
+        crc = sink.crc32c(0, size_before)
+        for piece in behind:
+            crc = crc32c(piece, crc)
+        return _End((*pieces, *behind), sink.size_bytes + len(made.content), made.tail_bytes, crc)
 
     def _room(self, rows: pa.RecordBatch, start: int) -> int:
         """How many of the rows go into the current row group: at least one."""

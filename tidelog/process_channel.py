@@ -60,6 +60,8 @@ class Channel:
         # Not cleared before, as a bytearray would be, with the interpreter's lock held.
         copy = np.empty(sum(sizes), np.uint8)
         copy[:] = self._area(len(copy))
+        # Whoever is given a part of it can keep it as it is.
+        copy.flags.writeable = False
         whole, parts, position = copy.data, [], 0
         for size in sizes:
             parts.append(whole[position : position + size])

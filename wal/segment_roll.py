@@ -30,7 +30,7 @@ from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
 from tidelog.records.row_arrays import integers_of
 from tidelog.records.row_decoding import BatchHeaders, decode_rows
 from tidelog.records.rows import AbortedRange
-from tidelog.storage.segment_writer import Draft, SegmentWriter
+from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
 from tidelog.wal.adoption import adoption_of, object_key, readable
 from tidelog.wal.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.extents import Extent
@@ -191,7 +191,7 @@ class Progress(NamedTuple):
     file_bytes: int
     """Of the file so far, without the row group being filled."""
     pieces: Sequence[Buffer] = ()
-    """What was written of the file since the last call, for `Draft.seal`."""
+    """What was written of the file since the last call."""
 
 
 class SegmentRoll:
@@ -257,13 +257,13 @@ class SegmentRoll:
             _views(writer.take()),
         )
 
-    def finish(self, next_offset: int, segment_id: UUID) -> Draft | None:
-        """The segment, which covers all offsets below next_offset, to be sealed; None if it has no
-        row."""
+    def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
+        """The segment, which covers all offsets below next_offset, with the rest of its file; None
+        if it has no row."""
         if not self._writer.row_count:
             return None
-        draft = self._writer.draft(next_offset, segment_id)
-        return draft._replace(pieces=_views(draft.pieces))
+        written = self._writer.finish(next_offset, segment_id)
+        return written._replace(pieces=_views(written.pieces))
 
     def _write(
         self,

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow.parquet as pq
+from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,15 +145,16 @@ def test_the_table_gets_exactly_what_was_committed(
             progress = roll.add(upper, touched, ordinals)
             pieces += progress.pieces
             offset = progress.next_offset
-        draft = roll.finish(offset, UUID(int=at))
-        if draft is not None:
-            segment = draft.seal(pieces)
+        segment = roll.finish(offset, UUID(int=at))
+        if segment is not None:
             name = segment.segment.name
             assert (name.base_offset, name.last_offset) == (base, offset - 1)
-            file = io.BytesIO(b"".join(segment.pieces))
+            data = b"".join((*pieces, *segment.pieces))
+            assert segment.segment.size_bytes == len(data)
+            assert segment.segment.crc32c == crc32c(data)
             found += [
                 (row["offset"], row["value"], row["transaction"])
-                for row in pq.read_table(file).to_pylist()
+                for row in pq.read_table(io.BytesIO(data)).to_pylist()
             ]
     assert found == [row for row in sorted(written.kept) if row[0] >= log_start]
 
@@ -179,8 +181,8 @@ def test_a_range_that_ends_within_an_object_is_gone_on_from(
         ordinals = {key: written.ordinals[key] for key in roll.prove(pieces).transactional}
         progress = roll.add(upper, written.aborted, ordinals)
         assert progress.next_offset == upper
-        draft = roll.finish(upper, UUID(int=1))
-        if draft is not None:
-            file = io.BytesIO(b"".join(draft.seal(progress.pieces).pieces))
+        segment = roll.finish(upper, UUID(int=1))
+        if segment is not None:
+            file = io.BytesIO(b"".join((*progress.pieces, *segment.pieces)))
             found += [(row["offset"], row["value"]) for row in pq.read_table(file).to_pylist()]
     assert found == [(offset, value) for offset, value, _ in sorted(written.kept)]

@@ -45,6 +45,16 @@ def test_what_was_received_stays_as_it_was(sides: tuple[Channel, Channel]) -> No
     assert bytes(first) == b"first" * 1000
 
 
+def test_what_was_received_can_be_kept_without_a_copy(sides: tuple[Channel, Channel]) -> None:
+    """By a store in memory, for one: it is nobody's to change."""
+    one, other = sides
+    one.send(packed([memoryview(bytearray(100)), memoryview(b"b" * 100)]))
+    for view in other.receive():
+        assert not view.obj.flags.writeable
+        with pytest.raises(TypeError, match="read-only"):
+            view[0] = 1
+
+
 def test_the_end_of_the_other_side_is_an_end(sides: tuple[Channel, Channel]) -> None:
     one, other = sides
     one.send(packed("last words"))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.unit.storage.contract import MakeStore, ObjectStoreContract, run
 from tidelog.clock import SystemClock
@@ -24,19 +27,25 @@ from tidelog.storage.timeouts import TimeoutStore
 _numbers = itertools.count()
 
 
+def locked_array(size: int) -> NDArray[np.uint8]:
+    """Whose views the channel between processes gives."""
+    array = np.zeros(size, np.uint8)
+    array.flags.writeable = False
+    return array
+
+
 class TestMemoryStore(ObjectStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: MemoryStore(SystemClock())
 
+    @pytest.mark.parametrize("body", [bytes(1000), locked_array(1000)], ids=["bytes", "array"])
     def test_bytes_are_kept_without_a_copy_but_no_others_for_their_sake(
-        self, make_store: MakeStore
+        self, make_store: MakeStore, body: Any
     ) -> None:
-        body = bytes(1000)
-
         async def story(store: ObjectStore) -> None:
             for key, piece in (
-                ("whole", body),
+                ("whole", memoryview(body)),
                 ("most", memoryview(body)[:900]),
                 ("part", memoryview(body)[:100]),
             ):
@@ -48,6 +57,18 @@ class TestMemoryStore(ObjectStoreContract):
             assert [len(view) for view in kept.values()] == [1000, 900, 100]
 
         run(make_store, story)
+
+    def test_what_can_be_changed_is_copied(self, make_store: MakeStore) -> None:
+        body = np.zeros(1000, np.uint8)
+        for each in (body.data, body.data.toreadonly()):
+
+            async def story(store: ObjectStore, data: memoryview = each) -> None:
+                await store.put("key", data)
+                body[:] = 7
+                assert bytes((await store.get("key")).data) == bytes(1000)
+                body[:] = 0
+
+            run(make_store, story)
 
 
 class TestFilesystemStore(ObjectStoreContract):
