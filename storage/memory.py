@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class _Body:
     __slots__ = ("_pieces", "size")
 
     def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
-        self._pieces = [_frozen(piece) for piece in pieces(data)]
+        self._pieces = _frozen(pieces(data))
         self.size = sum(map(len, self._pieces))
 
     def whole(self) -> memoryview:
@@ -45,13 +46,19 @@ class _Body:
         return memoryview(self._pieces[0])
 
 
-def _frozen(piece: Buffer) -> Buffer:
-    """A piece that never changes. A view of bytes, or of an array that cannot be written to, is
-    one, if it does not keep many others alive."""
-    whole = piece.obj if isinstance(piece, memoryview) else piece
-    if _never_changes(whole) and memoryview(whole).nbytes <= 2 * len(piece):
-        return piece
-    return bytes(piece)
+def _frozen(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Pieces that never change. A view of bytes, or of an array that cannot be written to, is one,
+    unless that is kept alive for less than half of it."""
+    owners = [part.obj if isinstance(part, memoryview) else part for part in parts]
+    wanted: Counter[int] = Counter()
+    for owner, part in zip(owners, parts, strict=True):
+        wanted[id(owner)] += len(part)
+    return [
+        part
+        if _never_changes(owner) and memoryview(owner).nbytes <= 2 * wanted[id(owner)]
+        else bytes(part)
+        for owner, part in zip(owners, parts, strict=True)
+    ]
 
 
 def _never_changes(whole: Any) -> bool:

@@ -55,6 +55,8 @@ class TestMemoryStore(ObjectStoreContract):
             }
             assert [view.obj is body for view in kept.values()] == [True, True, False]
             assert [len(view) for view in kept.values()] == [1000, 900, 100]
+            await store.put("thirds", [memoryview(body)[at : at + 300] for at in (0, 300, 600)])
+            assert bytes((await store.get("thirds")).data) == bytes(900)
 
         run(make_store, story)
 
