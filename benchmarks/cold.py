@@ -50,7 +50,7 @@ class ColdShape(NamedTuple):
 
 
 SHAPES = (
-    ColdShape(100, 1, 100_000_000),
+    ColdShape(100, 1, 500_000_000),
     ColdShape(KIB, 1, 500_000_000),
     ColdShape(KIB, 16, 500_000_000),
     ColdShape(100 * KIB, 1, 500_000_000),

@@ -4,6 +4,7 @@ records at their offsets, however the range is cut into pieces and segments."""
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from uuid import UUID
 
 import numpy as np
@@ -120,9 +121,30 @@ def logs(draw: st.DrawFn) -> Written:
     return written
 
 
-@given(logs(), st.lists(st.integers(1, 4)), st.integers(1, 4), st.integers(0, 40))
+def in_one_array(pieces: Sequence[StoredBatches], between: int) -> list[StoredBatches]:
+    """As another process sends them: side by side, or with some bytes between them."""
+    parts = [bytes(between) + piece.data for piece in pieces]
+    whole = np.frombuffer(b"pickle" + b"".join(parts), np.uint8).copy()
+    ends = 6 + np.cumsum([len(part) for part in parts])
+    return [
+        piece._replace(data=whole.data[end - piece.extent.length : end])
+        for piece, end in zip(pieces, ends.tolist(), strict=True)
+    ]
+
+
+@given(
+    logs(),
+    st.lists(st.integers(1, 4)),
+    st.integers(1, 4),
+    st.integers(0, 40),
+    st.sampled_from([None, 0, 3]),
+)
 def test_the_table_gets_exactly_what_was_committed(
-    written: Written, piece_sizes: list[int], pieces_a_segment: int, log_start: int
+    written: Written,
+    piece_sizes: list[int],
+    pieces_a_segment: int,
+    log_start: int,
+    between: int | None,
 ) -> None:
     found: list[tuple[int, bytes, int | None]] = []
     offset, at, sizes = 0, 0, iter(piece_sizes)
@@ -134,7 +156,8 @@ def test_the_table_gets_exactly_what_was_committed(
             if offset >= upper:
                 break
             count = next(sizes, 1)
-            proved = roll.prove(written.pieces[at : at + count])
+            read = written.pieces[at : at + count]
+            proved = roll.prove(read if between is None else in_one_array(read, between))
             at += count
             ordinals = {key: written.ordinals[key] for key in proved.transactional}
             touched = [
@@ -157,6 +180,20 @@ def test_the_table_gets_exactly_what_was_committed(
                 for row in pq.read_table(io.BytesIO(data)).to_pylist()
             ]
     assert found == [row for row in sorted(written.kept) if row[0] >= log_start]
+
+
+def test_what_lies_side_by_side_is_not_copied() -> None:
+    written = Written()
+    for _ in range(3):
+        written.add(0, 2, Compression.NONE)
+        written.cut()
+    sent = in_one_array(written.pieces, 0)
+    found = scan(sent).buffer
+    assert np.shares_memory(found, sent[0].data)
+    assert bytes(found) == b"".join(piece.data for piece in written.pieces)
+    apart = in_one_array(written.pieces, 1)
+    assert not np.shares_memory(scan(apart).buffer, apart[0].data)
+    assert bytes(scan(apart).buffer) == bytes(found)
 
 
 @given(logs(), st.data())
