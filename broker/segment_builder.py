@@ -17,6 +17,7 @@ from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.offload import Offload, Placed
 from tidelog.records.rows import AbortedRange
+from tidelog.storage.buffers import size_of
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.storage.segment import Segment
 from tidelog.storage.table_change import Advance, PartitionChange
@@ -160,6 +161,8 @@ class SegmentBuilder:
     async def _store_segment(
         self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
     ) -> None:
+        # It was made elsewhere, piece by piece.
+        assert size_of(pieces) == segment.size_bytes, f"{segment.path} is not whole"
         self._crash_points.hit(CrashPoint.SEGMENT_READY)
         await self._store.put(segment.key(log.partition.topic_id), pieces)
         self._crash_points.hit(CrashPoint.SEGMENT_STORED)

@@ -61,10 +61,11 @@ def _frozen(parts: Sequence[Buffer]) -> list[Buffer]:
     ]
 
 
-def _never_changes(whole: Any) -> bool:
-    if isinstance(whole, np.ndarray):
-        return whole.base is None and not whole.flags.writeable
-    return type(whole) is bytes
+def _never_changes(owner: Any) -> bool:
+    """Whoever makes an array unwritable must have given out no view of it before."""
+    if isinstance(owner, np.ndarray):
+        return owner.flags.owndata and not owner.flags.writeable
+    return type(owner) is bytes
 
 
 class MemoryStore:

@@ -48,18 +48,6 @@ class SealedFile(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-class Seal(NamedTuple):
-    """What is put before a file's footer."""
-
-    content: bytes
-    footer_bytes: int
-
-    @property
-    def tail_bytes(self) -> int:
-        """Of seal and footer."""
-        return len(self.content) + self.footer_bytes
-
-
 class Footer(NamedTuple):
     """A footer whose checksum is right."""
 
@@ -69,19 +57,20 @@ class Footer(NamedTuple):
     """CRC-32C of the column chunks, for each row group."""
 
 
-def seal(data: Buffer) -> SealedFile:
-    """A finished Parquet file with its seal."""
+def seal(data: Buffer, checksum: Callable[[int, int], int] | None = None) -> SealedFile:
+    """A finished Parquet file with its seal.
+
+    `data` may be the end of the file alone, with the whole footer; then the pieces are those of
+    that end, and `checksum` gives the CRC-32C of the file's bytes [begin, end), a column chunk's.
+    """
     whole = memoryview(data)
-    made = seal_of(whole, lambda begin, end: crc32c(whole[begin:end]))
-    body, footer = whole[: -made.footer_bytes], whole[-made.footer_bytes :]
-    return SealedFile((body, made.content, footer), made.tail_bytes)
+    if checksum is None:
 
+        def checksum(begin: int, end: int) -> int:
+            return int(crc32c(whole[begin:end]))
 
-def seal_of(tail: Buffer, checksum: Callable[[int, int], int]) -> Seal:
-    """The seal of a finished Parquet file. `tail`: its end, with the whole footer. `checksum`: the
-    CRC-32C of the file's bytes [begin, end), which are a column chunk's."""
-    footer_bytes = _footer_bytes("", tail)
-    footer = memoryview(tail)[-footer_bytes:]
+    at = len(whole) - _footer_bytes("", whole)
+    body, footer = whole[:at], whole[at:]
     metadata = pq.read_metadata(pa.BufferReader(footer))
     crcs = [
         checksum(begin, end)
@@ -91,7 +80,7 @@ def seal_of(tail: Buffer, checksum: Callable[[int, int], int]) -> Seal:
     table = np.array(crcs, _UINT32).tobytes()
     content = table + _UINT32.type(len(crcs)).tobytes()
     sealed = table + _END.pack(len(crcs), crc32c(footer, crc32c(content)), MAGIC)
-    return Seal(sealed, footer_bytes)
+    return SealedFile((body, sealed, footer), len(sealed) + len(footer))
 
 
 def is_sealed(tail: Buffer) -> bool:

@@ -67,7 +67,8 @@ class PieceSink(io.RawIOBase):
         """CRC-32C of bytes [begin, end) of all that was written, taken or not. ValueError if these
         are not whole writes."""
         first, last = bisect_left(self._ends, begin), bisect_left(self._ends, end)
-        if last == len(self._ends) or (self._ends[first], self._ends[last]) != (begin, end):
+        is_known = begin <= end and last < len(self._ends)
+        if not is_known or (self._ends[first], self._ends[last]) != (begin, end):
             raise ValueError(f"no writes begin at byte {begin} and end at byte {end}")
         crc = 0
         for index in range(first + 1, last + 1):

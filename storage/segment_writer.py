@@ -14,7 +14,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.records.rows import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
 from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import Buffer
-from tidelog.storage.parquet_seal import seal_of
+from tidelog.storage.parquet_seal import seal
 from tidelog.storage.piece_sink import PieceSink
 from tidelog.storage.segment import METADATA_KEY, Segment, SegmentName, describe
 
@@ -161,13 +161,13 @@ class SegmentWriter:
         sink = self._sink
         pieces, size_before = sink.take(), sink.size_bytes
         self._writer.close()
-        end = memoryview(joined(sink.take()))
-        made = seal_of(end, sink.crc32c)
-        behind = (end[: -made.footer_bytes], made.content, end[-made.footer_bytes :])
+        # Arrow begins and ends each column chunk with a write, so the sink knows its checksum.
+        made = seal(joined(sink.take()), sink.crc32c)
         crc = sink.crc32c(0, size_before)
-        for piece in behind:
+        for piece in made.pieces:
             crc = crc32c(piece, crc)
-        return _End((*pieces, *behind), sink.size_bytes + len(made.content), made.tail_bytes, crc)
+        size_bytes = size_before + made.size_bytes
+        return _End((*pieces, *made.pieces), size_bytes, made.tail_bytes, crc)
 
     def _room(self, rows: pa.RecordBatch, start: int) -> int:
         """How many of the rows go into the current row group: at least one."""

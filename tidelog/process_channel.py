@@ -54,7 +54,8 @@ class Channel:
         self._connection.sendall(_COUNT.pack(len(parts)) + sizes)
 
     def receive(self) -> Any:
-        """The other side's message. OSError or EOFError: it has gone."""
+        """The other side's message; its views and arrays are read-only. OSError or EOFError: it
+        has gone."""
         (count,) = _COUNT.unpack(self._read(_COUNT.size))
         sizes = struct.unpack(f">{count}Q", self._read(8 * count))
         # Not cleared before, as a bytearray would be, with the interpreter's lock held.

@@ -128,13 +128,13 @@ def _side_by_side(pieces: Sequence[StoredBatches]) -> Buffer:
     views = [memoryview(data) for _, data in pieces]
     parts = [np.frombuffer(view, np.uint8) for view in views]
     owner: Any = views[0].obj
-    if all(view.obj is owner for view in views):
+    if owner is not None and all(view.obj is owner for view in views):
         # They may lie so already, as they do where another process has sent them.
         whole: Bytes = np.frombuffer(owner, np.uint8)
         ends = [_address(part) + len(part) for part in parts]
         if [_address(part) for part in parts[1:]] == ends[:-1]:
             start = _address(whole)
-            return whole[_address(parts[0]) - start : ends[-1] - start].data
+            return whole[_address(parts[0]) - start : ends[-1] - start].data.toreadonly()
     # While numpy copies, other threads go on; while Python joins views, none does.
     return np.concatenate(parts).data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,28 @@ class TestMemoryStore(ObjectStoreContract):
             }
             assert [view.obj is body for view in kept.values()] == [True, True, False]
             assert [len(view) for view in kept.values()] == [1000, 900, 100]
-            await store.put("thirds", [memoryview(body)[at : at + 300] for at in (0, 300, 600)])
-            assert bytes((await store.get("thirds")).data) == bytes(900)
+
+        run(make_store, story)
+
+    @pytest.mark.parametrize(("parts", "is_kept"), [(3, True), (1, False)])
+    def test_parts_that_together_are_most_of_it_are_kept_too(
+        self, make_store: MakeStore, parts: int, is_kept: bool
+    ) -> None:
+        async def story(store: ObjectStore) -> None:
+            array = locked_array(1000)
+            await store.put("key", [array.data[at : at + 300] for at in range(0, 300 * parts, 300)])
+            kept = weakref.ref(array)
+            del array
+            assert (kept() is not None) == is_kept
+            assert bytes((await store.get("key")).data) == bytes(300 * parts)
 
         run(make_store, story)
 
     def test_what_can_be_changed_is_copied(self, make_store: MakeStore) -> None:
         body = np.zeros(1000, np.uint8)
-        for each in (body.data, body.data.toreadonly()):
+        part = body[:]
+        part.flags.writeable = False
+        for each in (body.data, body.data.toreadonly(), part.data):
 
             async def story(store: ObjectStore, data: memoryview = each) -> None:
                 await store.put("key", data)

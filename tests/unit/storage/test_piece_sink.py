@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.storage.parquet_seal import open_footer, seal, seal_of
+from tidelog.identifiers import TopicPartition
+from tidelog.records.rows import ROW_SCHEMA
+from tidelog.storage.object_store import Buffer
+from tidelog.storage.parquet_seal import open_footer, seal
 from tidelog.storage.piece_sink import PIECE_BYTES_MIN, PieceSink
+from tidelog.storage.segment_writer import SegmentWriter
 
 SIZES = st.sampled_from([0, 1, 7, 5000, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, 3 * PIECE_BYTES_MIN])
 
@@ -44,6 +47,26 @@ def test_what_is_taken_is_not_held(sizes: list[int], writes: int) -> None:
     assert sink.size_bytes == sum(sizes)
 
 
+@st.composite
+def segment_rows(draw: st.DrawFn) -> list[pa.RecordBatch]:
+    """Rows that fill some row groups, or none."""
+    batches, offset = [], 0
+    for count, size in draw(
+        st.lists(
+            st.tuples(st.integers(1, 30), st.sampled_from([0, 9, 200_000])), min_size=1, max_size=3
+        )
+    ):
+        rows = [
+            dict.fromkeys(ROW_SCHEMA.names)
+            | {"offset": offset + number, "timestamp_type": number % 2, "producer_id": number % 3}
+            | {"value": bytes(size), "headers": [{"key": f"{number}", "value": None}]}
+            for number in range(count)
+        ]
+        batches.append(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA))
+        offset += count
+    return batches
+
+
 def test_what_is_large_is_not_copied() -> None:
     sink = PieceSink()
     piece = b"x" * PIECE_BYTES_MIN
@@ -66,7 +89,9 @@ def test_checksums_of_whole_writes_are_those_of_their_bytes(
     assert sink.crc32c(begin, end) == crc32c(b"".join(written)[begin:end])
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 1), (1, 5), (5, 9), (5, 13), (9, 12), (-1, 5)])
+@pytest.mark.parametrize(
+    ("begin", "end"), [(0, 1), (1, 5), (5, 9), (5, 13), (9, 12), (-1, 5), (5, 0), (13, 0)]
+)
 def test_what_is_not_whole_writes_has_no_checksum(begin: int, end: int) -> None:
     sink = PieceSink()
     sink.write(b"hello")
@@ -75,21 +100,23 @@ def test_what_is_not_whole_writes_has_no_checksum(begin: int, end: int) -> None:
         sink.crc32c(begin, end)
 
 
-def parquet(sink: Any) -> None:
-    rows = pa.RecordBatch.from_arrays([pa.nulls(3, pa.int64())] * 2, names=["a", "b"])
-    with pq.ParquetWriter(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-        writer.write_batch(rows)
-
-
-def test_a_file_gets_the_same_seal_as_it_grows() -> None:
-    whole, growing = pa.BufferOutputStream(), PieceSink()
-    parquet(whole)
-    parquet(pa.PythonFile(growing, mode="w"))
-    data = whole.getvalue().to_pybytes()
-    assert b"".join(growing.take()) == data
-    sealed, made = seal(data), seal_of(data, growing.crc32c)
-    body = data[: -made.footer_bytes]
-    assert b"".join(sealed.pieces) == body + made.content + data[-made.footer_bytes :]
-    assert sealed.tail_bytes == made.tail_bytes
-    assert open_footer("key", b"".join(sealed.pieces)).metadata.num_rows == 6
+@given(segment_rows(), st.booleans())
+def test_a_segment_gets_the_same_seal_as_it_grows(
+    batches: list[pa.RecordBatch], is_taken: bool
+) -> None:
+    """As the whole file would, with a segment's dictionaries, page index and row groups."""
+    writer = SegmentWriter(TopicPartition(UUID(int=1), 0), 0)
+    pieces: list[Buffer] = []
+    for rows in batches:
+        writer.write(rows)
+        pieces += writer.take() if is_taken else ()
+    next_offset = sum(rows.num_rows for rows in batches)
+    segment, rest = writer.finish(next_offset, UUID(int=2))
+    data = b"".join((*pieces, *rest))
+    footer = len(rest[-1])
+    alone = data[: -segment.tail_bytes] + data[-footer:]
+    made = seal(alone)
+    assert b"".join(made.pieces) == data
+    assert (segment.size_bytes, segment.tail_bytes) == (made.size_bytes, made.tail_bytes)
+    assert segment.crc32c == crc32c(data)
+    assert open_footer("key", data).metadata.num_rows == next_offset
