@@ -101,7 +101,7 @@ _SHOWN_BY = {
     "no-grace": 2,
     "retention-past-stable": 19,
     "tombstones-at-once": 2,
-    "any-commit": 54,
+    "any-commit": 99,
     "views-once": 22,
 }
 """The seed that shows it soonest, if not the first one. When the code changes it may be another one
