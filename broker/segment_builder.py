@@ -15,7 +15,7 @@ from tidelog.broker.roll_source import MissingWalObject, RollSource
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
-from tidelog.offload import Offload, Placed
+from tidelog.offload import Offload, Placed, WorkerLost
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.buffers import size_of
 from tidelog.storage.object_store import Buffer, ObjectStore
@@ -161,8 +161,11 @@ class SegmentBuilder:
     async def _store_segment(
         self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
     ) -> None:
-        # It was made elsewhere, piece by piece.
-        assert size_of(pieces) == segment.size_bytes, f"{segment.path} is not whole"
+        if size_of(pieces) != segment.size_bytes:
+            # It was made elsewhere, piece by piece; what is not whole must not be in any table.
+            raise WorkerLost(
+                f"{size_of(pieces)} of {segment.size_bytes} bytes of {segment.path} have come back"
+            )
         self._crash_points.hit(CrashPoint.SEGMENT_READY)
         await self._store.put(segment.key(log.partition.topic_id), pieces)
         self._crash_points.hit(CrashPoint.SEGMENT_STORED)

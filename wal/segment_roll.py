@@ -39,6 +39,8 @@ from tidelog.wal.object_format import SlotIndex
 
 SLICE_BYTES = 4 * 1024 * 1024
 """Of records that are rows at a time."""
+SLICE_ROWS = 1 << 14
+"""Of small records: what a row takes beside its bytes is more than these."""
 _DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
 
 
@@ -300,6 +302,7 @@ class SegmentRoll:
             check_crc=False,
             decompressed_bytes_max=self._decompressed_bytes_max,
             slice_bytes=SLICE_BYTES,
+            slice_rows=SLICE_ROWS,
         ):
             floor = max(self._log_start, self._next_offset)
             offsets = integers_of(rows.column("offset"))

@@ -57,6 +57,8 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     Suffix,
 )
+from tidelog.storage.segment_writer import WrittenSegment
+from tidelog.wal.segment_roll import SegmentRoll
 
 OK = ErrorCode.NONE
 SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
@@ -739,6 +741,33 @@ class ShakyStore(MemoryStore):
                 self.refusals[part] = left - 1
                 raise StoreNotApplied(key, "not now")
         return await super().put(key, data, condition)
+
+
+def test_a_segment_of_which_a_piece_is_missing_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table would give up the WAL's records for it: it is made anew."""
+    monkeypatch.setattr("tidelog.broker.roll_queue.PAUSE_SECONDS_FIRST", 0.01)
+    here = world()
+    finish, losses = SegmentRoll.finish, [1]
+
+    def losing_finish(roll: SegmentRoll, *args: Any) -> WrittenSegment | None:
+        written = finish(roll, *args)
+        assert written is not None
+        return written._replace(pieces=written.pieces[losses.pop() if losses else 0 :])
+
+    monkeypatch.setattr(SegmentRoll, "finish", losing_finish)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await one.produce(batch(b"a", b"b"))
+            await flush(one)
+            assert not losses
+            assert one.broker.roller.metrics.failures == 1
+            assert await offsets(here.store, topic_id) == [0, 1]
+            put = [meta.key async for meta in here.store.list("topics/")]
+            assert len([key for key in put if key.endswith(".parquet")]) == 1
+
+    run(story)
 
 
 @pytest.mark.parametrize("at_piece", [1, 3])
