@@ -23,7 +23,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.segment_roll import Progress, Proved, SegmentRoll
+from tidelog.wal.segment_roll import Progress, SegmentRoll
 
 MIB = 1024 * 1024
 
@@ -125,11 +125,20 @@ class SegmentBuilder:
     async def _take_up(
         self, log: PartitionLog, roll: Placed[SegmentRoll], offset: int, upper: int
     ) -> Progress:
-        """One piece of the log."""
-        proved = await self._prove(roll, self._next_extents(log, offset, upper))
-        ordinals = await self._source.ordinals(proved.transactional)
-        end = min(upper, proved.next_offset)
+        """One piece of the log. What is wrong is read once more, from the store."""
+        extents = self._next_extents(log, offset, upper)
+        end = min(upper, extents[-1].last_offset + 1)
         aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
+        read, take_up = self._source.read, SegmentRoll.take_up
+        try:
+            found = await roll.run(take_up, await read(extents), upper, aborted)
+        except MissingWalObject:
+            raise
+        except CorruptObject:
+            found = await roll.run(take_up, await read(extents, again=True), upper, aborted)
+        if isinstance(found, Progress):
+            return found
+        ordinals = await self._source.ordinals(found.transactional)
         return await roll.run(SegmentRoll.add, upper, aborted, ordinals)
 
     def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
@@ -148,15 +157,6 @@ class SegmentBuilder:
         assert chosen, f"{log.partition}: no extent holds offset {offset}"
         assert chosen[0].base_offset <= offset
         return chosen
-
-    async def _prove(self, roll: Placed[SegmentRoll], extents: list[Extent]) -> Proved:
-        """Read and prove; what is wrong is read once more, from the store."""
-        try:
-            return await roll.run(SegmentRoll.prove, await self._source.read(extents))
-        except MissingWalObject:
-            raise
-        except CorruptObject:
-            return await roll.run(SegmentRoll.prove, await self._source.read(extents, again=True))
 
     async def _store_segment(
         self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.clock import Clock
+from tidelog.process_channel import SealedMemory
 from tidelog.storage.buffers import clip, pieces
 from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
@@ -64,7 +65,8 @@ def _frozen(parts: Sequence[Buffer]) -> list[Buffer]:
 def _never_changes(owner: Any) -> bool:
     """Whoever makes an array unwritable must have given out no view of it before."""
     if isinstance(owner, np.ndarray):
-        return owner.flags.owndata and not owner.flags.writeable
+        is_its_own = owner.flags.owndata or isinstance(owner.base, SealedMemory)
+        return is_its_own and not owner.flags.writeable
     return type(owner) is bytes
 
 

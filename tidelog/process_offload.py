@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import socket
 import subprocess
-import threading
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
+from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.offload import Placed, WorkerLost
 from tidelog.process_channel import Channel, packed, shared_memory
@@ -31,6 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _END_SECONDS_MAX: Final = 10.0
+_PAUSE_SECONDS: Final = 0.001
+"""The shortest that the event loop's timers know."""
 
 
 class _Call(NamedTuple):
@@ -51,27 +51,31 @@ class _Drop(NamedTuple):
     number: int
 
 
-class _Job(NamedTuple):
-    request: _Call | _Drop
-    future: Future[Any]
-
-
 class ProcessOffload:
-    """One process, which does one thing after the other."""
+    """One process, which does one thing after the other.
 
-    def __init__(self, command: Sequence[str]) -> None:
+    The event loop itself speaks with it, a little at a time. A thread that did would wait for the
+    interpreter's lock some ten times for each call, and the loop for that thread.
+    """
+
+    def __init__(self, command: Sequence[str], clock: Clock) -> None:
         """`command`: what to start; it is given the numbers of two file descriptors as last
         arguments, for `serve`."""
         self._command = list(command)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._numbers_given = 0
         self._placed: set[int] = set()
         """What the process has, by number."""
-        self._is_closing = False
-        self._thread = threading.Thread(target=self._work, name="tidelog-process", daemon=True)
-        self._thread.start()
+        self._is_closed = False
+        try:
+            self._start()
+        except WorkerLost as error:
+            # Whoever has work for it will be told, should it fail again.
+            logger.warning("a working process cannot be started", extra={"why": str(error)})
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The function, its arguments and its result are pickled. WorkerLost."""
@@ -82,7 +86,7 @@ class ProcessOffload:
         """Made and kept in the process. WorkerLost."""
         self._numbers_given += 1
         number = self._numbers_given
-        there: _PlacedThere[T] = _PlacedThere(self._do, self._submit, number)
+        there: _PlacedThere[T] = _PlacedThere(self._do, self._begin, number)
         try:
             await self._do(_Call(factory, args, kwargs, keep_as=number))
         except asyncio.CancelledError:
@@ -91,76 +95,73 @@ class ProcessOffload:
             raise
         return there
 
-    def close(self) -> None:
-        """Wait for running work and end the process."""
-        self._is_closing = True
-        self._jobs.put(None)
-        self._thread.join()
+    async def close(self) -> None:
+        """Wait for running work and end the process; what waits for its turn gets WorkerLost."""
+        self._is_closed = True
+        async with self._turn:
+            await asyncio.to_thread(self._end)
+        await asyncio.gather(*self._calls, return_exceptions=True)
 
     async def _do(self, request: _Call) -> Any:
-        return await asyncio.wrap_future(self._submit(request))
+        # Whoever does not wait any more leaves the answer to be read.
+        return await asyncio.shield(self._begin(request))
 
-    def _submit(self, request: _Call | _Drop) -> Future[Any]:
-        job = _Job(request, Future())
-        self._jobs.put(job)
-        return job.future
+    def _begin(self, request: _Call | _Drop) -> asyncio.Task[Any]:
+        call = asyncio.create_task(self._answer(request))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
 
-    def _work(self) -> None:
-        """The thread's life. All below runs in it alone. It does not stand back: where somebody
-        else had its core while it has the interpreter's lock, the event loop would wait too."""
-        try:
-            self._start_if_none()
-        except WorkerLost as error:
-            # Whoever has work for it will be told, should it fail again.
-            logger.warning("a working process cannot be started", extra={"why": str(error)})
-        while (job := self._jobs.get()) is not None:
-            if self._is_closing:
-                job.future.cancel()
-            if not job.future.set_running_or_notify_cancel():
-                continue
-            try:
-                job.future.set_result(self._answer(job.request))
-            except Exception as error:  # noqa: BLE001 - it is the caller's
-                job.future.set_exception(error)
-            # Else the last job's buffers would be held until the next one comes.
-            del job
-        self._end()
+    async def _answer(self, request: _Call | _Drop) -> object:
+        async with self._turn:
+            if self._is_closed:
+                raise WorkerLost("the process that was to do the work is not needed any more")
+            if isinstance(request, _Drop):
+                if request.number not in self._placed:
+                    return None
+                self._placed.remove(request.number)
+                return await self._exchange(request)
+            if request.on is None:
+                await self._start_if_none()
+            elif request.on not in self._placed:
+                raise WorkerLost("the process that had this work has ended; it begins anew")
+            result = await self._exchange(request)
+            if request.keep_as is not None:
+                self._placed.add(request.keep_as)
+            return result
 
-    def _answer(self, request: _Call | _Drop) -> object:
-        if isinstance(request, _Drop):
-            if request.number not in self._placed:
-                return None
-            self._placed.remove(request.number)
-            return self._exchange(request)
-        if request.on is None:
-            self._start_if_none()
-        elif request.on not in self._placed:
-            raise WorkerLost("the process that had this work has ended; it begins anew")
-        result = self._exchange(request)
-        if request.keep_as is not None:
-            self._placed.add(request.keep_as)
-        return result
-
-    def _exchange(self, request: _Call | _Drop) -> object:
+    async def _exchange(self, request: _Call | _Drop) -> object:
         assert self._channel is not None
+        # What a call costs the loop, some tenths of a millisecond, does not come in one go, nor
+        # right behind what the caller has done or before what it does next.
+        await self._clock.sleep(_PAUSE_SECONDS)
         parts = packed(request)
         try:
-            self._channel.send(parts)
+            for _ in self._channel.send(parts):
+                await self._clock.sleep(0)
+            await _readable(self._channel)
             is_done, result = self._channel.receive()
         except (OSError, EOFError) as error:
-            exit_code = self._end()
+            exit_code = await asyncio.to_thread(self._end)
             raise WorkerLost(
                 f"the process that was working has ended with exit code {exit_code}"
                 f" ({error or 'no answer'})"
             ) from error
+        except asyncio.CancelledError:
+            # The answer would be taken for the next call's.
+            self._hang_up()
+            raise
+        await self._clock.sleep(_PAUSE_SECONDS)
         if not is_done:
             assert isinstance(result, Exception)
             raise result
         return result
 
-    def _start_if_none(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
+    async def _start_if_none(self) -> None:
+        if self._channel is None or self._process is None or self._process.poll() is not None:
+            await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
         self._end()
         try:
             self._process, self._channel = self._started()
@@ -185,13 +186,17 @@ class ProcessOffload:
             opened.pop_all()
         return process, Channel(ours, memory)
 
-    def _end(self) -> int | None:
-        """Its exit code; None if there was none."""
-        process, self._process = self._process, None
+    def _hang_up(self) -> None:
+        """The process will find that nobody speaks with it, and end."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         self._placed.clear()
+
+    def _end(self) -> int | None:
+        """Its exit code; None if there was none."""
+        self._hang_up()
+        process, self._process = self._process, None
         if process is None:
             return None
         try:
@@ -202,17 +207,32 @@ class ProcessOffload:
             return process.wait()
 
 
+async def _readable(channel: Channel) -> None:
+    loop = asyncio.get_running_loop()
+    is_there = loop.create_future()
+
+    def tell() -> None:
+        if not is_there.done():
+            is_there.set_result(None)
+
+    loop.add_reader(channel, tell)
+    try:
+        await is_there
+    finally:
+        loop.remove_reader(channel)
+
+
 class _PlacedThere(Generic[T]):
     """In the process."""
 
     def __init__(
         self,
         do: Callable[[_Call], Coroutine[Any, Any, Any]],
-        submit: Callable[[_Drop], Future[Any]],
+        begin: Callable[[_Drop], asyncio.Task[Any]],
         number: int,
     ) -> None:
         self._do = do
-        self._submit = submit
+        self._begin = begin
         self._number = number
 
     async def run(
@@ -223,7 +243,8 @@ class _PlacedThere(Generic[T]):
         return result
 
     def let_go(self) -> None:
-        self._submit(_Drop(self._number))
+        # Where the process has ended there is nothing to let go.
+        self._begin(_Drop(self._number)).add_done_callback(asyncio.Task.exception)
 
 
 def serve(channel: Channel) -> None:
@@ -232,7 +253,7 @@ def serve(channel: Channel) -> None:
     with contextlib.suppress(OSError, EOFError):
         while True:
             # Nothing of a call is held while the next one is waited for.
-            channel.send(_answer_to(channel.receive(), placed))
+            channel.give(_answer_to(channel.receive(), placed))
 
 
 def _answer_to(request: _Call | _Drop, placed: dict[int, object]) -> list[memoryview]:

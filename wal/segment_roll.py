@@ -1,8 +1,8 @@
 """From the WAL's record batches to a segment of committed records. Pure; runs in a worker.
 
-`SegmentRoll.prove` takes the bytes of some extents apart, `SegmentRoll.add` makes rows of them. In
-between the caller can look up in the WAL objects' indexes which transactions the batches of some
-extents belong to: the batches themselves do not say it.
+`SegmentRoll.take_up` proves the bytes of some extents and makes rows of them. Where batches of
+transactions are among them, the caller first has to look up in the WAL objects' indexes to which
+ones they belong, for `SegmentRoll.add`: the batches themselves do not say it.
 """
 
 from __future__ import annotations
@@ -187,13 +187,11 @@ def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
     return found
 
 
-class Proved(NamedTuple):
-    """Consecutive extents whose bytes are the batches that they should be."""
+class Undecided(NamedTuple):
+    """Extents are proved, and no rows yet."""
 
     transactional: frozenset[str]
-    """Objects with batches of transactions among these."""
-    next_offset: int
-    """Behind the last extent."""
+    """Objects with batches of transactions among them."""
 
 
 class Progress(NamedTuple):
@@ -213,8 +211,8 @@ class Progress(NamedTuple):
 class SegmentRoll:
     """One segment as it grows; its file does elsewhere.
 
-    Memory: a row group, what one call of `prove` is given, and what of it is
-    decompressed at a time.
+    Memory: a row group, what one call of `take_up` is given, and what of it is decompressed at a
+    time.
     """
 
     def __init__(
@@ -231,12 +229,25 @@ class SegmentRoll:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._wal_bytes = 0
         self._scanned: Scanned | None = None
+        """What is undecided."""
+        self._damage: CorruptObject | None = None
+        """Rows of the same batches may have been written."""
 
-    def prove(self, pieces: Sequence[StoredBatches]) -> Proved:
-        """Take consecutive extents apart, the next ones of the log, for `add`. CorruptObject names
-        the object that is not what it should be; they may be read and proved once more then."""
+    def take_up(
+        self, pieces: Sequence[StoredBatches], upper: int, aborted: Sequence[AbortedRange]
+    ) -> Progress | Undecided:
+        """Take up consecutive extents, the next ones of the log, below `upper`, which must be
+        decided. Undecided: nothing is taken up before `add` is called.
+
+        `aborted`: all that touch them. CorruptObject names the object that is not what it should
+        be; it may be read again and taken up then, unless its batches are damaged in themselves.
+        """
+        if self._damage is not None:
+            raise self._damage
         self._scanned = scan(pieces)
-        return Proved(self._scanned.transactional, self._scanned.next_offset)
+        if self._scanned.transactional:
+            return Undecided(self._scanned.transactional)
+        return self.add(upper, aborted, {})
 
     def add(
         self,
@@ -244,11 +255,10 @@ class SegmentRoll:
         aborted: Sequence[AbortedRange],
         ordinals: Mapping[str, Ordinals],
     ) -> Progress:
-        """Take up the batches proved last, those below `upper`, which must be decided.
+        """Take up what was undecided.
 
-        `aborted`: all that touch them. `ordinals`: of the objects that `Proved.transactional`
-        names. CorruptObject names the object whose batches are damaged; this roll is of no use
-        then.
+        `ordinals`: of the objects that `Undecided.transactional` names. CorruptObject names the
+        object whose batches are damaged; this roll is of no use then.
         """
         scanned, self._scanned = self._scanned, None
         assert scanned is not None, "nothing is proved"
@@ -259,7 +269,8 @@ class SegmentRoll:
         try:
             self._write(scanned, chosen, aborted, ordinals)
         except _DAMAGE as error:
-            raise self._blame(scanned, chosen, error) from error
+            self._damage = self._blame(scanned, chosen, error)
+            raise self._damage from error
         self._wal_bytes += int(
             (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
         )

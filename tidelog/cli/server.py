@@ -95,7 +95,7 @@ async def _serve(
     background = ThreadOffload(2, name="tidelog-background", niceness=worker.BACKGROUND_NICENESS)
     # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
     # system, and the event loop with it.
-    rolling = ProcessOffload(worker.COMMAND)
+    rolling = ProcessOffload(worker.COMMAND, clock)
     # Log compaction looks keys up among millions in one step.
     cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=worker.BACKGROUND_NICENESS)
     broker = Broker(
@@ -131,7 +131,7 @@ async def _serve(
             health.close()
         offload.close()
         background.close()
-        rolling.close()
+        await rolling.close()
         cleaning.close()
         await store.close()
 

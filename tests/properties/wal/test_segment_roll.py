@@ -9,10 +9,12 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression
@@ -20,7 +22,7 @@ from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.rows import AbortedRange
 from tidelog.wal.extents import Extent
-from tidelog.wal.segment_roll import Ordinals, SegmentRoll, StoredBatches, scan
+from tidelog.wal.segment_roll import Ordinals, Progress, SegmentRoll, StoredBatches, scan
 
 PLACE = TopicPartition(UUID(int=1), 0)
 PADDING = 50
@@ -132,6 +134,20 @@ def in_one_array(pieces: Sequence[StoredBatches], between: int) -> list[StoredBa
     ]
 
 
+def taken_up(
+    roll: SegmentRoll,
+    written: Written,
+    read: Sequence[StoredBatches],
+    upper: int,
+    aborted: Sequence[AbortedRange],
+) -> Progress:
+    """In a second step where batches of transactions are among them."""
+    found = roll.take_up(read, upper, aborted)
+    if isinstance(found, Progress):
+        return found
+    return roll.add(upper, aborted, {key: written.ordinals[key] for key in found.transactional})
+
+
 @given(
     logs(),
     st.lists(st.integers(1, 4)),
@@ -157,15 +173,15 @@ def test_the_table_gets_exactly_what_was_committed(
                 break
             count = next(sizes, 1)
             read = written.pieces[at : at + count]
-            proved = roll.prove(read if between is None else in_one_array(read, between))
             at += count
-            ordinals = {key: written.ordinals[key] for key in proved.transactional}
             touched = [
                 each
                 for each in written.aborted
-                if each.last_offset >= offset and each.first_offset < proved.next_offset
+                if each.last_offset >= offset and each.first_offset <= read[-1].extent.last_offset
             ]
-            progress = roll.add(upper, touched, ordinals)
+            if between is not None:
+                read = in_one_array(read, between)
+            progress = taken_up(roll, written, read, upper, touched)
             pieces += progress.pieces
             offset = progress.next_offset
         segment = roll.finish(offset, UUID(int=at))
@@ -196,6 +212,30 @@ def test_what_lies_side_by_side_is_not_copied() -> None:
     assert bytes(scan(apart).buffer) == bytes(found)
 
 
+def test_what_is_wrong_may_be_read_again_and_what_is_damaged_may_not() -> None:
+    """Rows of the same batches may have been written already."""
+    written = Written()
+    written.add(0, 2, Compression.NONE)
+    written.add(0, 2, Compression.GZIP)
+    written.cut()
+    (piece,) = written.pieces
+    roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
+    with pytest.raises(CorruptObject, match="checksum"):
+        roll.take_up([piece._replace(data=piece.data[:-1] + b"?")], 4, [])
+    found = roll.take_up([piece], 4, [])
+    assert isinstance(found, Progress)
+    assert found.next_offset == 4
+
+    damaged = bytearray(piece.data)
+    second = int(scan([piece]).positions[1])
+    damaged[-10:] = bytes(10)
+    damaged[second + 17 : second + 21] = crc32c(bytes(damaged[second + 21 :])).to_bytes(4, "big")
+    roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
+    for read in ([piece._replace(data=bytes(damaged))], [piece]):
+        with pytest.raises(CorruptObject, match="wal/0"):
+            roll.take_up(read, 4, [])
+
+
 @given(logs(), st.data())
 def test_a_range_that_ends_within_an_object_is_gone_on_from(
     written: Written, data: st.DataObject
@@ -215,8 +255,7 @@ def test_a_range_that_ends_within_an_object_is_gone_on_from(
         if not pieces:
             continue
         roll = SegmentRoll(PLACE, base, 0, 1 << 20)
-        ordinals = {key: written.ordinals[key] for key in roll.prove(pieces).transactional}
-        progress = roll.add(upper, written.aborted, ordinals)
+        progress = taken_up(roll, written, pieces, upper, written.aborted)
         assert progress.next_offset == upper
         segment = roll.finish(upper, UUID(int=1))
         if segment is not None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tidelog.cli.worker import COMMAND
+from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject
 from tidelog.offload import WorkerLost
+from tidelog.process_channel import STEP_BYTES, Channel
 from tidelog.process_offload import ProcessOffload
 
 
 @pytest.fixture
 def offload() -> Iterator[ProcessOffload]:
-    offload = ProcessOffload(COMMAND)
+    offload = ProcessOffload(COMMAND, SystemClock())
     yield offload
-    offload.close()
+    asyncio.run(offload.close())
 
 
 def ended(pid: int) -> bool:
@@ -154,8 +157,8 @@ def test_an_object_that_is_corrupt_is_named_by_the_same_error(offload: ProcessOf
 
 def test_where_it_cannot_be_started_the_error_says_so() -> None:
     absent, failing = (
-        ProcessOffload(["/no/such/program"]),
-        ProcessOffload([sys.executable, "-c", ""]),
+        ProcessOffload(["/no/such/program"], SystemClock()),
+        ProcessOffload([sys.executable, "-c", ""], SystemClock()),
     )
 
     async def story() -> None:
@@ -163,12 +166,10 @@ def test_where_it_cannot_be_started_the_error_says_so() -> None:
             await absent.run(max, 1, 2)
         with pytest.raises(WorkerLost, match="exit code 0"):
             await failing.run(max, 1, 2)
+        await absent.close()
+        await failing.close()
 
-    try:
-        asyncio.run(story())
-    finally:
-        absent.close()
-        failing.close()
+    asyncio.run(story())
 
 
 def test_it_is_started_before_there_is_work(offload: ProcessOffload) -> None:
@@ -182,6 +183,8 @@ def test_whoever_does_not_wait_any_more_leaves_nothing_behind(offload: ProcessOf
         return len(await offload.run(os.listdir, "/proc/self/fd"))
 
     async def story() -> None:
+        await descriptors()
+        # Now it has answered once, which takes one for good.
         before = await descriptors()
         keeper = await offload.place(socket.socket)
         tasks = [asyncio.ensure_future(offload.place(socket.socket)) for _ in range(5)]
@@ -196,15 +199,90 @@ def test_whoever_does_not_wait_any_more_leaves_nothing_behind(offload: ProcessOf
     asyncio.run(story())
 
 
-def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload) -> None:
+async def opened(pipe: Path) -> int:
+    """The writing end, when somebody has begun to read it."""
+    found: list[int] = []
+
+    def is_read() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(found)
+
+    await until(is_read)
+    return found[0]
+
+
+def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
     async def story() -> None:
         pid = await offload.run(os.getpid)
-        waiting: list[Awaitable[int]] = [
-            asyncio.ensure_future(offload.run(os.getpid)) for _ in range(3)
-        ]
-        await asyncio.sleep(0)
-        offload.close()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        running = asyncio.ensure_future(offload.run(Path.read_bytes, pipe))
+        end = await opened(pipe)
+        waiting = [asyncio.ensure_future(offload.run(os.getpid)) for _ in range(3)]
+        closing = asyncio.ensure_future(offload.close())
+        os.write(end, b"done")
+        os.close(end)
+        assert await running == b"done"
+        for each in waiting:
+            with pytest.raises(WorkerLost, match="not needed any more"):
+                await each
+        await closing
         assert ended(pid)
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_nobody_reads_is_not_taken_for_another(
+    offload: ProcessOffload, tmp_path: Path
+) -> None:
+    """As where everything that runs is cancelled."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def story() -> None:
+        pid = await offload.run(os.getpid)
+        placed = await offload.place(list[int])
+        asking = asyncio.ensure_future(offload.run(Path.read_bytes, pipe))
+        end = await opened(pipe)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        os.close(end)
+        assert await offload.run(max, 3, 5) == 5
+        assert await offload.run(os.getpid) != pid
+        assert ended(pid)
+        with pytest.raises(WorkerLost):
+            await placed.run(list.copy)
+
+    asyncio.run(story())
+
+
+def test_the_loop_goes_on_while_much_is_said(offload: ProcessOffload) -> None:
+    """Between two steps of a message whoever else waits has a turn."""
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def story() -> None:
+        task = asyncio.ensure_future(others())
+        send = Channel.send
+
+        def counting(channel: Channel, parts: Sequence[memoryview]) -> Iterator[None]:
+            before = len(turns)
+            yield from send(channel, parts)
+            steps.append(len(turns) - before)
+
+        steps: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Channel, "send", counting)
+            await offload.run(len, memoryview(bytes(8 * STEP_BYTES)))
+        task.cancel()
+        assert steps[0] >= 8
 
     asyncio.run(story())

@@ -779,7 +779,7 @@ def test_a_process_that_dies_over_a_roll_is_replaced(
     bounds = segment_builder.SegmentBounds(piece_extents_max=1)
     monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
     here = world()
-    process = here.rolling = ProcessOffload(COMMAND)
+    process = here.rolling = ProcessOffload(COMMAND, SystemClock())
     pids: list[int] = []
     read = RollSource.read
 
@@ -805,7 +805,7 @@ def test_a_process_that_dies_over_a_roll_is_replaced(
     try:
         run(story)
     finally:
-        process.close()
+        asyncio.run(process.close())
     assert len(set(pids)) == 2
 
 
