@@ -37,7 +37,7 @@ from tidelog.wal.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
 
-SLICE_BYTES = 4 * 1024 * 1024
+SLICE_BYTES = 2 * 1024 * 1024
 """Of records that are rows at a time."""
 SLICE_ROWS = 1 << 14
 """Of small records: what a row takes beside its bytes is more than these."""
