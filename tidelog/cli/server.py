@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from tidelog.broker.setting_loading import load_settings
 from tidelog.broker.settings import BrokerSettings
 from tidelog.cli import worker
 from tidelog.cli.address import Address, shown
+from tidelog.cli.worker import BACKGROUND_NICENESS
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster import processes
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
@@ -90,50 +92,50 @@ async def _serve(
     metrics = BrokerMetrics()
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))
-    store = open_store(store_url, clock, entropy, statistics=statistics)
-    offload = ThreadOffload()
-    background = ThreadOffload(2, name="tidelog-background", niceness=worker.BACKGROUND_NICENESS)
-    # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
-    # system, and the event loop with it.
-    rolling = ProcessOffload(worker.COMMAND, clock)
-    # Log compaction looks keys up among millions in one step.
-    cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=worker.BACKGROUND_NICENESS)
-    broker = Broker(
-        settings,
-        broker_id=broker_id,
-        listen=listen,
-        advertise=advertise,
-        store=store,
-        clock=clock,
-        entropy=entropy,
-        offload=offload,
-        network=SocketNetwork(),
-        metrics=metrics,
-        process=processes.current(),
-        is_running=processes.is_running,
-        background=background,
-        rolling=rolling,
-        cleaning=cleaning,
-        crash_points=_crash_points(),
-    )
-    health = None if http is None else _health_server(http, broker, metrics)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.stop)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(broker.run())
-            tasks.create_task(_announce(broker, health, as_json))
-    except ExceptionGroup as errors:
-        raise _first(errors) from None
-    finally:
+    async with contextlib.AsyncExitStack() as closing:
+        store = open_store(store_url, clock, entropy, statistics=statistics)
+        closing.push_async_callback(store.close)
+        offload = ThreadOffload()
+        closing.callback(offload.close)
+        background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
+        closing.callback(background.close)
+        # Log compaction looks keys up among millions in one step.
+        cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=BACKGROUND_NICENESS)
+        closing.callback(cleaning.close)
+        # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
+        # system, and the event loop with it.
+        rolling = ProcessOffload(worker.COMMAND, clock)
+        closing.push_async_callback(rolling.close)
+        broker = Broker(
+            settings,
+            broker_id=broker_id,
+            listen=listen,
+            advertise=advertise,
+            store=store,
+            clock=clock,
+            entropy=entropy,
+            offload=offload,
+            network=SocketNetwork(),
+            metrics=metrics,
+            process=processes.current(),
+            is_running=processes.is_running,
+            background=background,
+            rolling=rolling,
+            cleaning=cleaning,
+            crash_points=_crash_points(),
+        )
+        health = None if http is None else _health_server(http, broker, metrics)
         if health is not None:
-            health.close()
-        offload.close()
-        background.close()
-        await rolling.close()
-        cleaning.close()
-        await store.close()
+            closing.callback(health.close)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stop)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(broker.run())
+                tasks.create_task(_announce(broker, health, as_json))
+        except ExceptionGroup as errors:
+            raise _first(errors) from None
 
 
 def _health_server(

@@ -204,3 +204,11 @@ def test_a_server_whose_http_port_is_taken_says_so(
     result = command("server", "--store", f"file://{tmp_path}", *arguments)
     assert result.code == 1
     assert broker.http in result.err
+    assert not workers()
+
+
+def workers() -> list[bytes]:
+    """Processes that work for a server of this one."""
+    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()]
+    return [each for each in commands if b"tidelog.cli.worker" in each]
