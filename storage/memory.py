@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.clock import Clock
-from tidelog.process_channel import SealedMemory
+from tidelog.memory_files import SealedMemory
 from tidelog.storage.buffers import clip, pieces
 from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (

@@ -19,8 +19,9 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Type
 
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
+from tidelog.memory_files import memory_file
 from tidelog.offload import Placed, WorkerLost
-from tidelog.process_channel import Channel, packed, shared_memory
+from tidelog.process_channel import STEP_BYTES, Channel, packed, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +97,15 @@ class ProcessOffload:
         return there
 
     async def close(self) -> None:
-        """Wait for running work and end the process; what waits for its turn gets WorkerLost."""
+        """Wait for running work, but not for ever, and end the process; what waits for its turn
+        gets WorkerLost."""
         self._is_closed = True
-        async with self._turn:
-            await asyncio.to_thread(self._end)
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_END_SECONDS_MAX)
+        for call in self._calls:
+            call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
+        await asyncio.to_thread(self._end)
 
     async def _do(self, request: _Call) -> Any:
         # Whoever does not wait any more leaves the answer to be read.
@@ -132,16 +137,18 @@ class ProcessOffload:
 
     async def _exchange(self, request: _Call | _Drop) -> object:
         assert self._channel is not None
-        # What a call costs the loop, some tenths of a millisecond, does not come in one go, nor
-        # right behind what the caller has done or before what it does next.
-        await self._clock.sleep(_PAUSE_SECONDS)
         parts = packed(request)
+        # What a large piece of work costs the loop, some tenths of a millisecond, does not come in
+        # one go, nor right behind what the caller has done or before what it does next.
+        pause = _PAUSE_SECONDS if size_of(parts) >= STEP_BYTES else 0
+        await self._clock.sleep(pause)
         try:
             for _ in self._channel.send(parts):
                 await self._clock.sleep(0)
             await _readable(self._channel)
             is_done, result = self._channel.receive()
         except (OSError, EOFError) as error:
+            self._hang_up()
             exit_code = await asyncio.to_thread(self._end)
             raise WorkerLost(
                 f"the process that was working has ended with exit code {exit_code}"
@@ -151,7 +158,7 @@ class ProcessOffload:
             # The answer would be taken for the next call's.
             self._hang_up()
             raise
-        await self._clock.sleep(_PAUSE_SECONDS)
+        await self._clock.sleep(pause)
         if not is_done:
             assert isinstance(result, Exception)
             raise result
@@ -170,7 +177,7 @@ class ProcessOffload:
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Channel]:
         with contextlib.ExitStack() as opened:
-            memory = opened.enter_context(shared_memory())
+            memory = opened.enter_context(memory_file())
             ours, theirs = map(opened.enter_context, socket.socketpair())
             given = (theirs.fileno(), memory.fileno())
             # Of a group of its own: what is typed at a terminal is for the broker. Not of a
@@ -243,8 +250,13 @@ class _PlacedThere(Generic[T]):
         return result
 
     def let_go(self) -> None:
-        # Where the process has ended there is nothing to let go.
-        self._begin(_Drop(self._number)).add_done_callback(asyncio.Task.exception)
+        self._begin(_Drop(self._number)).add_done_callback(_forget)
+
+
+def _forget(drop: asyncio.Task[Any]) -> None:
+    """Where the process has ended there is nothing to let go."""
+    if not drop.cancelled():
+        drop.exception()
 
 
 def serve(channel: Channel) -> None:

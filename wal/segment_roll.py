@@ -78,6 +78,28 @@ class Ordinals(NamedTuple):
         return result
 
 
+class OrdinalColumns(NamedTuple):
+    """Those of several objects as few arrays, which is how they go to another process."""
+
+    keys: Sequence[str]
+    ends: Integers
+    """Of each object's in the following."""
+    together: Ordinals
+
+    @classmethod
+    def of(cls, found: Mapping[str, Ordinals]) -> OrdinalColumns:
+        """`found`: of one object at least."""
+        ends = np.cumsum([len(each.positions) for each in found.values()])
+        together = map(np.concatenate, zip(*found.values(), strict=True))
+        return cls(list(found), ends, Ordinals(*together))
+
+    def apart(self) -> dict[str, Ordinals]:
+        """What they were made of."""
+        columns = [np.split(column, self.ends[:-1]) for column in self.together]
+        found = zip(self.keys, *columns, strict=True)
+        return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
+
+
 class Scanned(NamedTuple):
     """Extents side by side in one buffer, proved to be the batches that they should be."""
 
@@ -247,19 +269,21 @@ class SegmentRoll:
         self._scanned = scan(pieces)
         if self._scanned.transactional:
             return Undecided(self._scanned.transactional)
-        return self.add(upper, aborted, {})
+        return self._add(upper, aborted, {})
 
     def add(
-        self,
-        upper: int,
-        aborted: Sequence[AbortedRange],
-        ordinals: Mapping[str, Ordinals],
+        self, upper: int, aborted: Sequence[AbortedRange], ordinals: OrdinalColumns
     ) -> Progress:
         """Take up what was undecided.
 
         `ordinals`: of the objects that `Undecided.transactional` names. CorruptObject names the
         object whose batches are damaged; this roll is of no use then.
         """
+        return self._add(upper, aborted, ordinals.apart())
+
+    def _add(
+        self, upper: int, aborted: Sequence[AbortedRange], ordinals: Mapping[str, Ordinals]
+    ) -> Progress:
         scanned, self._scanned = self._scanned, None
         assert scanned is not None, "nothing is proved"
         bases = scanned.headers["base_offset"]

@@ -22,7 +22,14 @@ from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.rows import AbortedRange
 from tidelog.wal.extents import Extent
-from tidelog.wal.segment_roll import Ordinals, Progress, SegmentRoll, StoredBatches, scan
+from tidelog.wal.segment_roll import (
+    OrdinalColumns,
+    Ordinals,
+    Progress,
+    SegmentRoll,
+    StoredBatches,
+    scan,
+)
 
 PLACE = TopicPartition(UUID(int=1), 0)
 PADDING = 50
@@ -145,7 +152,8 @@ def taken_up(
     found = roll.take_up(read, upper, aborted)
     if isinstance(found, Progress):
         return found
-    return roll.add(upper, aborted, {key: written.ordinals[key] for key in found.transactional})
+    ordinals = {key: written.ordinals[key] for key in sorted(found.transactional)}
+    return roll.add(upper, aborted, OrdinalColumns.of(ordinals))
 
 
 @given(

@@ -8,11 +8,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from tidelog.cli.worker import COMMAND
 from tidelog.clock import SystemClock
@@ -27,6 +29,21 @@ def offload() -> Iterator[ProcessOffload]:
     offload = ProcessOffload(COMMAND, SystemClock())
     yield offload
     asyncio.run(offload.close())
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """By either loop: uvloop changes sockets that it watches."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else None
+
+    def run(story: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(story)
+
+    return run
 
 
 def ended(pid: int) -> bool:
@@ -57,7 +74,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def test_work_is_done_elsewhere_and_its_errors_come_back(offload: ProcessOffload) -> None:
+def test_work_is_done_elsewhere_and_its_errors_come_back(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         assert await offload.run(max, 3, 5) == 5
         pid = await offload.run(os.getpid)
@@ -67,10 +84,12 @@ def test_work_is_done_elsewhere_and_its_errors_come_back(offload: ProcessOffload
         assert any("in the working process" in note for note in caught.value.__notes__)
         assert await offload.run(os.getpid) == pid
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_buffers_of_any_number_and_size_arrive_as_they_were(offload: ProcessOffload) -> None:
+def test_buffers_of_any_number_and_size_arrive_as_they_were(
+    run: Run, offload: ProcessOffload
+) -> None:
     views = [memoryview(bytes([n % 256]) * n) for n in range(1500)]
     large = memoryview(os.urandom(5_000_000))
     numbers = np.arange(1000)
@@ -82,10 +101,10 @@ def test_buffers_of_any_number_and_size_arrive_as_they_were(offload: ProcessOffl
         assert await offload.run(bytes.join, b"-", [large, large]) == b"-".join([large, large])
         assert (await offload.run(np.flip, numbers) == np.flip(numbers)).all()
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_what_is_placed_stays_until_it_is_let_go(offload: ProcessOffload) -> None:
+def test_what_is_placed_stays_until_it_is_let_go(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         placed = await offload.place(list[int], (1, 2))
         other = await offload.place(list[int])
@@ -97,10 +116,11 @@ def test_what_is_placed_stays_until_it_is_let_go(offload: ProcessOffload) -> Non
             await placed.run(list.copy)
         assert await other.run(list.copy) == []
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
+    run: Run,
     offload: ProcessOffload,
 ) -> None:
     async def story() -> None:
@@ -119,20 +139,20 @@ def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
         placed.let_go()
         assert await again.run(list.copy) == [5]
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_it_may_die_while_it_has_nothing_to_do(offload: ProcessOffload) -> None:
+def test_it_may_die_while_it_has_nothing_to_do(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         pid = await offload.run(os.getpid)
         os.kill(pid, signal.SIGKILL)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead already
         assert await offload.run(os.getpid) != pid
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_what_cannot_be_sent_is_an_error_of_the_caller(offload: ProcessOffload) -> None:
+def test_what_cannot_be_sent_is_an_error_of_the_caller(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         pid = await offload.run(os.getpid)
         with pytest.raises(Exception, match="pickle"):
@@ -141,10 +161,12 @@ def test_what_cannot_be_sent_is_an_error_of_the_caller(offload: ProcessOffload) 
             await offload.run(open, os.devnull)
         assert await offload.run(os.getpid) == pid
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_an_object_that_is_corrupt_is_named_by_the_same_error(offload: ProcessOffload) -> None:
+def test_an_object_that_is_corrupt_is_named_by_the_same_error(
+    run: Run, offload: ProcessOffload
+) -> None:
     error = CorruptObject("wal/1", "it is cut off")
 
     async def story() -> None:
@@ -152,10 +174,10 @@ def test_an_object_that_is_corrupt_is_named_by_the_same_error(offload: ProcessOf
         assert type(found) is CorruptObject
         assert (found.key, found.why, str(found)) == (error.key, error.why, str(error))
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_where_it_cannot_be_started_the_error_says_so() -> None:
+def test_where_it_cannot_be_started_the_error_says_so(run: Run) -> None:
     absent, failing = (
         ProcessOffload(["/no/such/program"], SystemClock()),
         ProcessOffload([sys.executable, "-c", ""], SystemClock()),
@@ -169,14 +191,16 @@ def test_where_it_cannot_be_started_the_error_says_so() -> None:
         await absent.close()
         await failing.close()
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_it_is_started_before_there_is_work(offload: ProcessOffload) -> None:
-    asyncio.run(until(lambda: bool(children())))
+def test_it_is_started_before_there_is_work(run: Run, offload: ProcessOffload) -> None:
+    run(until(lambda: bool(children())))
 
 
-def test_whoever_does_not_wait_any_more_leaves_nothing_behind(offload: ProcessOffload) -> None:
+def test_whoever_does_not_wait_any_more_leaves_nothing_behind(
+    run: Run, offload: ProcessOffload
+) -> None:
     """Each socket is a descriptor there."""
 
     async def descriptors() -> int:
@@ -196,7 +220,7 @@ def test_whoever_does_not_wait_any_more_leaves_nothing_behind(offload: ProcessOf
         keeper.let_go()
         assert await descriptors() == before
 
-    asyncio.run(story())
+    run(story())
 
 
 async def opened(pipe: Path) -> int:
@@ -212,7 +236,9 @@ async def opened(pipe: Path) -> int:
     return found[0]
 
 
-def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload, tmp_path: Path) -> None:
+def test_closing_ends_the_process_and_what_waits(
+    run: Run, offload: ProcessOffload, tmp_path: Path
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
@@ -231,11 +257,11 @@ def test_closing_ends_the_process_and_what_waits(offload: ProcessOffload, tmp_pa
         await closing
         assert ended(pid)
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_an_answer_that_nobody_reads_is_not_taken_for_another(
-    offload: ProcessOffload, tmp_path: Path
+    run: Run, offload: ProcessOffload, tmp_path: Path
 ) -> None:
     """As where everything that runs is cancelled."""
     pipe = tmp_path / "pipe"
@@ -257,10 +283,10 @@ def test_an_answer_that_nobody_reads_is_not_taken_for_another(
         with pytest.raises(WorkerLost):
             await placed.run(list.copy)
 
-    asyncio.run(story())
+    run(story())
 
 
-def test_the_loop_goes_on_while_much_is_said(offload: ProcessOffload) -> None:
+def test_the_loop_goes_on_while_much_is_said(run: Run, offload: ProcessOffload) -> None:
     """Between two steps of a message whoever else waits has a turn."""
     turns: list[int] = []
 
@@ -279,10 +305,13 @@ def test_the_loop_goes_on_while_much_is_said(offload: ProcessOffload) -> None:
             steps.append(len(turns) - before)
 
         steps: list[int] = []
+        parts = [memoryview(bytes(STEP_BYTES // 4)) for _ in range(32)]
+        # Now the memory that both share is as large as it must be.
+        await offload.run(len, parts)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Channel, "send", counting)
-            await offload.run(len, memoryview(bytes(8 * STEP_BYTES)))
+            await offload.run(len, parts)
         task.cancel()
         assert steps[0] >= 8
 
-    asyncio.run(story())
+    run(story())
