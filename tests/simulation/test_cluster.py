@@ -98,10 +98,9 @@ _SHOWN_BY = {
     "markers-first": 3,
     "unstable-offsets-shown": 6,
     "replies-before-durable": 4,
-    "no-grace": 2,
     "retention-past-stable": 19,
     "tombstones-at-once": 2,
-    "any-commit": 99,
+    "any-commit": 122,
     "views-once": 22,
 }
 """The seed that shows it soonest, if not the first one. When the code changes it may be another one
