@@ -39,7 +39,7 @@ class Results:
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
     rolls: list[tuple[RollShape, Rolled]] = field(default_factory=list)
-    felt: Felt | None = None
+    felt: list[Felt] = field(default_factory=list)
     cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
     spark: SparkFigures | None = None
@@ -71,8 +71,8 @@ def tables(results: Results) -> str:
         lines += _conversion(results.conversion)
     if results.rolls:
         lines += _rolls(results.rolls)
-    if results.felt is not None:
-        lines += _felt(results.felt)
+    for felt in results.felt:
+        lines += _felt(felt)
     if results.cold:
         lines += _cold(results.cold)
     if results.recovery:
@@ -288,7 +288,7 @@ def _rolls(rows: Sequence[tuple[RollShape, Rolled]]) -> list[str]:
 def _felt(felt: Felt) -> list[str]:
     without, during = felt.without, felt.during
     return [
-        "Acknowledgement of one record after the other, on a store in memory:",
+        f"Acknowledgement of one record after the other, on a store {felt.store}:",
         "",
         "| | p50 ms | p99 ms |",
         "|---|---|---|",

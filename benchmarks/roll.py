@@ -70,6 +70,7 @@ class Rolled:
 class Felt:
     """What producers feel of a roll: medians of some rounds."""
 
+    store: str
     without: Latency
     during: Latency
 
@@ -95,11 +96,20 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
     )
 
 
-def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
-    """Acknowledgements of one record after the other, on a store in memory, with nothing else and
-    while another topic is rolled, in turn."""
+def measure_felt(folder: Path, records: int, backlog_bytes: int) -> list[Felt]:
+    """Acknowledgements of one record after the other, with nothing else and while another topic is
+    rolled, in turn: where only the broker can make them late, and where one disk serves both."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    return [
+        _felt("in memory", "memory://bench", folder, records, backlog_bytes),
+        _felt("on the filesystem", f"file://{bucket}", folder, records, backlog_bytes),
+    ]
+
+
+def _felt(store: str, url: str, folder: Path, records: int, backlog_bytes: int) -> Felt:
     without, during = [], []
-    with tidelog("felt", "memory://bench", folder, **ONLY_ON_REQUEST) as target:
+    with tidelog("felt", url, folder, **ONLY_ON_REQUEST) as target:
         of_acknowledgements(target, "warm-up", records)
         for number in range(LATENCY_ROUNDS):
             without.append(of_acknowledgements(target, f"without-{number}", records))
@@ -111,7 +121,7 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> Felt:
             if not rolling.is_alive():
                 raise RuntimeError("the roll was over before the measurement: ask for more bytes")
             rolling.join()
-    return Felt(_median(without), _median(during))
+    return Felt(store, _median(without), _median(during))
 
 
 def _fill(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:

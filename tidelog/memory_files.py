@@ -67,11 +67,11 @@ class SealedMemory:
 
     def __init__(self, descriptor: int, size: int) -> None:
         """OSError: it cannot be mapped."""
+        unmapped = _unmapped()
         # Private: Linux before 6.7 maps no sealed file as a shared one.
         address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if address == _MAP_FAILED:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        unmapped = _unmapped()
         weakref.finalize(self, unmapped.put, (address, size)).atexit = False
         # For numpy, which makes an array of it that holds this object.
         self.__array_interface__ = {

@@ -223,6 +223,13 @@ def test_whoever_does_not_wait_any_more_leaves_nothing_behind(
     run(story())
 
 
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """Whoever reads it waits for who writes."""
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
 async def opened(pipe: Path) -> int:
     """The writing end, when somebody has begun to read it."""
     found: list[int] = []
@@ -237,11 +244,8 @@ async def opened(pipe: Path) -> int:
 
 
 def test_closing_ends_the_process_and_what_waits(
-    run: Run, offload: ProcessOffload, tmp_path: Path
+    run: Run, offload: ProcessOffload, pipe: Path
 ) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
     async def story() -> None:
         pid = await offload.run(os.getpid)
         running = asyncio.ensure_future(offload.run(Path.read_bytes, pipe))
@@ -260,12 +264,29 @@ def test_closing_ends_the_process_and_what_waits(
     run(story())
 
 
+def test_closing_does_not_wait_for_ever_for_a_process_that_is_stopped(
+    run: Run, offload: ProcessOffload, pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.process_offload._END_SECONDS_MAX", 0.1)
+
+    async def story() -> None:
+        pid = await offload.run(os.getpid)
+        asking = asyncio.ensure_future(offload.run(Path.read_bytes, pipe))
+        end = await opened(pipe)
+        os.kill(pid, signal.SIGSTOP)
+        os.close(end)
+        await offload.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert ended(pid)
+
+    run(story())
+
+
 def test_an_answer_that_nobody_reads_is_not_taken_for_another(
-    run: Run, offload: ProcessOffload, tmp_path: Path
+    run: Run, offload: ProcessOffload, pipe: Path
 ) -> None:
     """As where everything that runs is cancelled."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
 
     async def story() -> None:
         pid = await offload.run(os.getpid)
