@@ -70,11 +70,9 @@ class ConsumerGroup:
             case ConsumerGroupStored(_, epoch, metadata_hash):
                 self.epoch, self.metadata_hash = epoch, metadata_hash
             case ConsumerMemberStored(_, member_id, subscription):
-                self.subscriptions[member_id] = subscription
-                if subscription.instance_id is not None:
-                    self.static_members[subscription.instance_id] = member_id
+                self._set_subscription(member_id, subscription)
             case ConsumerMemberRemoved(_, member_id):
-                self._remove_member(member_id)
+                self._set_subscription(member_id, None)
             case TargetEpochStored(_, epoch):
                 self.assignment_epoch = epoch
             case TargetStored(_, member_id, assignment):
@@ -113,11 +111,17 @@ class ConsumerGroup:
         yield TargetRemoved(self.group_id, member_id)
         yield ConsumerMemberRemoved(self.group_id, member_id)
 
-    def _remove_member(self, member_id: str) -> None:
-        subscription = self.subscriptions.pop(member_id, None)
-        instance_id = None if subscription is None else subscription.instance_id
+    def _set_subscription(self, member_id: str, subscription: ConsumerSubscription | None) -> None:
+        before = self.subscriptions.get(member_id)
+        instance_id = None if before is None else before.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
+        if subscription is None:
+            self.subscriptions.pop(member_id, None)
+            return
+        self.subscriptions[member_id] = subscription
+        if subscription.instance_id is not None:
+            self.static_members[subscription.instance_id] = member_id
 
     def _set_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         before = self._currents.pop(member_id, None)

@@ -385,6 +385,15 @@ def test_a_static_member_comes_back_with_another_subscription(world: ConsumerWor
     assert (back.epoch, back.has("t"), back.has("u")) == (2, [], [0, 1])
 
 
+def test_a_member_that_enters_with_another_instance_id_gives_up_the_first(
+    world: ConsumerWorld,
+) -> None:
+    world.consumer("a", instance_id="i")
+    assert world.enter("a", instance_id="j").error is ErrorCode.NONE
+    assert world.consumer_group.static_members == {"j": "a"}
+    assert world.enter("b", instance_id="i").error is ErrorCode.NONE
+
+
 def test_a_static_member_that_leaves_for_good_is_gone(world: ConsumerWorld) -> None:
     first = world.consumer("a", instance_id="i")
     assert first.leave().member_epoch == -1
