@@ -182,6 +182,14 @@ def test_clocks_are_skewed_in_offset_and_rate() -> None:
         assert difference_ms == -5000
 
 
+def test_a_wrong_rate_counts_from_the_beginning() -> None:
+    with SimulatedLoop(1) as loop:
+        right, fast = SimulatedClock(loop), SimulatedClock(loop, rate=1.25)
+        assert fast.time_ms() == right.time_ms()
+        loop.run(right.sleep(8))
+        assert fast.time_ms() - right.time_ms() == pytest.approx(2000, abs=2)
+
+
 def test_an_unfinished_generator_is_closed_while_the_loop_runs() -> None:
     closed: list[str] = []
 
