@@ -20,7 +20,7 @@ from tidelog.coordinator.cluster.records import (
     TopicDeleted,
 )
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, TidelogError, to_keep
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.rules import Limits
@@ -139,7 +139,7 @@ class PartitionRegistry:
                 log = PartitionLog.from_image(PartitionImage.empty(partition, tenure.leader_epoch))
             limits = self._limits(partition.topic_id)
             hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
-            hosted.fault = fault
+            hosted.fault = None if fault is None else to_keep(fault)
             self._add(partition, hosted)
 
     def follow(self, records: Sequence[Record]) -> None:
@@ -164,7 +164,7 @@ class PartitionRegistry:
 
     def condemn(self, partition: Partition, fault: CorruptObject) -> None:
         """It has turned out that the partition cannot be proved right."""
-        partition.fault = fault
+        partition.fault = to_keep(fault)
         self._faulty[partition.log.partition] = partition
         partition.readers.wake_all()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.settings import TopicConfig
 from tidelog.clock import Clock
-from tidelog.errors import TidelogError
+from tidelog.errors import TidelogError, to_keep
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal.roll_plan import Backlog
@@ -184,7 +184,7 @@ class RollQueue:
         until = self._clock.monotonic() + STOPPED_SECONDS
         for partition in partitions:
             place = partition.log.partition
-            self._pauses[place] = _Pause(error, until, STOPPED_SECONDS, is_stop=True)
+            self._pauses[place] = _Pause(to_keep(error), until, STOPPED_SECONDS, is_stop=True)
             self._look_at(until)
             self._fail(place, error)
             logger.error(
@@ -204,7 +204,7 @@ class RollQueue:
             before = self._pauses.get(place)
             seconds = PAUSE_SECONDS_FIRST if before is None else 2 * before.seconds
             seconds = min(seconds, PAUSE_SECONDS_MAX)
-            self._pauses[place] = _Pause(error, now + seconds, seconds, is_stop=False)
+            self._pauses[place] = _Pause(to_keep(error), now + seconds, seconds, is_stop=False)
             self._look_at(now + seconds)
             count += 1
         logger.warning(

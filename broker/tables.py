@@ -25,7 +25,7 @@ from tidelog.coordinator.cluster.records import Record, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, TidelogError, to_keep
 from tidelog.identifiers import TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
@@ -203,7 +203,7 @@ class Tables:
             if entry.log is not None:
                 return entry.log
             if entry.fault is not None and self._clock.monotonic() < entry.fault_until:
-                raise entry.fault
+                raise to_keep(entry.fault)
             try:
                 entry.log = await TableLog.open(
                     self._store,
@@ -216,7 +216,7 @@ class Tables:
                     self._crash_points,
                 )
             except CorruptObject as error:
-                entry.fault = error
+                entry.fault = to_keep(error)
                 entry.fault_until = self._clock.monotonic() + CORRUPT_SECONDS
                 raise
             entry.fault = None

@@ -23,7 +23,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.log_codec import Codec, decode_log
 from tidelog.coordinator.snapshots import Captured, SnapshottedLog, Snapshotter, StateSnapshots
-from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
 from tidelog.identifiers import Slot
 from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
@@ -233,7 +233,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                     "a coordinator's state cannot be read; it answers COORDINATOR_NOT_AVAILABLE",
                     extra={"partition": self.name, "key": key, "why": str(error)},
                 )
-                self._fault = error
+                self._fault = to_keep(error)
                 if self._state is RuntimeState.LOADING:
                     self._state = RuntimeState.CORRUPT
             else:

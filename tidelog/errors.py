@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class TidelogError(Exception):
     """Root of every error that Tidelog raises on purpose."""
@@ -42,3 +46,18 @@ class Unreachable(TidelogError):
 
 class Refused(TidelogError):
     """A request that was understood and turned down."""
+
+
+def to_keep(error: E) -> E:
+    """The error as it can be kept, or raised once more: without the frames that it has come through,
+    nor those of its causes. They hold what was at hand there, megabytes of a segment perhaps; and
+    each time that an error is raised, frames are added to those that it has."""
+    seen: list[BaseException] = []
+    causes: list[BaseException | None] = [error]
+    while causes:
+        each = causes.pop()
+        if each is not None and each not in seen:
+            seen.append(each)
+            each.__traceback__ = None
+            causes += (each.__cause__, each.__context__)
+    return error

@@ -4,8 +4,10 @@ at whichever step."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -823,6 +825,38 @@ def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
             assert await offsets(store, topic_id) == [0]
             assert one.broker.roller.metrics.failures == 2
             assert one.broker.roller.hindrance(hosted(one)) is None
+
+    run(story)
+
+
+def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store that refuses would fill the memory otherwise, a segment for each partition."""
+    store = ShakyStore()
+    here = world(store)
+    put: list[weakref.ref[Any]] = []
+    refuse = store.put
+
+    async def remembering_put(
+        key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if key.endswith(".parquet"):
+            put.extend(map(weakref.ref, data))
+        return await refuse(key, data, condition)
+
+    monkeypatch.setattr(store, "put", remembering_put)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"0"))
+            store.refusals = {"/partition=": 1}
+            one.broker.roller.flush(hosted(one))
+            await until(lambda: one.broker.roller.hindrance(hosted(one)))
+            gc.collect()
+            assert put
+            assert not any(piece() is not None for piece in put)
 
     run(story)
 

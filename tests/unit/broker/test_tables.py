@@ -189,6 +189,22 @@ def test_a_corrupt_table_is_not_read_with_each_request_and_not_given_up_for_ever
     tell(story)
 
 
+def test_the_error_of_a_corrupt_table_does_not_grow_with_each_request() -> None:
+    async def story(world: World) -> None:
+        await grow(world.tables(), 1)
+        key = f"topics/{TOPIC_ID}/_delta_log/{0:020d}.json"
+        await world.truth.put(key, b"nothing of a table")
+        tables = world.tables()
+        depths = []
+        for _ in range(5):
+            with pytest.raises(CorruptObject) as raised:
+                await tables.open(TOPIC_ID)
+            depths.append(len(raised.traceback))
+        assert len(set(depths[1:])) == 1
+
+    tell(story)
+
+
 def test_a_topic_that_is_gone_has_no_table_and_internal_ones_never_have() -> None:
     async def story(world: World) -> None:
         tables = world.tables()

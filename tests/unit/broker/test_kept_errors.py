@@ -1,0 +1,58 @@
+"""Errors that are kept hold nothing but what they say."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from tidelog.errors import CorruptObject, to_keep
+
+
+class Bytes:
+    """Something large that is at hand where it fails."""
+
+
+def failed() -> tuple[CorruptObject, list[weakref.ref[Bytes]]]:
+    """An error with a cause, and what their frames hold."""
+    held: list[weakref.ref[Bytes]] = []
+
+    def read() -> None:
+        data = Bytes()
+        held.append(weakref.ref(data))
+        raise ValueError("too short")
+
+    def decode() -> None:
+        data = Bytes()
+        held.append(weakref.ref(data))
+        try:
+            read()
+        except ValueError as error:
+            raise CorruptObject("wal/0-1/7.wal", "it ends early") from error
+
+    try:
+        decode()
+    except CorruptObject as error:
+        return error, held
+    raise AssertionError
+
+
+def test_what_was_at_hand_is_let_go() -> None:
+    error, held = failed()
+    gc.collect()
+    assert all(each() is not None for each in held)
+    kept = to_keep(error)
+    gc.collect()
+    assert kept is error
+    assert not any(each() is not None for each in held)
+
+
+def test_what_it_says_stays() -> None:
+    error, _ = failed()
+    assert str(to_keep(error)) == "object wal/0-1/7.wal is corrupt: it ends early"
+    assert isinstance(error.__cause__, ValueError)
+
+
+def test_errors_that_caused_each_other_are_no_endless_way() -> None:
+    first, second = CorruptObject("a", "b"), CorruptObject("c", "d")
+    first.__context__, second.__context__ = second, first
+    assert to_keep(first) is first
