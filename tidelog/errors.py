@@ -49,9 +49,9 @@ class Refused(TidelogError):
 
 
 def to_keep(error: E) -> E:
-    """The error as it can be kept, or raised once more: without the frames that it has come through,
-    nor those of its causes. They hold what was at hand there, megabytes of a segment perhaps; and
-    each time that an error is raised, frames are added to those that it has."""
+    """The error as it can be kept, or raised once more: without the frames that it has come
+    through, nor those of its causes. They hold what was at hand there, megabytes of a segment
+    perhaps; and each time that an error is raised, frames are added to those that it has."""
     seen: list[BaseException] = []
     causes: list[BaseException | None] = [error]
     while causes:
