@@ -190,6 +190,17 @@ class World:
 
         self.until(is_all_there, "not all inputs are derived")
 
+    def await_idle(self) -> None:
+        """Until all is derived, and Spark has noted each batch that it began."""
+        self.await_all_derived()
+        begun = self.folder / "checkpoint" / "offsets"
+
+        def is_noted() -> bool:
+            batches = [int(each.name) for each in begun.iterdir() if each.name.isdigit()]
+            return self.is_in_commit_log(max(batches))
+
+        self.until(is_noted, "Spark does not note the last batch")
+
     def check_as_consumer(self) -> list[Row]:
         """A read_committed consumer gets what was sent, once, in both topics; its rows."""
         rows = []
