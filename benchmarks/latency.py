@@ -47,8 +47,8 @@ def of_puts(store_url: str, count: int, warmup: int = 20) -> Latency:
     return Latency(percentile(values, 0.5), percentile(values, 0.99))
 
 
-def of_acknowledgements(target: Target, topic: str, count: int) -> Latency:
-    """Producing one record after the other."""
+def of_acknowledgements(target: Target, topic: str, count: int, seconds: float = 0) -> Latency:
+    """Producing one record after the other: so many, and for so long."""
     target.create_topic(topic, 1)
-    found = target.load("latency", topic, records=count, record_bytes=RECORD_BYTES)
+    found = target.load("latency", topic, records=count, seconds=seconds, record_bytes=RECORD_BYTES)
     return Latency(found["p50_ms"], found["p99_ms"])

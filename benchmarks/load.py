@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 import time
+from itertools import count
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -115,7 +116,8 @@ def consume(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def latency(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One record after the other: from the call to its acknowledgement."""
+    """One record after the other: from the call to its acknowledgement. As many as are asked for,
+    and for as long."""
     producer = Producer(
         {
             "bootstrap.servers": arguments.bootstrap,
@@ -133,8 +135,11 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
             sys.exit(str(error))
         took.append(time.perf_counter() - sent)
 
-    for number in range(arguments.records + arguments.warmup):
+    ends_at = time.perf_counter() + arguments.seconds
+    for number in count():
         sent = time.perf_counter()
+        if number >= arguments.records + arguments.warmup and sent >= ends_at:
+            break
         producer.produce(
             arguments.topic,
             payload,
@@ -146,7 +151,7 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
             producer.poll(0.1)
     values = sorted(1000 * t for t in took[arguments.warmup :])
     return {
-        "records": arguments.records,
+        "records": len(values),
         "seconds": sum(values) / 1000,
         "p50_ms": percentile(values, 0.50),
         "p99_ms": percentile(values, 0.99),
@@ -161,6 +166,7 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--record-bytes", type=int, default=1024)
     parser.add_argument("--batch-bytes", type=int, default=_MIB)
     parser.add_argument("--linger-ms", type=int, default=20)

@@ -293,7 +293,7 @@ def _felt(felt: Felt) -> list[str]:
         "| | p50 ms | p99 ms |",
         "|---|---|---|",
         f"| nothing else | {without.p50_ms:.2f} | {without.p99_ms:.2f} |",
-        f"| while another topic is rolled | {during.p50_ms:.2f} | {during.p99_ms:.2f} |",
+        f"| while another topic is {felt.how} | {during.p50_ms:.2f} | {during.p99_ms:.2f} |",
         f"| ratio | {during.p50_ms / without.p50_ms:.2f} | {during.p99_ms / without.p99_ms:.2f} |",
         "",
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -24,7 +25,15 @@ from tidelog.network import SocketNetwork
 NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
 FLUSH_SECONDS_MAX = 300
-LATENCY_ROUNDS = 8
+AWAITED_SECONDS_MAX = 120.0
+ASKED_ROUNDS = 8
+DUE_ROUNDS = 3
+DUE_BYTES = 150_000_000
+"""Of values: more than `roll.bytes` in the WAL."""
+DUE_ROLLED_BYTES = 120_000_000
+"""Of the WAL, taken up when such a roll is all but done."""
+DUE_SECONDS = 12.0
+"""Of measurement: less than that takes."""
 
 
 class RollShape(NamedTuple):
@@ -71,6 +80,8 @@ class Felt:
     """What producers feel of a roll: medians of some rounds."""
 
     store: str
+    how: str
+    """The other topic is rolled."""
     without: Latency
     during: Latency
 
@@ -99,19 +110,55 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
 def measure_felt(folder: Path, records: int, backlog_bytes: int) -> list[Felt]:
     """Acknowledgements of one record after the other, with nothing else and while another topic is
     rolled, in turn: where only the broker can make them late, and where one disk serves both."""
-    bucket = folder / "bucket"
-    bucket.mkdir(parents=True)
-    return [
-        _felt("in memory", "memory://bench", folder, records, backlog_bytes),
-        _felt("on the filesystem", f"file://{bucket}", folder, records, backlog_bytes),
-    ]
+    found = []
+    for store in ("in memory", "on the filesystem"):
+        for measured in (_felt_of_due, _felt_of_asked):
+            bucket = folder / measured.__name__
+            bucket.mkdir(parents=True, exist_ok=True)
+            url = "memory://bench" if store == "in memory" else f"file://{bucket}"
+            print(f"acknowledgements {store}, beside rolls", file=sys.stderr, flush=True)
+            found.append(measured(store, url, folder, records, backlog_bytes))
+    return found
 
 
-def _felt(store: str, url: str, folder: Path, records: int, backlog_bytes: int) -> Felt:
+def _felt_of_due(store: str, url: str, folder: Path, records: int, _: int) -> Felt:
+    """By the usual settings: rolls of what has become enough for a file."""
     without, during = [], []
-    with tidelog("felt", url, folder, **ONLY_ON_REQUEST) as target:
+    with tidelog("due", url, folder) as target:
         of_acknowledgements(target, "warm-up", records)
-        for number in range(LATENCY_ROUNDS):
+        for number in range(DUE_ROUNDS):
+            without.append(of_acknowledgements(target, f"without-{number}", 0, DUE_SECONDS))
+            before = _rolled_bytes(target)
+            _produce(target, f"backlog-{number}", SHAPES[0], DUE_BYTES)
+            _await_rolled(target, before + 1)
+            during.append(of_acknowledgements(target, f"during-{number}", 0, DUE_SECONDS))
+            if _rolled_bytes(target) - before > DUE_ROLLED_BYTES:
+                raise RuntimeError("the roll was over before the measurement")
+            _await_rolled(target, before + DUE_ROLLED_BYTES)
+            _settle(target)
+    return Felt(store, "rolled, as it is due", _median(without), _median(during))
+
+
+def _rolled_bytes(target: Target) -> float:
+    """Of the WAL, taken up so far."""
+    assert target.metrics_url is not None
+    return scrape(target.metrics_url)["tidelog_roll_wal_bytes_total"]
+
+
+def _await_rolled(target: Target, wal_bytes: float) -> None:
+    deadline = time.monotonic() + AWAITED_SECONDS_MAX
+    while _rolled_bytes(target) < wal_bytes:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the broker has not rolled what is due")
+        time.sleep(0.1)
+
+
+def _felt_of_asked(store: str, url: str, folder: Path, records: int, backlog_bytes: int) -> Felt:
+    """As fast as can be, since somebody waits."""
+    without, during = [], []
+    with tidelog("asked", url, folder, **ONLY_ON_REQUEST) as target:
+        of_acknowledgements(target, "warm-up", records)
+        for number in range(ASKED_ROUNDS):
             without.append(of_acknowledgements(target, f"without-{number}", records))
             topic = f"backlog-{number}"
             count = _fill(target, topic, SHAPES[0], backlog_bytes)
@@ -121,7 +168,7 @@ def _felt(store: str, url: str, folder: Path, records: int, backlog_bytes: int) 
             if not rolling.is_alive():
                 raise RuntimeError("the roll was over before the measurement: ask for more bytes")
             rolling.join()
-    return Felt(store, _median(without), _median(during))
+    return Felt(store, "flushed, as fast as can be", _median(without), _median(during))
 
 
 def _fill(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:

@@ -67,8 +67,9 @@ WAL_ALONE = {**ONLY_ON_REQUEST, "wal.objects.max": _OBJECTS_MAX}
 """Settings of a broker that does what Kafka does, too: nothing goes into tables, nor is what
 small objects hold copied together."""
 ROLL_BYTES = 4 * MIB
-ROLLING_SOON = {"roll.bytes": ROLL_BYTES, "roll.min.bytes": ROLL_BYTES}
-"""Settings with which these loads are enough for rolls: the usual ones wait for more."""
+ROLLING_SOON = {"roll.bytes": ROLL_BYTES, "roll.min.bytes": ROLL_BYTES, "roll.spread.ms": 0}
+"""Settings with which these loads are enough for rolls, and long enough: the usual ones wait for
+more, and spread them over half a minute."""
 
 
 @dataclass(frozen=True, slots=True)

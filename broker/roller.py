@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NoReturn
 
 from tidelog.broker.partitions import Partition, PartitionRegistry
@@ -32,6 +32,7 @@ from tidelog.broker.roll_source import (
     GATHERED_EXTENTS_MAX,
     MissingWalObject,
 )
+from tidelog.broker.roll_turns import RollTurns, wait_for
 from tidelog.broker.segment_builder import SegmentBuilder
 from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.broker.table_source import lost_versions
@@ -46,6 +47,7 @@ from tidelog.storage.table_log import Committed, SegmentsTooOld, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
+from tidelog.wal.roll_pace import RollPace, seconds_for
 from tidelog.wal.roll_plan import (
     Backlog,
     Roll,
@@ -196,10 +198,10 @@ class Roller:
         try:
             await self._date_recovered()
             while True:
-                await _wait(queue.news, queue.seconds_to_next_look)
+                await wait_for(queue.news, queue.seconds_to_next_look)
                 queue.news.clear()
                 if not queue.asked.is_set():
-                    await _wait(queue.asked, SWEEP_SECONDS)
+                    await wait_for(queue.asked, SWEEP_SECONDS)
                 queue.asked.clear()
                 await self._roll_due()
         finally:
@@ -210,20 +212,33 @@ class Roller:
         limits = RollLimits(
             settings.integer("roll.wal.max.bytes"), settings.integer("roll.min.bytes")
         )
+        backlogs = await self._look()
         topics: dict[TopicId, list[Roll]] = {}
-        for roll in plan_rolls(await self._look(), limits):
+        for roll in plan_rolls(backlogs, limits):
             topics.setdefault(roll.partition.topic_id, []).append(roll)
+        unasked = [rolls for rolls in topics.values() if not _is_asked_for(rolls)]
+        spread = RollPace(chain.from_iterable(unasked), self._spread_seconds(backlogs))
+        at_once = RollPace((), 0)
         for topic_id, rolls in topics.items():
             started_at = self._clock.monotonic()
-            await self._roll_topic(topic_id, rolls)
+            await self._roll_topic(topic_id, rolls, at_once if _is_asked_for(rolls) else spread)
             self.metrics.seconds += self._clock.monotonic() - started_at
-            is_requested = any(roll.reason is RollReason.REQUEST for roll in rolls)
-            if self._queue.asked.is_set() and not is_requested:
+            if self._queue.asked.is_set() and not _is_asked_for(rolls):
                 # Who waits comes first; what is left is found again. Who has come since this look
                 # waits for all that were asked for in it, and for one topic that is due: else
                 # those that ask again and again would be the only ones to be served.
                 self._queue.news.set()
                 return
+
+    def _spread_seconds(self, backlogs: Iterable[Backlog]) -> float:
+        """Over how long rolls are spread that nobody waits for."""
+        seconds = self._settings().integer("roll.spread.ms") / 1000
+        return min(seconds_for(backlogs, seconds), self._commit_seconds_max())
+
+    def _commit_seconds_max(self) -> float:
+        """How long a stored segment waits for others that are to be committed with it."""
+        grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
+        return grace_seconds * COMMIT_GRACE_SHARE_MAX
 
     async def _look(self) -> list[Backlog]:
         """What there is to roll."""
@@ -247,10 +262,9 @@ class Roller:
 
     # Rolling.
 
-    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
+    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll], pace: RollPace) -> None:
         built: list[_Built] = []
-        grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
-        wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
+        wait_seconds_max = self._commit_seconds_max()
         try:
             for together in read_together(rolls, GATHERED_BYTES_MAX, GATHERED_EXTENTS_MAX):
                 if len(together) > 1:
@@ -263,7 +277,7 @@ class Roller:
                     partition = self._partitions.get(roll.partition)
                     if partition is not None and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason] += 1
-                        await self._roll(partition, roll.reason, built)
+                        await self._roll(partition, roll.reason, pace, built)
             await self._commit(topic_id, built)
         except NoTable:
             for roll in rolls:
@@ -279,13 +293,16 @@ class Roller:
         found = [self._partitions.get(roll.partition) for roll in rolls]
         return [partition for partition in found if partition is not None]
 
-    async def _roll(self, partition: Partition, reason: RollReason, built: list[_Built]) -> None:
+    async def _roll(
+        self, partition: Partition, reason: RollReason, pace: RollPace, built: list[_Built]
+    ) -> None:
         """Roll one partition, segment by segment. The last segment is left in `built`, to be
         committed with those of others."""
         log, place = partition.log, partition.log.partition
         began_at, upper = self._clock.monotonic(), log.last_stable_offset
-        while self._may_roll(partition) and log.table_next < upper:
-            change = await self._build(partition, upper)
+        turns = RollTurns(pace, self._clock, self._queue.asked, lambda: self._may_roll(partition))
+        while await turns.wait() and log.table_next < upper:
+            change = await self._build(partition, upper, turns)
             if change is None or change.advance is None:
                 return
             is_last = change.advance.next_offset >= upper
@@ -307,12 +324,14 @@ class Roller:
         left = partition.log.extents.bytes_below(upper)
         return left < self._settings().integer("roll.min.bytes")
 
-    async def _build(self, partition: Partition, upper: int) -> PartitionChange | None:
+    async def _build(
+        self, partition: Partition, upper: int, turns: RollTurns
+    ) -> PartitionChange | None:
         """A stored segment of the partition, or None where that is not to be had now."""
         log, topic_id = partition.log, partition.log.partition.topic_id
         try:
             raw_bytes_max = self._topic_config(topic_id).integer("segment.bytes")
-            return await self._builder.build(log, upper, raw_bytes_max)
+            return await self._builder.build(log, upper, raw_bytes_max, turns)
         except MissingWalObject as error:
             # F4: it may be needless, since the table has gone on, or have been moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
@@ -421,11 +440,9 @@ class Roller:
         return None
 
 
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Until the event, but not longer than that."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
+def _is_asked_for(rolls: Iterable[Roll]) -> bool:
+    """Whether somebody waits for any of a topic's rolls, which are committed together."""
+    return any(roll.reason is RollReason.REQUEST for roll in rolls)
 
 
 def _end_of(partition: Partition, state: TableState) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidelog.broker.roll_metrics import RollMetrics
 from tidelog.broker.roll_source import MissingWalObject, RollSource
+from tidelog.broker.roll_turns import RollTurns
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
@@ -23,6 +24,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.table_change import Advance, PartitionChange
 from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.roll_pace import SEGMENT_BYTES
 from tidelog.wal.segment_roll import OrdinalColumns, Progress, SegmentRoll
 
 MIB = 1024 * 1024
@@ -68,10 +70,13 @@ class SegmentBuilder:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._bounds = bounds
 
-    async def build(self, log: PartitionLog, upper: int, raw_bytes_max: int) -> PartitionChange:
+    async def build(
+        self, log: PartitionLog, upper: int, raw_bytes_max: int, turns: RollTurns
+    ) -> PartitionChange | None:
         """What the table's next commit is to say of the partition: it goes on from where it ends by
         a segment's worth, at most up to `upper`, which must not be above the last stable offset.
-        The segment is stored; where no row is committed there is none.
+        The segment is stored; where no row is committed there is none. None: it is not wanted any
+        more, as `turns` say, who also say when the next piece may begin; the first begins at once.
 
         CorruptObject names what cannot be rolled; MissingWalObject: it may be that the table has it
         already. StoreError.
@@ -97,13 +102,17 @@ class SegmentBuilder:
                 taken = progress.wal_bytes
                 progress = await self._take_up(log, roll, offset, upper)
                 self._metrics.wal_bytes += progress.wal_bytes - taken
+                turns.note(progress.wal_bytes - taken)
                 pieces += progress.pieces
+                if progress.next_offset < upper and not await turns.wait():
+                    return None
                 offset = min(max(progress.next_offset, log.log_start), upper)
             written = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
         finally:
             roll.let_go()
         if written is not None:
             await self._store_segment(log, written.segment, (*pieces, *written.pieces))
+        turns.note(SEGMENT_BYTES)
         return PartitionChange(
             partition=log.partition.partition,
             advance=Advance(base, offset),

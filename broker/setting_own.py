@@ -83,6 +83,15 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         " the table, as far as they are worth a file.",
     ),
     _own(
+        "roll.spread.ms",
+        Kind.LONG,
+        30_000,
+        0,
+        "Over how long the rolls that are due at a time are spread, so that producers do not feel"
+        " them; at most an eighth of their age (roll.age.ms, segment.ms), and not slower than 8 MiB"
+        " of the WAL a second. 0: each as fast as can be, like those that somebody waits for.",
+    ),
+    _own(
         "coordinator.snapshot.interval.records",
         Kind.INT,
         10_000,
