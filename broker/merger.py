@@ -26,7 +26,6 @@ What happens when something fails in a merge:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError
+from tidelog.gathering import all_results
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
@@ -51,17 +51,27 @@ from tidelog.wal.extents import Extent
 from tidelog.wal.merge_plan import MergeLimits, MergePlan, plan_merge
 from tidelog.wal.merged_object import MergedObject, Run, Source, assemble_merged
 from tidelog.wal.object_format import SlotIndex
-from tidelog.wal.reading import read_all
+from tidelog.wal.pace import Pace, rate_of
 from tidelog.wal.wal_reader import read_index
 from tidelog.wal.writer import WalWriter
 
 logger = logging.getLogger(__name__)
 
-MERGES_A_PASS_MAX = 64
+MERGES_A_PASS_MAX = 256
 MERGE_BYTES_MAX = 16 * 1024 * 1024
 """What is copied at a time; twice as much is in memory."""
+MERGE_SOURCES_MAX = 4096
+"""Whose indexes are held at a time: to let go of them takes the event loop some 5 µs each."""
 EXTENTS_AT_ONCE = 64
 INDEXES_AT_ONCE_MAX = 16
+SPREAD_SHARE = 3 / 4
+"""Of the interval: over how long a pass is spread."""
+GRACE_SHARE_MAX = 1 / 8
+"""Of the grace: what a table has meanwhile must not be missing before it is read."""
+LEFT_SHARE_MIN = 1 / 2
+"""With less than that of it left, what has become old in a pass is left to the next."""
+OBJECTS_A_SECOND_MIN = 100
+"""Each is about a quarter of a millisecond of the event loop's."""
 OPENINGS_A_PASS_MAX = 1000
 CHECKPOINT_SLOTS_MIN = 64
 """With so many slots since the newest checkpoint there is a newer one with the next pass."""
@@ -145,21 +155,27 @@ class Merger:
         self._openings = openings
         self._checkpointer = checkpointer
         self._interval_seconds = interval_seconds
-        self._limits = MergeLimits(objects_max=objects_max, bytes_max=MERGE_BYTES_MAX)
+        self._limits = MergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
         self._crash_points = crash_points
         self._taken_over = [p for p, _ in state.unopened(writer.incarnation.epoch)]
         self._open_from = clock.monotonic() + grace_seconds
         self._checkpoint_seconds = grace_seconds
         self._checkpointed_at = clock.monotonic()
         self._has_merged = False
+        self._pace: Pace | None = None
+        self._spread_seconds = min(SPREAD_SHARE * interval_seconds, GRACE_SHARE_MAX * grace_seconds)
+        self._spread_until = clock.monotonic()
         self._damaged: dict[str, None] = {}
         self.merged = MergedObjects(writer.incarnation)
         self.metrics = MergeMetrics()
 
     async def run(self) -> NoReturn:
         """Passes at intervals, until cancelled."""
+        began_at = self._clock.monotonic()
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            seconds = began_at + self._interval_seconds - self._clock.monotonic()
+            await self._clock.sleep(max(0.0, seconds))
+            began_at = self._clock.monotonic()
             try:
                 await self.maintain()
             except StoreError as error:
@@ -173,15 +189,18 @@ class Merger:
     async def maintain(self) -> None:
         """One pass. Raises StoreError, WalLost."""
         self._open_taken_over()
+        self._spread_until = self._clock.monotonic() + self._spread_seconds
         await self._merge_what_is_old()
         if self._checkpoint_is_worth_it():
             await self._checkpointer.checkpoint()
             self._checkpointed_at = self._clock.monotonic()
             self._has_merged = False
             # What lies below the new checkpoint is old from now on.
-            await self._merge_what_is_old()
+            if self._seconds_left() >= LEFT_SHARE_MIN * self._spread_seconds:
+                await self._merge_what_is_old()
 
     async def _merge_what_is_old(self) -> None:
+        self._pace = None
         for _ in range(MERGES_A_PASS_MAX):
             if not await self._merge():
                 return
@@ -212,6 +231,8 @@ class Merger:
         plan = await self._plan()
         if plan is None:
             return False
+        if self._pace is None:
+            self._pace = self._pace_of(plan.old_objects)
         leader_epochs = {
             run.partition: hosted.log.leader_epoch
             for run in plan.runs
@@ -220,7 +241,7 @@ class Merger:
         number = self.merged.begin()
         slot: Slot | None = None
         try:
-            stored = await self._store_merged(plan, number)
+            stored = await self._store_merged(plan, number, self._pace)
             if stored is None:
                 return True
             self._crash_points.hit(CrashPoint.MERGED_STORED)
@@ -242,6 +263,14 @@ class Merger:
         )
         return True
 
+    def _pace_of(self, objects: int) -> Pace:
+        """The pace of the merges that come now, in objects."""
+        return Pace(rate_of(objects, self._seconds_left(), OBJECTS_A_SECOND_MIN))
+
+    def _seconds_left(self) -> float:
+        """Of the time over which this pass is spread."""
+        return self._spread_until - self._clock.monotonic()
+
     async def _plan(self) -> MergePlan | None:
         floor = self._checkpointer.floor or Slot(0)
         incarnation = self._writer.incarnation
@@ -262,13 +291,13 @@ class Merger:
         }
         return await self._offload.run(plan_merge, logs, is_old, self._damaged, self._limits)
 
-    async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
+    async def _store_merged(self, plan: MergePlan, number: int, pace: Pace) -> MergedObject | None:
         """Copy what is planned; None where an object is found damaged, which is left out next time.
 
         Raises StoreError: the object may or may not be there, and is given up.
         """
         keys = sorted({extent.key for run in plan.runs for extent in run.extents})
-        indexes = await self._read_indexes(keys)
+        indexes = await self._read_indexes(keys, pace)
         found = await self._read_extents([e for run in plan.runs for e in run.extents])
         if indexes is None or found is None:
             return None
@@ -291,7 +320,9 @@ class Merger:
         await self._store.put(merged.key, merged.pieces, IfAbsent())
         return merged
 
-    async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
+    async def _read_indexes(
+        self, keys: Iterable[str], pace: Pace
+    ) -> Mapping[str, SlotIndex] | None:
         async def read(key: str) -> SlotIndex | CorruptObject:
             try:
                 found = await read_index(self._store, self._offload, key)
@@ -303,15 +334,31 @@ class Merger:
                 return CorruptObject(key, "a seal in the place of an object with records")
             return found
 
-        keys = list(keys)
-        at_once = asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
+        left = iter(keys)
         indexes: dict[str, SlotIndex] = {}
-        for key, index in zip(keys, await read_all(read, keys, at_once), strict=True):
-            if isinstance(index, CorruptObject):
-                self._leave_out(index)
-            else:
-                indexes[key] = index
-        return indexes if len(indexes) == len(keys) else None
+        is_whole = True
+
+        async def read_what_is_left() -> None:
+            nonlocal is_whole
+            for key in left:
+                await self._take_turn(pace)
+                index = await read(key)
+                if isinstance(index, CorruptObject):
+                    self._leave_out(index)
+                    is_whole = False
+                else:
+                    indexes[key] = index
+
+        await all_results(read_what_is_left() for _ in range(INDEXES_AT_ONCE_MAX))
+        return indexes if is_whole else None
+
+    async def _take_turn(self, pace: Pace) -> None:
+        """Wait until one more object may be read."""
+        now = self._clock.monotonic()
+        seconds = pace.seconds_to_wait(now)
+        pace.begin(now)
+        pace.note(1)
+        await self._clock.sleep(seconds)
 
     async def _read_extents(self, extents: list[Extent]) -> Mapping[tuple[str, int], Buffer] | None:
         """The extents' bytes, each proved to be its batches."""

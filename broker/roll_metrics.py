@@ -27,7 +27,7 @@ class RollMetrics:
     wal_bytes: int = 0
     """Of the record batches that were taken up, aborted ones and markers too."""
     seconds: float = 0.0
-    """Spent on rolls, waits for the store and pauses included."""
+    """Spent on rolls, waits for the store included, pauses not."""
     commits: int = 0
     refusals: int = 0
     """Commits that were not valid any more, since the table had gone on (E2)."""
@@ -61,7 +61,11 @@ class RollCollector(Collector):
             ("rows", "Records in them.", metrics.rows),
             ("raw_bytes", "Keys, values and headers in them.", metrics.raw_bytes),
             ("wal_bytes", "Bytes of the record batches that were rolled.", metrics.wal_bytes),
-            ("seconds", "Time of rolls, waits for the store and pauses included.", metrics.seconds),
+            (
+                "seconds",
+                "Time of rolls without pauses, but with waits for the store.",
+                metrics.seconds,
+            ),
             ("commits", "Commits to tables.", metrics.commits),
             ("refusals", "Commits that others had come before.", metrics.refusals),
             ("failures", "Rolls that failed and are tried again.", metrics.failures),

@@ -119,7 +119,7 @@ class RollQueue:
         """What a partition has that could be rolled now. `config`: its topic's, which may ask for
         less."""
         partition = self._partitions.get(place)
-        if partition is None:
+        if partition is None or partition.fault is not None:
             return None
         log = partition.log
         stable, now = log.last_stable_offset, self._clock.monotonic()

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NoReturn
 
 from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.roll_agenda import RollAgenda, RollTurns, wait_for
 from tidelog.broker.roll_metrics import RollMetrics
 from tidelog.broker.roll_queue import RollQueue
 from tidelog.broker.roll_source import (
@@ -32,7 +32,6 @@ from tidelog.broker.roll_source import (
     GATHERED_EXTENTS_MAX,
     MissingWalObject,
 )
-from tidelog.broker.roll_turns import RollTurns, wait_for
 from tidelog.broker.segment_builder import SegmentBuilder
 from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.broker.table_source import lost_versions
@@ -47,22 +46,14 @@ from tidelog.storage.table_log import Committed, SegmentsTooOld, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
-from tidelog.wal.roll_pace import RollPace, seconds_for
-from tidelog.wal.roll_plan import (
-    Backlog,
-    Roll,
-    RollLimits,
-    RollReason,
-    plan_rolls,
-    read_together,
-)
+from tidelog.wal.roll_plan import Roll, RollReason, read_together
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
 """How often it is looked for what is to be rolled, while records come."""
-LOOKED_AT_ONCE = 1000
-"""Partitions that are looked at before others may go on."""
+BETWEEN_ROUNDS_SECONDS = 0.01
+"""Between one round and another that is to follow at once."""
 COMMIT_PARTITIONS_MAX = 64
 """Partitions of a topic that go on in one commit."""
 COMMIT_GRACE_SHARE_MAX = 1 / 8
@@ -105,6 +96,7 @@ class Roller:
         self._settings = settings
         self._topic_config = topic_config
         self._queue = RollQueue(partitions, clock)
+        self._agenda = RollAgenda(self._queue, partitions, clock, settings, topic_config, metrics)
         self._undated: dict[str, list[TopicPartition]] = {}
         """Partitions that were recovered, by the object of their oldest batch."""
         self.metrics = metrics
@@ -202,69 +194,41 @@ class Roller:
                 queue.news.clear()
                 if not queue.asked.is_set():
                     await wait_for(queue.asked, SWEEP_SECONDS)
-                queue.asked.clear()
-                await self._roll_due()
+                while await self._roll_due():
+                    await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
         finally:
             queue.close()
 
-    async def _roll_due(self) -> None:
-        settings = self._settings()
-        limits = RollLimits(
-            settings.integer("roll.wal.max.bytes"), settings.integer("roll.min.bytes")
-        )
-        backlogs = await self._look()
+    async def _roll_due(self) -> bool:
+        """One round; whether another one is to follow at once."""
         topics: dict[TopicId, list[Roll]] = {}
-        for roll in plan_rolls(backlogs, limits):
+        for roll in await self._agenda.begin():
             topics.setdefault(roll.partition.topic_id, []).append(roll)
-        unasked = [rolls for rolls in topics.values() if not _is_asked_for(rolls)]
-        spread = RollPace(chain.from_iterable(unasked), self._spread_seconds(backlogs))
-        at_once = RollPace((), 0)
+        was_asked = False
         for topic_id, rolls in topics.items():
-            started_at = self._clock.monotonic()
-            await self._roll_topic(topic_id, rolls, at_once if _is_asked_for(rolls) else spread)
-            self.metrics.seconds += self._clock.monotonic() - started_at
-            if self._queue.asked.is_set() and not _is_asked_for(rolls):
-                # Who waits comes first; what is left is found again. Who has come since this look
-                # waits for all that were asked for in it, and for one topic that is due: else
-                # those that ask again and again would be the only ones to be served.
-                self._queue.news.set()
-                return
-
-    def _spread_seconds(self, backlogs: Iterable[Backlog]) -> float:
-        """Over how long rolls are spread that nobody waits for."""
-        seconds = self._settings().integer("roll.spread.ms") / 1000
-        return min(seconds_for(backlogs, seconds), self._commit_seconds_max())
-
-    def _commit_seconds_max(self) -> float:
-        """How long a stored segment waits for others that are to be committed with it."""
-        grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
-        return grace_seconds * COMMIT_GRACE_SHARE_MAX
-
-    async def _look(self) -> list[Backlog]:
-        """What there is to roll."""
-        settings = self._settings()
-        bytes_max, age_ms_max = settings.integer("roll.bytes"), settings.integer("roll.age.ms")
-        found: list[Backlog] = []
-        for number, place in enumerate(self._queue.begin_look(), 1):
-            if self._partitions.get(place) is None:
-                self._queue.forget(place)
-                continue
-            config = self._topic_config(place.topic_id)
-            backlog = self._queue.backlog(place, config, bytes_max, age_ms_max)
-            if backlog is not None:
-                found.append(backlog)
-            if number % LOOKED_AT_ONCE == 0:
-                await self._clock.sleep(0)
-        self.metrics.backlog_partitions = len(found)
-        self.metrics.backlog_bytes = sum(backlog.wal_bytes for backlog in found)
-        self.metrics.stopped = len(self.faults())
-        return found
+            is_asked = any(roll.reason is RollReason.REQUEST for roll in rolls)
+            if was_asked and not is_asked:
+                # Nobody waits any more: what is left may take its time.
+                await self._agenda.look_again()
+            was_asked = is_asked
+            started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
+            await self._roll_topic(topic_id, rolls, is_asked)
+            paused = self._agenda.paused_seconds - paused
+            self.metrics.seconds += self._clock.monotonic() - started_at - paused
+            if self._agenda.is_called_away and not is_asked:
+                # Who waits comes first; what is left is found again. Who has come since this round
+                # began waits for all that were asked for in it, and for a segment of what is due:
+                # else those that ask again and again would be the only ones to be served.
+                return True
+        return self._agenda.has_looked_again
 
     # Rolling.
 
-    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll], pace: RollPace) -> None:
+    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll], is_asked: bool) -> None:
+        """`is_asked`: somebody waits for one of these rolls, which are committed together."""
         built: list[_Built] = []
-        wait_seconds_max = self._commit_seconds_max()
+        grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
+        wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
         try:
             for together in read_together(rolls, GATHERED_BYTES_MAX, GATHERED_EXTENTS_MAX):
                 if len(together) > 1:
@@ -277,7 +241,10 @@ class Roller:
                     partition = self._partitions.get(roll.partition)
                     if partition is not None and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason] += 1
-                        await self._roll(partition, roll.reason, pace, built)
+                        await self._roll(partition, roll.reason, built, is_asked)
+                    if self._agenda.is_called_away and not is_asked:
+                        await self._commit(topic_id, built)
+                        return
             await self._commit(topic_id, built)
         except NoTable:
             for roll in rolls:
@@ -294,14 +261,16 @@ class Roller:
         return [partition for partition in found if partition is not None]
 
     async def _roll(
-        self, partition: Partition, reason: RollReason, pace: RollPace, built: list[_Built]
+        self, partition: Partition, reason: RollReason, built: list[_Built], is_asked: bool
     ) -> None:
-        """Roll one partition, segment by segment. The last segment is left in `built`, to be
-        committed with those of others."""
+        """Roll one partition, segment by segment, until called away, unless it is asked for. The
+        last segment is left in `built`, to be committed with those of others."""
         log, place = partition.log, partition.log.partition
         began_at, upper = self._clock.monotonic(), log.last_stable_offset
-        turns = RollTurns(pace, self._clock, self._queue.asked, lambda: self._may_roll(partition))
-        while await turns.wait() and log.table_next < upper:
+        turns = RollTurns(
+            self._agenda, lambda: self._may_roll(partition) and log.table_next < upper
+        )
+        while await turns.next():
             change = await self._build(partition, upper, turns)
             if change is None or change.advance is None:
                 return
@@ -310,7 +279,7 @@ class Roller:
             built.append(_Built(partition, change, *change.advance, self._clock.monotonic(), dated))
             if not is_last or len(built) >= COMMIT_PARTITIONS_MAX:
                 await self._commit(place.topic_id, built)
-            if is_last:
+            if is_last or (self._agenda.is_called_away and not is_asked):
                 return
             if self._is_carried_over(partition, reason, upper):
                 break
@@ -438,11 +407,6 @@ class Roller:
             log.advance_table(ends_at)
             self._queue.rolled(partition)
         return None
-
-
-def _is_asked_for(rolls: Iterable[Roll]) -> bool:
-    """Whether somebody waits for any of a topic's rolls, which are committed together."""
-    return any(roll.reason is RollReason.REQUEST for roll in rolls)
 
 
 def _end_of(partition: Partition, state: TableState) -> int:

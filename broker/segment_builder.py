@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tidelog.broker.roll_agenda import RollTurns
 from tidelog.broker.roll_metrics import RollMetrics
 from tidelog.broker.roll_source import MissingWalObject, RollSource
-from tidelog.broker.roll_turns import RollTurns
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
@@ -104,7 +104,7 @@ class SegmentBuilder:
                 self._metrics.wal_bytes += progress.wal_bytes - taken
                 turns.note(progress.wal_bytes - taken)
                 pieces += progress.pieces
-                if progress.next_offset < upper and not await turns.wait():
+                if progress.next_offset < upper and not await turns.next():
                     return None
                 offset = min(max(progress.next_offset, log.log_start), upper)
             written = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())

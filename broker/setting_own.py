@@ -87,9 +87,10 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.LONG,
         30_000,
         0,
-        "Over how long the rolls that are due at a time are spread, so that producers do not feel"
-        " them; at most an eighth of their age (roll.age.ms, segment.ms), and not slower than 8 MiB"
-        " of the WAL a second. 0: each as fast as can be, like those that somebody waits for.",
+        "Over how long what is due for a roll is spread, so that producers hardly feel it: the rate"
+        " is that which would have all of it done in this time, at least 8 MiB a second. More than an"
+        " eighth of log.delete.grace.ms is the same as that. What somebody waits for, or what is an"
+        " eighth older than its age allows, goes as fast as can be. 0: all does.",
     ),
     _own(
         "coordinator.snapshot.interval.records",

@@ -26,6 +26,8 @@ class MergeLimits:
     """With more old objects than this that hold anything live, some are merged; at least 2."""
     bytes_max: int
     """What is copied at a time."""
+    sources_max: int
+    """From how many objects."""
 
     @property
     def worth_bytes(self) -> int:
@@ -47,6 +49,8 @@ class MergePlan(NamedTuple):
     objects: int
     """How many objects nothing will refer to then."""
     size_bytes: int
+    old_objects: int
+    """How many of all that may be planned next hold anything live."""
 
 
 def plan_merge(
@@ -72,6 +76,8 @@ def plan_merge(
     for size, key in old:
         if size > limits.worth_bytes or size_bytes + size > limits.bytes_max:
             break
+        if len(chosen) == limits.sources_max:
+            break
         # One comes for those that go.
         if len(old) - len(chosen) + 1 <= limits.objects_max // 2:
             break
@@ -81,7 +87,7 @@ def plan_merge(
     if len(chosen) < 2:
         return None
     runs = [run for partition, extents in logs.items() for run in _runs(partition, extents, chosen)]
-    return MergePlan(runs, len(chosen), size_bytes)
+    return MergePlan(runs, len(chosen), size_bytes, len(old))
 
 
 def _runs(

@@ -235,7 +235,7 @@ class World:
             logs,
             lambda key: key < wal_key(owner.incarnation, owner.floor),
             (),
-            MergeLimits(1, 10**6),
+            MergeLimits(1, 10**6, 1000),
         )
         if plan is None:
             return

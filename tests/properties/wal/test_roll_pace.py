@@ -1,7 +1,9 @@
-"""Rolls take as long as they may, and make no pauses where there is no time for any."""
+"""Work that nobody waits for takes as long as it may, and has no pauses where there is no time."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import inf
 from uuid import UUID
 
 import pytest
@@ -9,34 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.roll_pace import (
-    AGE_SHARE_MAX,
-    BYTES_A_SECOND_MIN,
-    SEGMENT_BYTES,
-    RollPace,
-    seconds_for,
-)
+from tidelog.wal.pace import Pace, rate_of
+from tidelog.wal.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, is_overdue, rate_for
 from tidelog.wal.roll_plan import Backlog, Roll, RollReason
 
-SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=20)
+PIECES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=20)
 SECONDS = st.floats(0.01, 100)
 START = 1000.0
+HOUR_MS = 3_600_000
+MIB = 1024 * 1024
 
 
-def backlog(wal_bytes: int, age_ms_max: int = 3_600_000) -> Backlog:
+def backlog(wal_bytes: int, age_ms: int = 0, age_ms_max: int = HOUR_MS) -> Backlog:
     place = TopicPartition(UUID(int=1), 0)
-    return Backlog(place, wal_bytes, 1, 0, 1 << 27, age_ms_max, is_requested=False)
+    return Backlog(place, wal_bytes, 1, age_ms, 1 << 27, age_ms_max, is_requested=False)
 
 
-def rolls(sizes: list[int]) -> list[Roll]:
-    return [Roll(backlog(size), RollReason.SIZE) for size in sizes]
-
-
-def work_of(sizes: list[int]) -> int:
-    return sum(sizes) + SEGMENT_BYTES * len(sizes)
-
-
-def begins(pace: RollPace, pieces: list[int], piece_seconds: list[float]) -> list[float]:
+def begins(pace: Pace, pieces: list[float], piece_seconds: list[float]) -> list[float]:
     """When each piece begins, and when the one behind them all could."""
     now, found = START, []
     for size, took in zip(pieces, piece_seconds, strict=True):
@@ -48,50 +39,87 @@ def begins(pace: RollPace, pieces: list[int], piece_seconds: list[float]) -> lis
     return [*found, now + pace.seconds_to_wait(now)]
 
 
-@given(SIZES, SECONDS)
-def test_rolls_that_take_no_time_are_spread_evenly(sizes: list[int], seconds: float) -> None:
-    pieces = [size + SEGMENT_BYTES for size in sizes]
-    first, *_, end = begins(RollPace(rolls(sizes), seconds), pieces, [0.0] * len(pieces))
+@given(PIECES, SECONDS)
+def test_work_that_takes_no_time_is_spread_evenly(pieces: list[float], seconds: float) -> None:
+    pace = Pace(rate_of(sum(pieces), seconds, 1e-9))
+    first, *_, end = begins(pace, pieces, [0.0] * len(pieces))
     assert first == START, "the first does not wait"
-    expected = min(seconds, work_of(sizes) / BYTES_A_SECOND_MIN)
-    assert end - first == pytest.approx(expected)
+    assert end - first == pytest.approx(seconds)
 
 
-@given(SIZES, SECONDS, st.floats(0, 2))
+@given(PIECES, SECONDS, st.floats(0, 2))
 def test_work_is_part_of_the_time_and_has_no_pauses_where_it_takes_all_of_it(
-    sizes: list[int], seconds: float, share: float
+    pieces: list[float], seconds: float, share: float
 ) -> None:
-    """`share`: of the time that is there, as much as the work itself takes."""
-    pieces = [size + SEGMENT_BYTES for size in sizes]
-    there_is = min(seconds, work_of(sizes) / BYTES_A_SECOND_MIN)
-    took = [share * there_is * piece / work_of(sizes) for piece in pieces]
-    first, *_, end = begins(RollPace(rolls(sizes), seconds), pieces, took)
-    assert end - first == pytest.approx(max(1.0, share) * there_is)
+    """`share`: of the time that there is, as much as the work itself takes."""
+    took = [share * seconds * piece / sum(pieces) for piece in pieces]
+    pace = Pace(rate_of(sum(pieces), seconds, 1e-9))
+    first, *_, end = begins(pace, pieces, took)
+    assert end - first == pytest.approx(max(1.0, share) * seconds)
 
 
-@given(SIZES, SECONDS, st.data())
+@given(PIECES, SECONDS, st.data())
 def test_what_was_late_is_not_made_up_for_by_haste(
-    sizes: list[int], seconds: float, data: st.DataObject
+    pieces: list[float], seconds: float, data: st.DataObject
 ) -> None:
     """Between two begins there is always as much time as the piece between them is worth."""
-    pieces = [size + SEGMENT_BYTES for size in sizes]
     count = len(pieces)
     took = data.draw(st.lists(st.floats(0, seconds), min_size=count, max_size=count))
-    found = begins(RollPace(rolls(sizes), seconds), pieces, took)
-    rate = max(BYTES_A_SECOND_MIN, work_of(sizes) / seconds)
-    for before, after, piece in zip(found, found[1:], pieces, strict=False):
+    rate = rate_of(sum(pieces), seconds, 1e-9)
+    found = begins(Pace(rate), pieces, took)
+    for (before, after), piece in zip(pairwise(found), pieces, strict=True):
         assert after - before >= piece / rate - 1e-6
 
 
-def test_without_time_there_are_no_pauses() -> None:
-    pieces = [1 << 40] * 5
-    assert begins(RollPace(rolls(pieces), 0), pieces, [0.0] * 5) == [START] * 6
-
-
-@given(st.lists(st.integers(1, 1 << 40), max_size=10), SECONDS)
-def test_nobody_waits_much_longer_than_the_age_that_is_due(
-    ages_ms: list[int], seconds_max: float
+@given(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0, 1))
+def test_another_rate_counts_for_what_is_left_of_a_pause(
+    rate: float, later: float, share: float
 ) -> None:
-    found = seconds_for([backlog(1, age) for age in ages_ms], seconds_max)
-    expected = min([seconds_max, *(AGE_SHARE_MAX * age / 1000 for age in ages_ms)])
-    assert found == pytest.approx(expected)
+    pace = Pace(rate)
+    pace.begin(START)
+    pace.note(1.0)
+    now = START + share / rate
+    pace.renew(later, now)
+    assert pace.seconds_to_wait(now) == pytest.approx((1 - share) / later, abs=1e-9)
+    pace.renew(inf, now)
+    assert pace.seconds_to_wait(now) == 0
+
+
+def test_without_time_there_are_no_pauses() -> None:
+    pieces = [1e12] * 5
+    assert begins(Pace(rate_of(1e12, 0, 1.0)), pieces, [0.0] * 5) == [START] * 6
+    assert rate_of(1e12, -1, 1.0) == inf
+
+
+def test_it_is_never_slower_than_nobody_would_feel() -> None:
+    assert rate_for([Roll(backlog(1), RollReason.SIZE)], 1e9) == BYTES_A_SECOND_MIN
+
+
+def test_who_waits_and_what_is_overdue_has_it_at_once() -> None:
+    due = Roll(backlog(1, HOUR_MS), RollReason.AGE)
+    assert rate_for([due], 30) < inf
+    assert rate_for([due, Roll(backlog(1), RollReason.REQUEST)], 30) == inf
+    assert not is_overdue(backlog(1, HOUR_MS * 9 // 8 - 1))
+    assert is_overdue(backlog(1, HOUR_MS * 9 // 8))
+    assert rate_for([due, Roll(backlog(1, HOUR_MS * 9 // 8), RollReason.AGE)], 30) == inf
+
+
+@given(st.lists(st.integers(0, 1024), min_size=1, max_size=100), st.integers(0, 200))
+def test_whatever_comes_in_what_is_due_stays_within_what_comes_in_the_spread(
+    sizes_mib: list[int], inflow_mib: int
+) -> None:
+    """All partitions grow while they are rolled, at less than what a machine can do. A second at a
+    time, as the agenda looks: the rate is that of what is due then, the machine does 400 MiB/s."""
+    seconds, machine = 30.0, 400 * MIB
+    held = [float(size * MIB) for size in sizes_mib]
+    allowed = max(sum(held), inflow_mib * MIB * seconds) + len(held) * SEGMENT_BYTES
+    for second in range(600):
+        held = [size + inflow_mib * MIB / len(held) for size in held]
+        due = [Roll(backlog(int(size)), RollReason.SIZE) for size in held]
+        left = min(rate_for(due, seconds), machine)
+        for number in range(len(held)):
+            done = min(left, held[number])
+            held[number] -= done
+            left -= done
+        assert sum(held) <= allowed, second
+    assert sum(held) <= inflow_mib * MIB * seconds + 1

@@ -33,6 +33,11 @@ def world(**settings: object) -> World:
     return World(MemoryStore(SystemClock()), wal_linger_ms=0, **settings)
 
 
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e9)
+
+
 def roll(one: OneBroker, topic_id: UUID, partition: int, offset: int) -> None:
     """The table has everything below the offset."""
     hosted = one.broker.partitions.find(TopicPartition(topic_id, partition))
@@ -220,6 +225,55 @@ def test_many_small_partitions_are_kept_in_few_objects(partitions: int) -> None:
                 assert await values(one, partition) == expected[partition]
                 produced = await one.produce(batch(b"more"), partition)
                 assert produced.base_offset == len(expected[partition])
+
+    run(story)
+
+
+class SleptClock(SystemClock):
+    """Whoever sleeps is where he wanted to be at once."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return 1000 + sum(self.slept)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("interval_seconds", [0, 40])
+def test_a_pass_is_spread_over_its_interval_and_what_is_left_is_left_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, interval_seconds: int
+) -> None:
+    """30 s for 12 old objects. What becomes old by the checkpoint behind that comes another time,
+    where nothing is left of the 30 s."""
+    monkeypatch.setattr("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e-9)
+    monkeypatch.setattr("tidelog.broker.merger.INDEXES_AT_ONCE_MAX", 1)
+    clock = SleptClock()
+
+    async def story() -> None:
+        here = world(wal_objects_max=2)
+        async with here.broker(politely=False) as one:
+            await one.create_topic(retention_ms="-1")
+            merger = one.broker.upkeep.merger
+            merger._clock = clock
+            merger._spread_seconds = 3 / 4 * interval_seconds
+            for number in range(12):
+                await one.produce(batch(b"%d" % number))
+            await checkpoint(one)
+            for number in range(12, 24):
+                await one.produce(batch(b"%d" % number))
+            await merger.maintain()
+            log = one.broker.partitions.named(TOPIC, 0).log
+            # The last object's time is for the next pass, or for nobody.
+            assert sum(clock.slept) == pytest.approx(30 * 11 / 12 if interval_seconds else 0)
+            assert len(set(log.extents.keys)) == (13 if interval_seconds else 1)
+            await merger.maintain()
+            assert len(set(log.extents.keys)) == 1
+            forget_memory(one)
+            assert await values(one) == [b"%d" % number for number in range(24)]
 
     run(story)
 

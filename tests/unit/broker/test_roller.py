@@ -1176,7 +1176,9 @@ def test_a_table_that_has_lost_versions_stops_the_roll() -> None:
 
 @pytest.mark.parametrize("tail_cache_bytes", [0, 1 << 20])
 def test_readers_cross_from_segments_into_the_wal_while_it_is_rolled(tail_cache_bytes: int) -> None:
-    here = world(roll_bytes=1, roll_min_bytes=0, tail_cache_bytes=tail_cache_bytes)
+    here = world(
+        roll_bytes=1, roll_min_bytes=0, tail_cache_bytes=tail_cache_bytes, roll_spread_ms=0
+    )
     count = 120
 
     async def write(one: OneBroker) -> None:

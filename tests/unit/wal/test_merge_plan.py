@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.wal.extents import Extent, Extents
 from tidelog.wal.merge_plan import MERGED_EXTENT_BYTES, MergeLimits, MergePlan, plan_merge
 
-LIMITS = MergeLimits(objects_max=4, bytes_max=1_000_000)
+LIMITS = MergeLimits(objects_max=4, bytes_max=1_000_000, sources_max=1000)
 
 
 def log_of(*places: tuple[str, int]) -> Extents:
@@ -72,7 +74,7 @@ def test_full_objects_are_worth_their_number() -> None:
 
 
 def test_a_merged_extent_is_no_larger_than_what_is_read_at_a_time() -> None:
-    limits = MergeLimits(objects_max=4, bytes_max=64 * MERGED_EXTENT_BYTES)
+    limits = replace(LIMITS, bytes_max=64 * MERGED_EXTENT_BYTES)
     half = MERGED_EXTENT_BYTES // 2
     found = plan(log_of(*((key, half) for key in "abcdefgh")), limits=limits)
     assert found is not None
@@ -85,12 +87,13 @@ def test_a_merged_extent_is_no_larger_than_what_is_read_at_a_time() -> None:
         st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50_000)), max_size=30), max_size=8
     ),
     st.integers(2, 12),
+    st.integers(2, 12),
 )
 def test_merging_ends_with_few_objects_or_full_ones(
-    logs: list[list[tuple[int, int]]], objects_max: int
+    logs: list[list[tuple[int, int]]], objects_max: int, sources_max: int
 ) -> None:
     """Merging again and again, as the merger does: it comes to an end, and what is left is few."""
-    limits = MergeLimits(objects_max=objects_max, bytes_max=100_000)
+    limits = MergeLimits(objects_max, bytes_max=100_000, sources_max=sources_max)
     held: dict[TopicPartition, Extents] = {
         topic_partition(number): log_of(*((f"{slot:03}", length) for slot, length in sorted(log)))
         for number, log in enumerate(logs)
@@ -99,6 +102,7 @@ def test_merging_ends_with_few_objects_or_full_ones(
         plan = plan_merge(held, lambda _: True, (), limits)
         if plan is None:
             break
+        assert plan.objects <= min(sources_max, plan.old_objects)
         for run in plan.runs:
             size = sum(extent.length for extent in run.extents)
             last = run.extents[-1].last_offset

@@ -1,0 +1,244 @@
+"""The pauses of rolls that nobody waits for, on a whole broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.broker.one_broker import OneBroker, batch, run
+from tests.unit.broker.rolled import flush, hosted, offsets, segments
+from tests.unit.broker.test_roller import ShakyStore, settled, until, world
+from tidelog.broker.segment_builder import SegmentBounds
+
+DAY_MS = 86_400_000
+BATCHES = 5
+ENDLESS = {
+    "roll_bytes": 1500,
+    "roll_min_bytes": 0,
+    "roll_spread_ms": DAY_MS,
+    "roll_age_ms": 7 * DAY_MS,
+    "log_delete_grace_ms": 8 * DAY_MS,
+}
+"""What is due is spread over a day."""
+
+
+@pytest.fixture(autouse=True)
+def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece for each batch, as slow as `roll.spread.ms` lets them be."""
+    monkeypatch.setattr("tidelog.broker.roller.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("tidelog.broker.roll_agenda.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("tidelog.wal.roll_pace.BYTES_A_SECOND_MIN", 1e-9)
+    monkeypatch.setattr("tidelog.wal.roll_pace.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("tidelog.broker.segment_builder.SEGMENT_BYTES", 1)
+    bounds = SegmentBounds(piece_bytes_max=400)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
+
+
+async def due(one: OneBroker, topic: str) -> None:
+    """Produce as much as is due, in pieces."""
+    for _ in range(BATCHES):
+        await one.produce(batch(bytes(300)), topic=topic)
+
+
+async def pausing(one: OneBroker) -> None:
+    """Wait until a roll pauses behind its first piece."""
+    agenda = one.broker.roller._agenda
+    metrics = one.broker.roller.metrics
+    await until(
+        lambda: metrics.wal_bytes and agenda._pace.seconds_to_wait(agenda._clock.monotonic())
+    )
+
+
+def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            metrics = one.broker.roller.metrics
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            taken = metrics.wal_bytes
+            # Others go on meanwhile.
+            await one.create_topic("other")
+            await due(one, "other")
+            assert metrics.wal_bytes == taken
+            assert hosted(one).log.table_next == 0
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+            assert len(await segments(here.store, topic_id)) == 1
+
+    run(story)
+
+
+def test_who_waits_does_not_wait_behind_the_pauses_of_others() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            other = await one.create_topic("other")
+            await one.produce(batch(b"a"), topic="other")
+            await flush(one, topic="other")
+            assert await offsets(here.store, other) == [0]
+            # The segment that was under way is done, too: it was in the way.
+            await settled(one, BATCHES)
+
+    run(story)
+
+
+def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.roll_queue.PAUSE_SECONDS_FIRST", 0.1)
+    store = ShakyStore()
+    here = world(store, **ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("asked")
+            await one.produce(batch(b"a"), topic="asked")
+            store.refusals = {"/partition=": 1}
+            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            await due(one, "flights")
+            async with asyncio.timeout(20):
+                await flushed
+            assert one.broker.roller.metrics.failures == 1
+
+    run(story)
+
+
+def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two batches each."""
+    bounds = SegmentBounds(raw_bytes_max=600, piece_bytes_max=400)
+    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
+
+
+def test_what_comes_due_by_its_age_in_a_pause_waits_for_the_segment_in_hand_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segments_of_two(monkeypatch)
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            fresh = await one.create_topic("fresh", segment_ms="100")
+            await one.produce(batch(b"a"), topic="fresh")
+            async with asyncio.timeout(20):
+                await until(lambda: hosted(one, topic="fresh").log.table_next == 1)
+            assert await offsets(here.store, fresh) == [0]
+            assert hosted(one).log.table_next == 2
+
+    run(story)
+
+
+@pytest.mark.parametrize("records", [1, 5])
+def test_behind_what_somebody_waited_for_there_are_pauses_again(
+    monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    """Also where that was more than a segment. Both come into the same round."""
+    monkeypatch.setattr("tidelog.broker.roll_agenda.LOOK_SECONDS", 3600.0)
+    segments_of_two(monkeypatch)
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("asked")
+            await due(one, "flights")
+            for _ in range(records):
+                await one.produce(batch(bytes(300)), topic="asked")
+            long_ago = one.broker.clock.monotonic() - 7.5 * DAY_MS / 1000
+            one.broker.roller._queue.date(hosted(one).log.partition, long_ago)
+            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            async with asyncio.timeout(20):
+                await flushed
+            await pausing(one)
+            assert hosted(one).log.table_next == 0
+
+    run(story)
+
+
+def test_gauges_go_on_in_a_pause() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            metrics = one.broker.roller.metrics
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            before = metrics.backlog_bytes
+            await one.create_topic("other")
+            await one.produce(batch(bytes(300)), topic="other")
+            await until(lambda: metrics.backlog_bytes > before)
+            assert metrics.backlog_partitions == 2
+
+    run(story)
+
+
+def test_a_pause_grows_shorter_as_more_comes_due() -> None:
+    """The partition grows while it is rolled, and others come to be due."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            agenda = one.broker.roller._agenda
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            before = agenda._pace._rate
+            await one.create_topic("other")
+            await due(one, "other")
+            await due(one, "other")
+            await until(lambda: agenda._pace._rate > 2 * before)
+            assert hosted(one).log.table_next == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "at_once",
+    [
+        {"roll_spread_ms": 0},
+        {"roll_age_ms": 100},
+        # An eighth of the grace.
+        {"log_delete_grace_ms": 5000},
+    ],
+)
+def test_what_must_be_done_soon_is_not_spread_for_long(at_once: dict[str, int]) -> None:
+    here = world(**(ENDLESS | at_once))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            async with asyncio.timeout(20):
+                await settled(one, BATCHES)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+
+    run(story)
+
+
+def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            await one.delete_topic(topic_id)
+            await one.create_topic("other")
+            await one.produce(batch(b"a"), topic="other")
+            await flush(one, topic="other")
+            assert await segments(here.store, topic_id) == []
+
+    run(story)
