@@ -24,6 +24,8 @@ from tidelog.network import SocketNetwork
 
 NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
+WITHOUT_MERGES = {"wal.objects.max": (1 << 31) - 1}
+"""Of WAL objects, of which one record after the other makes thousands."""
 FLUSH_SECONDS_MAX = 300
 AWAITED_SECONDS_MAX = 120.0
 ASKED_ROUNDS = 8
@@ -122,9 +124,9 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> list[Felt]:
 
 
 def _felt_of_due(store: str, url: str, folder: Path, records: int, _: int) -> Felt:
-    """By the usual settings: rolls of what has become enough for a file."""
+    """By the usual settings of rolls: of what has become enough for a file."""
     without, during = [], []
-    with tidelog("due", url, folder) as target:
+    with tidelog("due", url, folder, **WITHOUT_MERGES) as target:
         of_acknowledgements(target, "warm-up", records)
         for number in range(DUE_ROUNDS):
             without.append(of_acknowledgements(target, f"without-{number}", 0, DUE_SECONDS))
@@ -156,7 +158,7 @@ def _await_rolled(target: Target, wal_bytes: float) -> None:
 def _felt_of_asked(store: str, url: str, folder: Path, records: int, backlog_bytes: int) -> Felt:
     """As fast as can be, since somebody waits."""
     without, during = [], []
-    with tidelog("asked", url, folder, **ONLY_ON_REQUEST) as target:
+    with tidelog("asked", url, folder, **ONLY_ON_REQUEST, **WITHOUT_MERGES) as target:
         of_acknowledgements(target, "warm-up", records)
         for number in range(ASKED_ROUNDS):
             without.append(of_acknowledgements(target, f"without-{number}", records))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.roll import ONLY_ON_REQUEST
+from benchmarks.roll import ONLY_ON_REQUEST, WITHOUT_MERGES
 from benchmarks.targets import GB, Target
 
 KIB = 1024
@@ -62,8 +62,7 @@ ROLLING = (
     Shape(100 * KIB, 256, MIB, 2_000_000_000),
 )
 """Measured once more by a broker that rolls what it takes while it takes it."""
-_OBJECTS_MAX = (1 << 31) - 1
-WAL_ALONE = {**ONLY_ON_REQUEST, "wal.objects.max": _OBJECTS_MAX}
+WAL_ALONE = {**ONLY_ON_REQUEST, **WITHOUT_MERGES}
 """Settings of a broker that does what Kafka does, too: nothing goes into tables, nor is what
 small objects hold copied together."""
 ROLL_BYTES = 4 * MIB
