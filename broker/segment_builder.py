@@ -36,7 +36,7 @@ class SegmentBounds:
 
     raw_bytes_max: int = 256 * MIB
     """Keys, values and headers."""
-    file_bytes_max: int = 24 * MIB
+    file_bytes_max: int = 16 * MIB
     """Of the file: it is put whole, from memory."""
     piece_bytes_max: int = 4 * MIB
     """Of record batches that are taken up at a time; one extent may be larger."""
