@@ -29,6 +29,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NoReturn
 
 from tidelog.broker.log_reader import LogReader
@@ -63,6 +64,8 @@ MERGE_BYTES_MAX = 16 * 1024 * 1024
 MERGE_SOURCES_MAX = 4096
 """Whose indexes are held at a time: to let go of them takes the event loop some 5 µs each."""
 EXTENTS_AT_ONCE = 64
+EXTENT_OBJECTS = 1 / 16
+"""What an extent costs, as a part of what an object does."""
 INDEXES_AT_ONCE_MAX = 16
 SPREAD_SHARE = 3 / 4
 """Of the interval: over how long a pass is spread."""
@@ -162,7 +165,7 @@ class Merger:
         self._checkpoint_seconds = grace_seconds
         self._checkpointed_at = clock.monotonic()
         self._has_merged = False
-        self._pace: Pace | None = None
+        self._pace = Pace(inf)
         self._spread_seconds = min(SPREAD_SHARE * interval_seconds, GRACE_SHARE_MAX * grace_seconds)
         self._spread_until = clock.monotonic()
         self._damaged: dict[str, None] = {}
@@ -200,9 +203,9 @@ class Merger:
                 await self._merge_what_is_old()
 
     async def _merge_what_is_old(self) -> None:
-        self._pace = None
         for _ in range(MERGES_A_PASS_MAX):
-            if not await self._merge():
+            if not await self._merge() or self._seconds_left() < 0:
+                # What is left is left to the next pass.
                 return
 
     def _checkpoint_is_worth_it(self) -> bool:
@@ -231,8 +234,9 @@ class Merger:
         plan = await self._plan()
         if plan is None:
             return False
-        if self._pace is None:
-            self._pace = self._pace_of(plan.old_objects)
+        # Objects become old while these are merged.
+        rate = rate_of(plan.old_objects, self._seconds_left(), OBJECTS_A_SECOND_MIN)
+        self._pace.renew(rate, self._clock.monotonic())
         leader_epochs = {
             run.partition: hosted.log.leader_epoch
             for run in plan.runs
@@ -241,7 +245,7 @@ class Merger:
         number = self.merged.begin()
         slot: Slot | None = None
         try:
-            stored = await self._store_merged(plan, number, self._pace)
+            stored = await self._store_merged(plan, number)
             if stored is None:
                 return True
             self._crash_points.hit(CrashPoint.MERGED_STORED)
@@ -262,10 +266,6 @@ class Merger:
             extra={"key": stored.key, "objects": plan.objects, "bytes": stored.size_bytes},
         )
         return True
-
-    def _pace_of(self, objects: int) -> Pace:
-        """The pace of the merges that come now, in objects."""
-        return Pace(rate_of(objects, self._seconds_left(), OBJECTS_A_SECOND_MIN))
 
     def _seconds_left(self) -> float:
         """Of the time over which this pass is spread."""
@@ -291,13 +291,13 @@ class Merger:
         }
         return await self._offload.run(plan_merge, logs, is_old, self._damaged, self._limits)
 
-    async def _store_merged(self, plan: MergePlan, number: int, pace: Pace) -> MergedObject | None:
+    async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
         """Copy what is planned; None where an object is found damaged, which is left out next time.
 
         Raises StoreError: the object may or may not be there, and is given up.
         """
         keys = sorted({extent.key for run in plan.runs for extent in run.extents})
-        indexes = await self._read_indexes(keys, pace)
+        indexes = await self._read_indexes(keys)
         found = await self._read_extents([e for run in plan.runs for e in run.extents])
         if indexes is None or found is None:
             return None
@@ -320,9 +320,7 @@ class Merger:
         await self._store.put(merged.key, merged.pieces, IfAbsent())
         return merged
 
-    async def _read_indexes(
-        self, keys: Iterable[str], pace: Pace
-    ) -> Mapping[str, SlotIndex] | None:
+    async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
         async def read(key: str) -> SlotIndex | CorruptObject:
             try:
                 found = await read_index(self._store, self._offload, key)
@@ -341,7 +339,7 @@ class Merger:
         async def read_what_is_left() -> None:
             nonlocal is_whole
             for key in left:
-                await self._take_turn(pace)
+                await self._take_turn(1)
                 index = await read(key)
                 if isinstance(index, CorruptObject):
                     self._leave_out(index)
@@ -352,12 +350,12 @@ class Merger:
         await all_results(read_what_is_left() for _ in range(INDEXES_AT_ONCE_MAX))
         return indexes if is_whole else None
 
-    async def _take_turn(self, pace: Pace) -> None:
-        """Wait until one more object may be read."""
+    async def _take_turn(self, objects: float) -> None:
+        """Wait until so much more may be read."""
         now = self._clock.monotonic()
-        seconds = pace.seconds_to_wait(now)
-        pace.begin(now)
-        pace.note(1)
+        seconds = self._pace.seconds_to_wait(now)
+        self._pace.begin(now)
+        self._pace.note(objects)
         await self._clock.sleep(seconds)
 
     async def _read_extents(self, extents: list[Extent]) -> Mapping[tuple[str, int], Buffer] | None:
@@ -365,6 +363,7 @@ class Merger:
         found: dict[tuple[str, int], Buffer] = {}
         is_whole = True
         for first in range(0, len(extents), EXTENTS_AT_ONCE):
+            await self._take_turn(EXTENTS_AT_ONCE * EXTENT_OBJECTS)
             loaded = await self._reader.load(extents[first : first + EXTENTS_AT_ONCE])
             for place, outcome in loaded.items():
                 if isinstance(outcome, CorruptObject):

@@ -8,7 +8,7 @@ long, calls the roller away as soon as the segment in hand is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
@@ -19,8 +19,8 @@ from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.clock import Clock
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.wal.pace import Pace
-from tidelog.wal.roll_pace import is_overdue, rate_for
-from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls
+from tidelog.wal.roll_pace import Haste, haste_of, rate_for
+from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, plan_rolls
 
 LOOK_SECONDS = 1.0
 """How often it is looked for what is due while there are pauses."""
@@ -52,7 +52,7 @@ class RollAgenda:
         self._metrics = metrics
         self._pace = Pace(inf)
         self._looked_at = -inf
-        self._planned: Collection[TopicPartition] = ()
+        self._planned: set[TopicPartition] = set()
         self._is_called_away = False
         self.has_looked_again = False
         """Whether something may be due that was not when this round began."""
@@ -64,19 +64,23 @@ class RollAgenda:
         return self._is_called_away or self._queue.asked.is_set()
 
     async def begin(self) -> list[Roll]:
-        """A round: what is due, the most urgent first."""
+        """A round: what is due, the most urgent first: for whom somebody waits, what is overdue."""
         due = await self._look()
         self._planned = {roll.partition for roll in due}
         self._is_called_away = self.has_looked_again = False
-        return due
+        return sorted(due, key=haste_of)
+
+    def strike(self, place: TopicPartition) -> None:
+        """The partition has had its turn in this round."""
+        self._planned.discard(place)
 
     async def look_again(self) -> None:
         """Learn what has come due since, and go on as fast as that asks for."""
         self.has_looked_again = True
+        hastes = {roll.partition: haste_of(roll) for roll in await self._look()}
         self._is_called_away = any(
-            roll.reason is RollReason.REQUEST
-            or (is_overdue(roll.backlog) and roll.partition not in self._planned)
-            for roll in await self._look()
+            haste is Haste.ASKED or (haste is Haste.OVERDUE and place not in self._planned)
+            for place, haste in hastes.items()
         )
 
     async def wait(self) -> None:

@@ -142,7 +142,7 @@ class RollQueue:
             int((now - since) * 1000),
             min(bytes_max, config.integer("segment.bytes")),
             age_ms_max,
-            place in self._waiting,
+            any(not each.done.done() for each in self._waiting.get(place, ())),
         )
 
     def _look_at(self, time: float) -> None:

@@ -46,6 +46,7 @@ from tidelog.storage.table_log import Committed, SegmentsTooOld, log_prefix
 from tidelog.storage.table_state import Refusal, TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.reading import read_all
+from tidelog.wal.roll_pace import Haste, haste_of
 from tidelog.wal.roll_plan import Roll, RollReason, read_together
 
 logger = logging.getLogger(__name__)
@@ -201,21 +202,20 @@ class Roller:
 
     async def _roll_due(self) -> bool:
         """One round; whether another one is to follow at once."""
-        topics: dict[TopicId, list[Roll]] = {}
+        topics: dict[tuple[TopicId, Haste], list[Roll]] = {}
         for roll in await self._agenda.begin():
-            topics.setdefault(roll.partition.topic_id, []).append(roll)
-        was_asked = False
-        for topic_id, rolls in topics.items():
-            is_asked = any(roll.reason is RollReason.REQUEST for roll in rolls)
-            if was_asked and not is_asked:
-                # Nobody waits any more: what is left may take its time.
+            topics.setdefault((roll.partition.topic_id, haste_of(roll)), []).append(roll)
+        was_hasty = False
+        for (topic_id, haste), rolls in topics.items():
+            if was_hasty and haste is Haste.NONE:
+                # What is left may take its time.
                 await self._agenda.look_again()
-            was_asked = is_asked
+            was_hasty = haste is not Haste.NONE
             started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
-            await self._roll_topic(topic_id, rolls, is_asked)
+            await self._roll_topic(topic_id, rolls)
             paused = self._agenda.paused_seconds - paused
             self.metrics.seconds += self._clock.monotonic() - started_at - paused
-            if self._agenda.is_called_away and not is_asked:
+            if self._is_called_away(haste):
                 # Who waits comes first; what is left is found again. Who has come since this round
                 # began waits for all that were asked for in it, and for a segment of what is due:
                 # else those that ask again and again would be the only ones to be served.
@@ -224,8 +224,9 @@ class Roller:
 
     # Rolling.
 
-    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll], is_asked: bool) -> None:
-        """`is_asked`: somebody waits for one of these rolls, which are committed together."""
+    async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
+        """Those that somebody waits for, or others, which end early when the roller is called
+        away."""
         built: list[_Built] = []
         grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
         wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
@@ -234,6 +235,7 @@ class Roller:
                 if len(together) > 1:
                     await self._builder.gather(each.log for each in self._present(together))
                 for roll in together:
+                    self._agenda.strike(roll.partition)
                     if built and self._clock.monotonic() > built[0].built_at + wait_seconds_max:
                         await self._commit(topic_id, built)
                     # Asked for each time: it is another object when much was committed by others.
@@ -241,8 +243,8 @@ class Roller:
                     partition = self._partitions.get(roll.partition)
                     if partition is not None and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason] += 1
-                        await self._roll(partition, roll.reason, built, is_asked)
-                    if self._agenda.is_called_away and not is_asked:
+                        await self._roll(partition, roll, built)
+                    if self._is_called_away(haste_of(roll)):
                         await self._commit(topic_id, built)
                         return
             await self._commit(topic_id, built)
@@ -255,22 +257,30 @@ class Roller:
             self.metrics.failures += self._queue.pause(self._present(rolls), error)
         finally:
             self._builder.let_go()
+            for roll in rolls:
+                self._agenda.strike(roll.partition)
+
+    def _is_called_away(self, haste: Haste) -> bool:
+        """Whether others are to come before what is in such haste."""
+        return haste is not Haste.ASKED and self._agenda.is_called_away
 
     def _present(self, rolls: Sequence[Roll]) -> list[Partition]:
         found = [self._partitions.get(roll.partition) for roll in rolls]
         return [partition for partition in found if partition is not None]
 
-    async def _roll(
-        self, partition: Partition, reason: RollReason, built: list[_Built], is_asked: bool
-    ) -> None:
-        """Roll one partition, segment by segment, until called away, unless it is asked for. The
-        last segment is left in `built`, to be committed with those of others."""
+    async def _roll(self, partition: Partition, roll: Roll, built: list[_Built]) -> None:
+        """Roll one partition, segment by segment, until called away. The last segment is left in
+        `built`, to be committed with those of others."""
         log, place = partition.log, partition.log.partition
         began_at, upper = self._clock.monotonic(), log.last_stable_offset
         turns = RollTurns(
             self._agenda, lambda: self._may_roll(partition) and log.table_next < upper
         )
+        is_begun = False
         while await turns.next():
+            if is_begun and self._is_called_away(haste_of(roll)):
+                return
+            is_begun = True
             change = await self._build(partition, upper, turns)
             if change is None or change.advance is None:
                 return
@@ -279,9 +289,9 @@ class Roller:
             built.append(_Built(partition, change, *change.advance, self._clock.monotonic(), dated))
             if not is_last or len(built) >= COMMIT_PARTITIONS_MAX:
                 await self._commit(place.topic_id, built)
-            if is_last or (self._agenda.is_called_away and not is_asked):
+            if is_last:
                 return
-            if self._is_carried_over(partition, reason, upper):
+            if self._is_carried_over(partition, roll.reason, upper):
                 break
         # What has come meanwhile is younger than this roll.
         self._queue.date(place, began_at)

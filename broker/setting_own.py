@@ -87,10 +87,11 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.LONG,
         30_000,
         0,
-        "Over how long what is due for a roll is spread, so that producers hardly feel it: the rate"
-        " is that which would have all of it done in this time, at least 8 MiB a second. More than"
-        " an eighth of log.delete.grace.ms is the same as that. What somebody waits for, or what is"
-        " an eighth older than its age allows, goes as fast as can be. 0: all does.",
+        "How long what is due for a roll may take, so that producers hardly feel it: the rate is"
+        " that which would have all that is due done in this time, renewed each second, at least"
+        " 8 MiB a second. More than an eighth of log.delete.grace.ms is the same as that. What"
+        " somebody waits for, or what is an eighth older than its age allows, goes as fast as can"
+        " be. 0: all does.",
     ),
     _own(
         "coordinator.snapshot.interval.records",

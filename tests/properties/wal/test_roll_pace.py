@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.pace import Pace, rate_of
-from tidelog.wal.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, is_overdue, rate_for
+from tidelog.wal.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, Haste, haste_of, rate_for
 from tidelog.wal.roll_plan import Backlog, Roll, RollReason
 
 PIECES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=20)
@@ -99,9 +99,19 @@ def test_who_waits_and_what_is_overdue_has_it_at_once() -> None:
     due = Roll(backlog(1, HOUR_MS), RollReason.AGE)
     assert rate_for([due], 30) < inf
     assert rate_for([due, Roll(backlog(1), RollReason.REQUEST)], 30) == inf
-    assert not is_overdue(backlog(1, HOUR_MS * 9 // 8 - 1))
-    assert is_overdue(backlog(1, HOUR_MS * 9 // 8))
-    assert rate_for([due, Roll(backlog(1, HOUR_MS * 9 // 8), RollReason.AGE)], 30) == inf
+    overdue = Roll(backlog(1, HOUR_MS * 9 // 8), RollReason.AGE)
+    assert haste_of(Roll(backlog(1, HOUR_MS * 9 // 8 - 1), RollReason.AGE)) is Haste.NONE
+    assert haste_of(overdue) is Haste.OVERDUE
+    assert rate_for([due, overdue], 30) == inf
+
+
+def test_it_is_as_fast_as_nothing_becomes_overdue() -> None:
+    """Most of what is due has half a minute, a tenth of it a second and a quarter."""
+    usual = [Roll(backlog(900 * MIB), RollReason.SIZE)] * 10
+    fresh = Roll(backlog(99 * MIB, 10_000, 10_000), RollReason.AGE)
+    assert rate_for(usual, 30) == pytest.approx(10 * 901 * MIB / 30)
+    assert rate_for([*usual, fresh], 30) == pytest.approx((10 * 901 + 100) * MIB / 30)
+    assert rate_for([usual[0], fresh], 30) == pytest.approx(100 * MIB / 1.25)
 
 
 @given(st.lists(st.integers(0, 1024), min_size=1, max_size=100), st.integers(0, 200))

@@ -41,6 +41,13 @@ async def due(one: OneBroker, topic: str) -> None:
         await one.produce(batch(bytes(300)), topic=topic)
 
 
+def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
+    """What the partition has is there since then."""
+    since = one.broker.clock.monotonic() - days * DAY_MS / 1000
+    place = hosted(one, partition, topic).log.partition
+    one.broker.roller._queue.date(place, since)
+
+
 async def pausing(one: OneBroker) -> None:
     """Wait until a roll pauses behind its first piece."""
     agenda = one.broker.roller._agenda
@@ -118,23 +125,73 @@ def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
 
 
-def test_what_comes_due_by_its_age_in_a_pause_waits_for_the_segment_in_hand_alone(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_is_overdue_in_a_pause_waits_for_the_segment_in_hand_alone(
+    monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
+    """Also where what is rolled is due still, and several times as much as it needs for that."""
     segments_of_two(monkeypatch)
     here = world(**ENDLESS)
 
     async def story() -> None:
         async with here.broker() as one:
             await one.create_topic()
-            await due(one, "flights")
+            for _ in range(times):
+                await due(one, "flights")
             await pausing(one)
-            fresh = await one.create_topic("fresh", segment_ms="100")
+            fresh = await one.create_topic("fresh")
             await one.produce(batch(b"a"), topic="fresh")
+            age(one, 8, "fresh")
             async with asyncio.timeout(20):
                 await until(lambda: hosted(one, topic="fresh").log.table_next == 1)
             assert await offsets(here.store, fresh) == [0]
             assert hosted(one).log.table_next == 2
+
+    run(story)
+
+
+def test_what_is_overdue_once_more_waits_for_the_segment_in_hand_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though it has had its turn in the round that is under way."""
+    segments_of_two(monkeypatch)
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("fresh")
+            await due(one, "flights")
+            await one.produce(batch(b"a"), topic="fresh")
+            await one.create_topic("other")
+            age(one, 7.5, "fresh")
+            age(one, 7.3, "flights")
+            await one.produce(batch(b"a"), topic="other")
+            await until(lambda: hosted(one, topic="fresh").log.table_next == 1)
+            await pausing(one)
+            await one.produce(batch(b"b"), topic="fresh")
+            age(one, 8, "fresh")
+            async with asyncio.timeout(20):
+                await until(lambda: hosted(one, topic="fresh").log.table_next == 2)
+            assert hosted(one).log.table_next == 2
+
+    run(story)
+
+
+def test_of_a_topic_only_what_somebody_waits_for_is_in_a_hurry() -> None:
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(partitions=2)
+            for _ in range(BATCHES):
+                await one.produce(batch(bytes(300)), 1)
+            await one.produce(batch(b"a"))
+            age(one, 7.5, "flights", 1)
+            async with asyncio.timeout(20):
+                await flush(one)
+            await pausing(one)
+            assert hosted(one, 1).log.table_next == 0
 
     run(story)
 
@@ -155,8 +212,7 @@ def test_behind_what_somebody_waited_for_there_are_pauses_again(
             await due(one, "flights")
             for _ in range(records):
                 await one.produce(batch(bytes(300)), topic="asked")
-            long_ago = one.broker.clock.monotonic() - 7.5 * DAY_MS / 1000
-            one.broker.roller._queue.date(hosted(one).log.partition, long_ago)
+            age(one, 7.5, "flights")
             flushed = one.broker.roller.flush(hosted(one, topic="asked"))
             async with asyncio.timeout(20):
                 await flushed
