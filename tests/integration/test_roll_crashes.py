@@ -30,7 +30,7 @@ from tidelog.network import SocketNetwork
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-ROLLING = {**SETTINGS, "roll.bytes": 1, "roll.min.bytes": 0}
+ROLLING = {**SETTINGS, "roll.bytes": 1, "roll.min.bytes": 0, "roll.spread.ms": 0}
 
 
 async def flush(bootstrap: str, topic: str = OUT) -> list[FlushedPartition]:
