@@ -133,6 +133,7 @@ class GroupReader:
     async def _live(self, seat: Seat) -> None:
         actor = self._actor
         committed: dict[Key, int] = {}
+        is_owed = False
         while not actor.closing.is_set():
             if seat.member.must_join:
                 await seat.join()
@@ -146,11 +147,14 @@ class GroupReader:
                 return
             if chance < 0.015:
                 await self._stall(seat)
-            if seat.positions != committed and (chance < 0.35 or actor.stopping.is_set()):
-                is_done = await self._commit(seat)
+            if actor.stopping.is_set():
                 # At the end nothing comes any more after which it would commit again.
-                if is_done or not actor.stopping.is_set():
-                    committed = dict(seat.positions)
+                is_due = is_owed or seat.positions != committed
+            else:
+                is_due = seat.positions != committed and chance < 0.35
+            if is_due:
+                is_owed = not await self._commit(seat)
+                committed = dict(seat.positions)
         await seat.leave()
 
     async def _read(self, seat: Seat) -> None:
