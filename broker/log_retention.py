@@ -117,12 +117,7 @@ class LogRetention:
         for partition in partitions:
             log = partition.log
             log_start = log_start_after(
-                runs_of(log, table),
-                policy,
-                log.log_start,
-                0 if table is None else table.partition(log.partition.partition).next_offset,
-                log.last_stable_offset,
-                now_ms,
+                runs_of(log, table), policy, log.log_start, log.last_stable_offset, now_ms
             )
             if log_start > log.log_start:
                 moving.append(self._appender.delete_records(partition, Offset(log_start)))

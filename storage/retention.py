@@ -46,15 +46,13 @@ def log_start_after(
     runs: Iterable[Run],
     policy: RetentionPolicy,
     log_start: int,
-    table_next: int,
     last_stable_offset: int,
     now_ms: int,
 ) -> int:
     """Where the log is to begin: at `log_start` still, or behind what retention deletes.
 
     `runs`: all of the partition's, ascending, without overlap; those wholly below the log start do
-    not count. It is the base of the first run that is kept. If none is, it is `table_next`, where
-    the table ends, perhaps with offsets without a record, or the end of the last run behind that.
+    not count. It is the base of the first run that is kept, or the end of the last that goes.
     """
     held = [run for run in runs if run.last_offset >= log_start]
     excess = sum(run.size_bytes for run in held) - policy.retention_bytes
@@ -66,8 +64,7 @@ def log_start_after(
             # Between what went and this, there may be offsets without a record.
             return start if start == log_start else max(start, run.base_offset)
         start = run.last_offset + 1
-    keeps_all = policy.retention_ms < 0 and policy.retention_bytes < 0
-    return start if keeps_all else max(start, table_next)
+    return start
 
 
 def segments_below(segments: Sequence[StoredSegment], log_start: int) -> tuple[SegmentName, ...]:

@@ -55,8 +55,8 @@ def _retention_past_stable() -> list[Patch]:
     """Retention takes what is not decided yet."""
     right = retention.log_start_after
 
-    def log_start_after(runs: Any, policy: Any, start: int, table_next: int, *last: int) -> int:
-        return right(runs, policy, start, table_next, _FAR, last[-1])
+    def log_start_after(runs: Any, policy: Any, log_start: int, _: int, now_ms: int) -> int:
+        return right(runs, policy, log_start, _FAR, now_ms)
 
     return [(log_retention, "log_start_after", log_start_after)]
 

@@ -43,7 +43,7 @@ def test_as_kafka_does_it(
         offset += count
     stable = max(stable, log_start)
     policy = RetentionPolicy(retention_ms, retention_bytes)
-    found = log_start_after(held, policy, log_start, 0, stable, now_ms)
+    found = log_start_after(held, policy, log_start, stable, now_ms)
 
     left = [run for run in held if run.last_offset >= log_start]
     before = len(left)
@@ -65,7 +65,7 @@ def test_as_kafka_does_it(
     assert found >= log_start
     # Where the pass by size has bared what is old, Kafka deletes that the next time.
     assert len([run for run in held if run.last_offset >= found]) <= len(left)
-    assert log_start_after(held, policy, found, 0, stable, now_ms) == found
+    assert log_start_after(held, policy, found, stable, now_ms) == found
     assert all(run.last_offset < max(stable, log_start) for run in gone)
     if len(left) == before:
         assert found == log_start

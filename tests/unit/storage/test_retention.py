@@ -27,7 +27,7 @@ RUNS = [
 
 
 def start(policy: RetentionPolicy, now_ms: int, log_start: int = 0, stable: int = 1000) -> int:
-    return log_start_after(RUNS, policy, log_start, 0, stable, now_ms)
+    return log_start_after(RUNS, policy, log_start, stable, now_ms)
 
 
 def test_everything_is_kept_without_a_limit() -> None:
@@ -51,19 +51,9 @@ def test_a_run_that_is_old_waits_for_those_before_it() -> None:
 def test_the_log_begins_at_the_base_of_what_is_kept_or_behind_all() -> None:
     runs = RUNS[:2]
     policy = RetentionPolicy(1_000, -1)
-    assert log_start_after(RUNS, RetentionPolicy(4_500, -1), 0, 0, 1000, 9_600) == 30
-    assert log_start_after([*runs, Run(25, 29, 10**9, 1)], policy, 0, 0, 1000, 10_000) == 25
-    assert log_start_after(runs, policy, 0, 0, 1000, 10_000) == 20
-
-
-def test_where_nothing_is_kept_the_log_begins_where_the_table_ends() -> None:
-    """What the table has at its end may be aborted records alone, which are in no segment."""
-    policy = RetentionPolicy(1_000, -1)
-    assert log_start_after(RUNS[:2], policy, 0, 23, 1000, 10_000) == 23
-    assert log_start_after([], policy, 20, 23, 1000, 10_000) == 23
-    assert log_start_after([], RetentionPolicy(-1, 10**9), 20, 23, 1000, 10_000) == 23
-    assert log_start_after([], ALL, 20, 23, 1000, 10_000) == 20
-    assert log_start_after([Run(23, 29, 9_500, 1)], policy, 20, 23, 1000, 10_000) == 20
+    assert log_start_after(RUNS, RetentionPolicy(4_500, -1), 0, 1000, 9_600) == 30
+    assert log_start_after([*runs, Run(25, 29, 10**9, 1)], policy, 0, 1000, 10_000) == 25
+    assert log_start_after(runs, policy, 0, 1000, 10_000) == 20
 
 
 @pytest.mark.parametrize(
@@ -91,10 +81,10 @@ def test_what_is_not_decided_stays() -> None:
 
 def test_a_time_in_the_future_or_unknown_holds_up_deletion_by_age() -> None:
     future = [Run(0, 9, 10**12, 1), *RUNS[1:]]
-    assert log_start_after(future, RetentionPolicy(0, -1), 0, 0, 1000, 10**9) == 0
+    assert log_start_after(future, RetentionPolicy(0, -1), 0, 1000, 10**9) == 0
     unknown = [Run(0, 9, None, 1), *RUNS[1:]]
-    assert log_start_after(unknown, RetentionPolicy(0, -1), 0, 0, 1000, 10**9) == 0
-    assert log_start_after(unknown, RetentionPolicy(-1, 300), 0, 0, 1000, 10**9) == 10
+    assert log_start_after(unknown, RetentionPolicy(0, -1), 0, 1000, 10**9) == 0
+    assert log_start_after(unknown, RetentionPolicy(-1, 300), 0, 1000, 10**9) == 10
 
 
 def test_a_segment_without_timestamps_is_as_old_as_it_was_added() -> None:
