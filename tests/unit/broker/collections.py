@@ -85,3 +85,14 @@ async def objects(store: ObjectStore, prefix: str = "") -> list[str]:
 async def by_folder(store: ObjectStore) -> Counter[str]:
     """How many objects each folder holds."""
     return Counter(key.partition("/")[0] for key in await objects(store))
+
+
+async def checkpoint(one: OneBroker) -> None:
+    """Write one, of what has come since the last."""
+    assert await one.broker._checkpointer.checkpoint() is not None
+
+
+def forget_memory(one: OneBroker) -> None:
+    """So that consumers are served from the bucket."""
+    for key in list(one.broker._reads.tail._objects):
+        one.broker._reads.tail.drop(key)

@@ -6,11 +6,19 @@ What a table has is said by `roll` here: the records below an offset count as ro
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 
-from tests.unit.broker.collections import by_folder, collections, objects
+from tests.unit.broker.collections import (
+    by_folder,
+    checkpoint,
+    collections,
+    forget_memory,
+    objects,
+)
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
@@ -55,16 +63,6 @@ async def values(one: OneBroker, partition: int = 0, *, start: int = 0) -> list[
         if not answer.records:
             return found
         found += [record.value for record in decode_records(b"".join(answer.records))]
-
-
-async def checkpoint(one: OneBroker) -> None:
-    assert await one.broker._checkpointer.checkpoint() is not None
-
-
-def forget_memory(one: OneBroker) -> None:
-    """So that consumers are served from the bucket."""
-    for key in list(one.broker._reads.tail._objects):
-        one.broker._reads.tail.drop(key)
 
 
 def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
@@ -245,23 +243,34 @@ class SleptClock(SystemClock):
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def _as_slow_as_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e-9)
+
+
+@asynccontextmanager
+async def spreading(clock: SleptClock, seconds: float) -> AsyncIterator[OneBroker]:
+    """A broker with a topic, whose merges may take so long by that clock."""
+    async with world(wal_objects_max=2).broker(politely=False) as one:
+        await one.create_topic(retention_ms="-1")
+        merger = one.broker.upkeep.merger
+        merger._clock, merger._spread_seconds = clock, seconds
+        yield one
+
+
+@pytest.mark.usefixtures("_as_slow_as_they_may_be")
 @pytest.mark.parametrize("interval_seconds", [0, 40])
 def test_a_pass_is_spread_over_its_interval_and_what_is_left_is_left_to_the_next(
     monkeypatch: pytest.MonkeyPatch, interval_seconds: int
 ) -> None:
     """30 s for 12 old objects. What becomes old by the checkpoint behind that comes another time,
     where nothing is left of the 30 s."""
-    monkeypatch.setattr("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e-9)
     monkeypatch.setattr("tidelog.broker.merger.INDEXES_AT_ONCE_MAX", 1)
     clock = SleptClock()
 
     async def story() -> None:
-        here = world(wal_objects_max=2)
-        async with here.broker(politely=False) as one:
-            await one.create_topic(retention_ms="-1")
+        async with spreading(clock, 3 / 4 * interval_seconds) as one:
             merger = one.broker.upkeep.merger
-            merger._clock = clock
-            merger._spread_seconds = 3 / 4 * interval_seconds
             for number in range(12):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
@@ -279,35 +288,37 @@ def test_a_pass_is_spread_over_its_interval_and_what_is_left_is_left_to_the_next
     run(story)
 
 
+@pytest.mark.usefixtures("_as_slow_as_they_may_be")
 def test_a_pass_ends_in_its_time_though_objects_become_old_all_the_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e-9)
+    """It goes faster instead, and leaves the rest to the next. Of 12 old objects 6 are merged, which
+    takes half of the 30 s, and 5 s where others work; of some 18 in the 10 s that are left a third;
+    and 6 more in the second that is left then."""
+    monkeypatch.setattr("tidelog.broker.merger.MERGE_SOURCES_MAX", 6)
+    monkeypatch.setattr("tidelog.broker.merger.INDEXES_AT_ONCE_MAX", 1)
     clock = SleptClock()
 
     async def story() -> None:
-        here = world(wal_objects_max=2)
-        async with here.broker(politely=False) as one:
-            await one.create_topic(retention_ms="-1")
+        async with spreading(clock, 30.0) as one:
             merger = one.broker.upkeep.merger
-            merger._clock = clock
-            merger._spread_seconds = 30.0
             store_merged = merger._store_merged
 
-            async def meanwhile(plan: MergePlan, number: int) -> MergedObject | None:
+            async def twelve_become_old() -> None:
                 for _ in range(12):
                     await one.produce(batch(b"x"))
                 await checkpoint(one)
+
+            async def meanwhile(plan: MergePlan, number: int) -> MergedObject | None:
+                await clock.sleep(5.0)
+                await twelve_become_old()
                 return await store_merged(plan, number)
 
             monkeypatch.setattr(merger, "_store_merged", meanwhile)
-            for _ in range(12):
-                await one.produce(batch(b"x"))
-            await checkpoint(one)
+            await twelve_become_old()
             await merger.maintain()
-            assert merger.metrics.merges > 1
-            # Readers wait side by side, and this clock lets them do so one after the other.
-            assert sum(clock.slept) < 100
+            assert merger.metrics.merges == 3
+            assert 30 < sum(clock.slept) < 35
 
     run(story)
 

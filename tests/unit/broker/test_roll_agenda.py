@@ -6,10 +6,17 @@ import asyncio
 
 import pytest
 
+from tests.unit.broker.collections import checkpoint, collections, forget_memory, objects
 from tests.unit.broker.one_broker import OneBroker, batch, run
-from tests.unit.broker.rolled import flush, hosted, offsets, segments
+from tests.unit.broker.rolled import flush, hosted, offsets, open_table, segments
 from tests.unit.broker.test_roller import ShakyStore, settled, until, world
+from tests.unit.storage.segments import advance
 from tidelog.broker.segment_builder import SegmentBounds
+from tidelog.broker.table_source import has_gone_on
+from tidelog.identifiers import Offset
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.records import decode_records
+from tidelog.storage.table_log import Committed
 
 DAY_MS = 86_400_000
 BATCHES = 5
@@ -296,5 +303,114 @@ def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
             await one.produce(batch(b"a"), topic="other")
             await flush(one, topic="other")
             assert await segments(here.store, topic_id) == []
+
+    run(story)
+
+
+# What happens in a pause within a segment.
+
+
+async def values(one: OneBroker, start: int) -> list[bytes | None]:
+    """What a consumer reads from an offset on. Batches may begin below; it skips that."""
+    answer = await one.fetch(start)
+    assert answer.error_code == ErrorCode.NONE
+    found = decode_records(b"".join(answer.records))
+    return [record.value for record in found if record.offset >= start]
+
+
+def test_what_is_deleted_in_a_pause_is_skipped_behind_it() -> None:
+    """What the segment has of it by then is below the log's start, where nobody reads it."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            await one.broker.appender.delete_records(hosted(one), Offset(3))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 3, 4]
+            assert hosted(one).log.table_next == BATCHES
+            assert (await one.fetch(0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert await values(one, 3) == [bytes(300)] * 2
+
+    run(story)
+
+
+def test_all_that_is_left_may_be_deleted_in_a_pause() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            await one.broker.appender.delete_records(hosted(one), Offset(BATCHES))
+            await one.produce(batch(b"a"))
+            await flush(one)
+            assert (await offsets(here.store, topic_id))[-1] == BATCHES
+            assert await values(one, BATCHES) == [b"a"]
+
+    run(story)
+
+
+def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
+    here = world(wal_objects_max=2, wal_linger_ms=0, **ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            before = set(hosted(one).log.extents.keys)
+            await checkpoint(one)
+            await one.broker.upkeep.merger.maintain()
+            assert not before & set(hosted(one).log.extents.keys)
+            await collections(one, here.store).collect()
+            assert not before & set(await objects(here.store, "wal/"))
+            forget_memory(one)
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+            assert len(await segments(here.store, topic_id)) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_known: bool) -> None:
+    """Whoever reads the table in the pause may have found it. Where nobody has, the commit does."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            log = hosted(one).log
+            late = await open_table(here.store, topic_id)
+            assert isinstance(await late.commit((advance(0, 0, 3),)), Committed)
+            if is_known:
+                assert await has_gone_on(one.broker.tables, log, log.extents[0])
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [3, 4]
+            assert log.table_next == BATCHES
+            assert one.broker.roller.metrics.refusals == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_a_broker_that_ends_in_a_pause_leaves_all_to_the_next(politely: bool) -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker(politely=politely) as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+        assert await segments(here.store, topic_id) == []
+        async with here.broker() as one:
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
 
     run(story)
