@@ -7,12 +7,13 @@ from contextlib import suppress
 
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log_view import LogAbandoned, LogView
+from tidelog.coordinator.cluster.prefix import CLUSTER_FOLDER
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import InvalidConfiguration
 from tidelog.offload import Offload
-from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.object_store import ObjectStore, StoreError, StoreNotApplied
 
 
 class ClusterReader:
@@ -56,7 +57,15 @@ class ClusterReader:
     async def _load(self) -> LogView:
         snapshots = Snapshots(self._store, self._clock, self._offload)
         view = LogView(self._store, self._clock, self._settings, snapshots)
-        await view.load(writing=False)
+        try:
+            await view.load(writing=False)
+        except LogAbandoned as late:
+            raise StoreNotApplied(
+                CLUSTER_FOLDER,
+                "to read what the cluster has took longer than half of log.delete.grace.ms"
+                f" ({self._settings.delete_grace_ms}), and entries may have gone meanwhile. Try"
+                f" again; {self._store.url} is very slow, or this process was stopped for a while",
+            ) from late
         if view.state.cluster is None:
             raise InvalidConfiguration(
                 f"{self._store.url} holds no cluster. Check the address; a broker creates a cluster"

@@ -292,9 +292,9 @@ def test_a_pass_is_spread_over_its_interval_and_what_is_left_is_left_to_the_next
 def test_a_pass_ends_in_its_time_though_objects_become_old_all_the_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It goes faster instead, and leaves the rest to the next. Of 12 old objects 6 are merged, which
-    takes half of the 30 s, and 5 s where others work; of some 18 in the 10 s that are left a third;
-    and 6 more in the second that is left then."""
+    """It goes faster instead, and leaves the rest to the next. Of 12 old objects 6 are merged, in
+    half of the 30 s and in the 5 s in which others work; of some 18 in the 10 s that are left a
+    third; and 6 more in the second that is left then."""
     monkeypatch.setattr("tidelog.broker.merger.MERGE_SOURCES_MAX", 6)
     monkeypatch.setattr("tidelog.broker.merger.INDEXES_AT_ONCE_MAX", 1)
     clock = SleptClock()

@@ -20,21 +20,34 @@ from tests.unit.bucket.bucket_world import (
     values_in,
     world,
 )
+from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.reading import NoSuchTopic
+from tidelog.clock import SystemClock
+from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject, InvalidConfiguration
 from tidelog.identifiers import Slot, TopicPartition
+from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_batch
 from tidelog.storage.fsspec_store import FsspecStore
 from tidelog.storage.memory import MemoryStore
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import NO_VERSION
 from tidelog.wal.checkpoint import newest_checkpoint
 from tidelog.wal.object_format import wal_key
 from tidelog.wal.wal_reader import MissingObject
 
 OK = ErrorCode.NONE
+
+
+class LateClock(SystemClock):
+    """As late as it is made."""
+
+    late_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.late_seconds
 
 
 async def some_history(broker: OneBroker) -> UUID:
@@ -382,6 +395,29 @@ def test_a_bucket_that_was_left_alone_or_met_damage_looks_anew() -> None:
             assert bucket.state.topics == {}
             await here.store.put(key, whole)
             assert len((await bucket.refresh()).topics) == 1
+
+    run(story)
+
+
+def test_a_bucket_that_is_read_too_slowly_says_so_and_is_read_when_it_is_faster() -> None:
+    """From answers that come later than half the grace nothing can be told (A2)."""
+    here, clock = world(), LateClock()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            watched = WatchedStore(here.store)
+            bucket = Bucket.unread(watched, clock, SeededEntropy(7), InlineOffload())
+
+            async def be_slow(number: int, key: str) -> None:
+                clock.late_seconds += 301
+
+            for topics in range(2):
+                watched.before = be_slow
+                with pytest.raises(StoreNotApplied, match=r"half of log\.delete\.grace\.ms"):
+                    await bucket.refresh()
+                watched.before = None
+                assert len((await bucket.refresh()).topics) == topics
+                await broker.create_topic(f"topic-{topics}")
 
     run(story)
 
