@@ -13,7 +13,7 @@ from tests.simulation.log_client import LogClient
 from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
 from tests.simulation.run import FINAL_READER, System
-from tidelog.broker import broker, layer_settings
+from tidelog.broker import broker, layer_settings, segment_builder, table_path
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.setting_kinds import SettingValue
 from tidelog.broker.settings import BrokerSettings
@@ -25,6 +25,7 @@ from tidelog.identifiers import BrokerId
 from tidelog.offload import InlineOffload
 from tidelog.storage import table_log
 from tidelog.storage.retrying import RetryingStore
+from tidelog.wal import roll_pace
 from tidelog.wal.settings import WalSettings
 
 PORT = 9092
@@ -86,12 +87,13 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
         kafka,
         bucket,
         segments=segments,
-        patches=_short_times if segments else list,
+        patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
     )
 
 
-def _short_times() -> list[Patch]:
-    """What no setting says: how long an append may stay undecided."""
+def _patches(chance: random.Random) -> list[Patch]:
+    """What no setting says: how long an append may stay undecided, and how small and how slow the
+    pieces of a roll are."""
     right_wal = layer_settings.wal_settings
 
     def cluster(settings: BrokerSettings) -> ClusterSettings:
@@ -105,10 +107,19 @@ def _short_times() -> list[Patch]:
     def wal(settings: BrokerSettings) -> WalSettings:
         return replace(right_wal(settings), upload_deadline_ms=_UNDECIDED_MS)
 
+    bounds = segment_builder.SegmentBounds(
+        raw_bytes_max=chance.choice((2 * KIB, 1024 * KIB)),
+        piece_bytes_max=chance.choice((250, 1 * KIB, 1024 * KIB)),
+    )
+    segment_bytes = chance.choice((100, 1024 * KIB))
     return [
         (layer_settings, "cluster_settings", cluster),
         (layer_settings, "wal_settings", wal),
         (table_log, "APPEND_DEADLINE_SECONDS", _UNDECIDED_MS / 1000),
+        (table_path, "SegmentBounds", lambda: bounds),
+        (roll_pace, "BYTES_A_SECOND_MIN", chance.choice((100, 1 * KIB, 1024 * KIB))),
+        (roll_pace, "SEGMENT_BYTES", segment_bytes),
+        (segment_builder, "SEGMENT_BYTES", segment_bytes),
     ]
 
 
