@@ -100,7 +100,7 @@ _SHOWN_BY = {
     "replies-before-durable": 4,
     "retention-past-stable": 19,
     "tombstones-at-once": 2,
-    "any-commit": 15,
+    "any-commit": 25,
     "views-once": 22,
 }
 """The seed that shows it soonest, if not the first one. When the code changes it may be another one
