@@ -122,7 +122,8 @@ class _Checker:
         if dense:
             yield from batch_rules.gaps(self.history.batches)
         committed = [one for one in self.history.operations if self.must_commit(one)]
-        yield from transaction_rules.anomalies(self.history, committed)
+        unproved = [one for one in self.history.operations if self._may_commit_unproved(one)]
+        yield from transaction_rules.anomalies(self.history, committed, unproved)
         yield from group_rules.anomalies(self.history)
         yield from removal_rules.anomalies(self.history, self.removals)
         yield from self._cycles()
@@ -136,6 +137,17 @@ class _Checker:
         committed = operation.kind == "transaction"
         seen = self.read_values["read_committed"] if committed else self.seen
         return any(send.value in seen for send in operation.sends)
+
+    def _may_commit_unproved(self, operation: Operation) -> bool:
+        """Whether a transaction may have been committed though no reader proves it: all that it
+        wrote may be gone."""
+        return (
+            operation.kind == "transaction"
+            and operation.outcome is not Outcome.FAIL
+            and len(operation.sends) > 0
+            and not self.must_commit(operation)
+            and all(self.removals.may_be_gone(send) for send in operation.sends)
+        )
 
     def _index_versions(self) -> None:
         for operation in self.history.operations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.checker import check
-from tests.simulation.history import History, Key, Operation, Poll, Send, Trim
+from tests.simulation.history import GroupAdvance, History, Key, Operation, Poll, Send, Trim
 from tests.simulation.policies import TopicPolicy
 
 AGED, LATEST, KEPT = Key("aged", 0), Key("latest", 0), Key("kept", 0)
@@ -83,6 +83,35 @@ def test_what_was_aborted_goes_with_what_is_before_it_however_young() -> None:
     story.send((AGED, 3, "c"))
     story.poll(AGED, 4, 4, log_start=4, stable=4, final=True)
     assert story.names() == {"removed-too-early"}
+
+
+def test_inputs_may_be_consumed_by_whom_nothing_proves_any_more() -> None:
+    """Whoever lost the answer to its commit is proved by its outputs, while these are there."""
+
+    def story(*outputs: str, outcome: str = "unknown") -> Story:
+        found = Story()
+        for start, end in ((0, 2), (2, 5), (5, 6)):
+            lost = start == 2
+            sends = [Send(AGED, each, number) for number, each in enumerate(outputs) if lost]
+            operation = found.history.invoke("one", "transaction", sends)
+            operation.advances = [GroupAdvance("group", KEPT, start, end)]
+            if not lost:
+                found.history.ok(operation)
+            elif outcome == "unknown":
+                found.history.unknown(operation, "no answer")
+            else:
+                found.history.fail(operation, "aborted")
+        found.seconds = 30.0
+        return found
+
+    def names(found: Story, log_start: int) -> set[str]:
+        found.poll(AGED, log_start, 2, log_start=log_start, stable=2, final=True)
+        return found.names()
+
+    assert names(story("a", "b"), 2) == set()
+    assert names(story("a", "b"), 1) == {"never-consumed"}
+    assert names(story("a", "b", outcome="aborted"), 2) == {"never-consumed"}
+    assert names(story(), 2) == {"never-consumed"}
 
 
 def test_nothing_goes_from_a_topic_that_loses_nothing() -> None:

@@ -92,7 +92,7 @@ class Story:
 
     def anomalies(self) -> list[str]:
         committed = [one for one in self.history.operations if one.outcome is Outcome.OK]
-        return [each.name for each in anomalies(self.history, committed)]
+        return [each.name for each in anomalies(self.history, committed, [])]
 
 
 @pytest.fixture

@@ -35,11 +35,14 @@ class Ended(NamedTuple):
     values: list[str]
 
 
-def anomalies(history: History, committed: list[Operation]) -> Iterator[Anomaly]:
-    """What breaks a rule; `committed` are the operations that took effect."""
+def anomalies(
+    history: History, committed: list[Operation], unproved: list[Operation]
+) -> Iterator[Anomaly]:
+    """What breaks a rule; `committed` are the operations that took effect, and `unproved` those of
+    which nobody can tell any more."""
     yield from _identities(history.operations)
     yield from _transitions(history)
-    yield from _consumed(committed)
+    yield from _consumed(committed, unproved)
     ended: list[Ended] = []
     yield from _markers(history, ended)
     yield from _decisions(history)
@@ -100,8 +103,12 @@ def _transitions(history: History) -> Iterator[Anomaly]:
             yield Anomaly("undecided", f"{transactional_id} is {state} at the end")
 
 
-def _consumed(committed: list[Operation]) -> Iterator[Anomaly]:
+def _consumed(committed: list[Operation], unproved: list[Operation]) -> Iterator[Anomaly]:
     """Each input is consumed by one committed transaction (11)."""
+    may_be: dict[tuple[str, Key], list[tuple[int, int]]] = defaultdict(list)
+    for operation in unproved:
+        for one in operation.advances:
+            may_be[one.group, one.key].append((one.start, one.end))
     by_group: dict[tuple[str, Key], list[tuple[int, int, Operation]]] = defaultdict(list)
     for operation in committed:
         for one in operation.advances:
@@ -112,9 +119,18 @@ def _consumed(committed: list[Operation]) -> Iterator[Anomaly]:
             if start < end:
                 text = f"{earlier} and {later} both consumed {key}@{start} in {group}"
                 yield Anomaly("consumed-twice", text)
-            elif start > end:
+            elif start > end and not _lead(may_be[group, key], end, start):
                 text = f"{key} from {end} to {start} in {group}, between {earlier} and {later}"
                 yield Anomaly("never-consumed", text)
+
+
+def _lead(ranges: list[tuple[int, int]], source: int, target: int) -> bool:
+    """Whether some of the ranges, one behind the other, lead from one offset to another."""
+    reached = {source}
+    for start, end in sorted(ranges):
+        if start in reached:
+            reached.add(end)
+    return target in reached
 
 
 def _markers(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
