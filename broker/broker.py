@@ -31,6 +31,7 @@ from tidelog.broker.appender import Appender
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
+from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.layer_metrics import SnapshotCollector, WalCollector
@@ -61,7 +62,7 @@ from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import Refused
+from tidelog.errors import Refused, some_of
 from tidelog.identifiers import BrokerId, Incarnation, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
@@ -140,6 +141,7 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._reads = ReadPath(self._world, settings)
+        self.read_faults = FaultLog(self.clock)
         self._is_serving = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
@@ -198,7 +200,10 @@ class Broker:
         found = []
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
-        found += [str(p.fault) for p in self.partitions.faulty]
+        unserved: dict[str, list[str]] = {}
+        for partition in self.partitions.faulty:
+            unserved.setdefault(str(partition.fault), []).append(str(partition))
+        found += [f"{fault}; not served: {some_of(names)}" for fault, names in unserved.items()]
         found += map(str, self.coordinators.faults())
         found += map(str, self.roller.faults())
         return found
@@ -354,7 +359,7 @@ class Broker:
             self.metrics.registry,
         )
         self.tables, self.roller = table_path.tables, table_path.roller
-        self.fetcher = self._reads.fetcher(self.tables, self.may_serve_reads)
+        self.fetcher = self._reads.fetcher(self.tables, self.may_serve_reads, self.read_faults)
         self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)
@@ -370,10 +375,14 @@ class Broker:
         )
         self.partitions.adopt(recovered.images, recovered.failures)
         self.metrics.partitions = len(self.partitions)
-        for partition, fault in recovered.failures.items():
+        for place, fault in recovered.failures.items():
             logger.error(
                 "a partition cannot be opened",
-                extra={"partition": str(partition), "key": fault.key, "why": fault.why},
+                extra={
+                    "partition": str(self.partitions.get(place) or place),
+                    "key": fault.key,
+                    "why": fault.why,
+                },
             )
         await self.roller.open()
         wal_settings = layer_settings.wal_settings(self.settings)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.broker.cold_reader import ColdFollowing, ColdLoaded, ColdReader
+from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
 from tidelog.broker.log_slice import ColdPart, LogSlice
@@ -26,7 +26,6 @@ from tidelog.wal.extents import Extent
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.transactions import AbortedTransaction
 
-_log = logging.getLogger(__name__)
 LOAD_ROUNDS_MAX = 64
 """Times that one fetch goes to the store; a response is cut there, never wrong."""
 LOAD_BYTES_WANTED = 8 * 1024 * 1024
@@ -90,11 +89,13 @@ class Fetcher:
         cold: ColdReader,
         clock: Clock,
         may_serve: Callable[[], bool],
+        faults: FaultLog,
     ) -> None:
         """`reader`: of what is in the WAL; `cold`: of what is in segments."""
         self._reader = reader
         self._cold = cold
         self._clock = clock
+        self._faults = faults
         self._may_serve = may_serve
         self._parked: dict[Waiter, None] = {}
         # Where sequential readers will ask next, and how much they have taken so far. Oldest first;
@@ -293,14 +294,7 @@ class Fetcher:
                     partition, target.fetch_offset, upper, bytes_max, at_least_one, loaded
                 )
             except TidelogError as error:
-                _log.error(
-                    "a fetch cannot be served",
-                    extra={
-                        "partition": str(partition),
-                        "key": getattr(error, "key", None),
-                        "why": str(error),
-                    },
-                )
+                self._faults.met("a fetch cannot be served", str(partition), error)
                 read.code = ErrorCode.KAFKA_STORAGE_ERROR
                 return
             read.found = found

@@ -358,7 +358,11 @@ class LogCleaner:
         logger.log(
             logging.ERROR if is_corrupt else logging.WARNING,
             "a log could not be cleaned; it will be tried again",
-            extra={"partition": str(place), "key": getattr(error, "key", None), "why": str(error)},
+            extra={
+                "partition": str(self._partitions.get(place) or place),
+                "key": getattr(error, "key", None),
+                "why": str(error),
+            },
         )
         if isinstance(error, ObjectNotFound):
             # Others may have removed the segment from the table (F4).

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
+from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.layer_metrics import ColdReadCollector, ReadCollector
 from tidelog.broker.log_reader import LogReader
@@ -39,10 +40,10 @@ class ReadPath:
         self.chunks = ChunkReads(store, background, self._memory, self._indexes)
         """Of segments."""
 
-    def fetcher(self, tables: Tables, may_serve: Callable[[], bool]) -> Fetcher:
+    def fetcher(self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog) -> Fetcher:
         """Answers fetches from all of it."""
         cold = ColdReader(tables, self.chunks)
-        return Fetcher(self.log, cold, self._world.clock, may_serve)
+        return Fetcher(self.log, cold, self._world.clock, may_serve, faults)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """Finds offsets by their time in all of it."""

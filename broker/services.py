@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidelog.broker.adopter import Adopter
     from tidelog.broker.appender import Appender
     from tidelog.broker.coordinators import Coordinators
+    from tidelog.broker.fault_log import FaultLog
     from tidelog.broker.fetch_session import FetchSessions
     from tidelog.broker.fetcher import Fetcher
     from tidelog.broker.offset_lookup import OffsetLookup
@@ -134,6 +135,9 @@ class DataServices(Services, Protocol):
 
     @property
     def fetcher(self) -> Fetcher: ...
+
+    @property
+    def read_faults(self) -> FaultLog: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...

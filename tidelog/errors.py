@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
+NAMES_SHOWN = 3
 E = TypeVar("E", bound=BaseException)
 
 
@@ -46,6 +48,13 @@ class Unreachable(TidelogError):
 
 class Refused(TidelogError):
     """A request that was understood and turned down."""
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of them, as a message has room for, and how many others there are."""
+    shown = ", ".join(names[:NAMES_SHOWN])
+    others = len(names) - NAMES_SHOWN
+    return shown if others <= 0 else f"{shown} and {others} more"
 
 
 def to_keep(error: E) -> E:

@@ -26,6 +26,9 @@ class TopicPartition(NamedTuple):
     topic_id: TopicId
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition}"
+
 
 class Incarnation(NamedTuple):
     """One registration of a broker process."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetcher import Isolation, epoch_error
@@ -33,8 +32,6 @@ from tidelog.protocol.schemas.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-
-_log = logging.getLogger(__name__)
 
 LATEST = -1
 EARLIEST = -2
@@ -83,15 +80,8 @@ async def _list_offset(
         # The topic was deleted while we looked.
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except TidelogError as error:
-        _log.error(
-            "offsets cannot be looked up",
-            extra={
-                "topic": topic,
-                "partition": asked.partition_index,
-                "key": getattr(error, "key", None),
-                "why": str(error),
-            },
-        )
+        place = f"{topic}-{asked.partition_index}"
+        broker.read_faults.met("offsets cannot be looked up", place, error)
         broker.metrics.storage_faults += 1
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     return answer

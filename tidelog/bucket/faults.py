@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
 
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, some_of
 from tidelog.wal.wal_reader import MissingObject
 
 
@@ -25,13 +24,16 @@ class FaultKind(Enum):
         return self.name.lower()
 
 
-class Fault(NamedTuple):
-    """One thing that is wrong."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong; the same one if it is the same that is wrong with an object."""
 
     kind: FaultKind
     key: str
     """Of the object to blame."""
     why: str
+    affected: tuple[str, ...] = field(default=(), compare=False)
+    """The partitions that cannot be read for it, as far as a look at them has shown."""
 
     @classmethod
     def of(cls, error: CorruptObject) -> Fault:
@@ -41,7 +43,8 @@ class Fault(NamedTuple):
         return cls(kind, error.key, error.why)
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.kind.label}: {self.why}"
+        text = f"{self.key}: {self.kind.label}: {self.why}"
+        return f"{text}; unread for it: {some_of(self.affected)}" if self.affected else text
 
 
 @dataclass(slots=True)
@@ -62,5 +65,8 @@ class Findings:
     def merge(self, other: Findings) -> None:
         """Take up what another check found."""
         self.counts.update(other.counts)
-        known = set(self.faults)
-        self.faults += [fault for fault in other.faults if fault not in known]
+        found = {fault: fault for fault in self.faults}
+        for fault in other.faults:
+            known = found.get(fault, fault).affected
+            found[fault] = replace(fault, affected=tuple(dict.fromkeys(known + fault.affected)))
+        self.faults = list(found.values())

@@ -13,6 +13,7 @@ checksums are computed and rows counted; `deep=False` reads the ends of objects 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.faults import Fault, Findings
@@ -73,8 +74,11 @@ async def _check_partitions(context: CheckContext, partitions: list[TopicPartiti
     async def check() -> Findings:
         findings = Findings()
         view = await context.bucket.view_partitions(partitions)
-        for error in view.failures.values():
-            findings.blame(error)
+        affected: dict[Fault, list[str]] = {}
+        for partition, error in view.failures.items():
+            name = f"{view.state.topics[partition.topic_id].name}-{partition.partition}"
+            affected.setdefault(Fault.of(error), []).append(name)
+        findings.faults += [replace(f, affected=tuple(names)) for f, names in affected.items()]
         findings.merge(await check_tails(context, list(view.partitions.values())))
         findings.counts["partitions"] += len(view.partitions)
         return findings

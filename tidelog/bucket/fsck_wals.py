@@ -9,7 +9,7 @@ from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
 from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.bucket.partition_view import PartitionView
-from tidelog.bucket.wal_checks import check_adopted, check_extents, check_slot
+from tidelog.bucket.wal_checks import check_adopted, check_extents, check_place, check_slot
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
@@ -154,7 +154,7 @@ async def _check_run(context: CheckContext, wal: _Wal, run: list[Slot]) -> Findi
         key = wal_key(wal.incarnation, slot)
         try:
             found = await _read(context, key)
-            _check_place(key, wal.incarnation, slot, found, (ObjectKind.DATA, ObjectKind.SEAL))
+            check_place(key, wal.incarnation, slot, found, (ObjectKind.DATA, ObjectKind.SEAL))
         except ObjectNotFound:
             return findings
         except CorruptObject as error:
@@ -189,19 +189,6 @@ async def _read(context: CheckContext, key: str) -> SlotIndex | ObjectHeader:
     return await offload.run(check_slot, key, (await store.get(key)).data)
 
 
-def _check_place(
-    key: str,
-    incarnation: Incarnation,
-    number: int,
-    found: SlotIndex | ObjectHeader,
-    kinds: tuple[ObjectKind, ...],
-) -> None:
-    header = found.header if isinstance(found, SlotIndex) else found
-    if (header.incarnation, header.slot) != (incarnation, number) or header.kind not in kinds:
-        is_what = f"{header.kind.name.lower()} {header.slot} of {header.incarnation}"
-        raise CorruptObject(key, f"it says that it is {is_what}")
-
-
 async def check_merged(context: CheckContext) -> Findings:
     """Each object into which batches were copied together."""
 
@@ -210,7 +197,7 @@ async def check_merged(context: CheckContext) -> Findings:
         findings = Findings()
         try:
             found = await _read(context, key)
-            _check_place(key, incarnation, number, found, (ObjectKind.MERGED,))
+            check_place(key, incarnation, number, found, (ObjectKind.MERGED,))
         except ObjectNotFound:
             return findings
         except CorruptObject as error:

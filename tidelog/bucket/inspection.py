@@ -15,7 +15,21 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.bucket.wal_checks import check_slot
+from tidelog.bucket.object_keys import (
+    HANDOVER_FOLDER,
+    BucketObject,
+    CheckpointObject,
+    ClusterObject,
+    HandoverObject,
+    MergedObject,
+    SegmentObject,
+    StagedObject,
+    StateObject,
+    TableObject,
+    WalObject,
+    parse_key,
+)
+from tidelog.bucket.wal_checks import check_place, check_slot
 from tidelog.coordinator.cluster.leases import decode_lease
 from tidelog.coordinator.cluster.prefix import LEASE_PREFIX, LOG_PREFIX, SNAPSHOT_PREFIX
 from tidelog.coordinator.cluster.records import decode_entry
@@ -24,6 +38,7 @@ from tidelog.errors import CorruptObject, InvalidConfiguration
 from tidelog.identifiers import TopicId
 from tidelog.records.batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from tidelog.records.compression import Compression
+from tidelog.storage.keys import validate_key
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.parquet_seal import check_chunks, open_footer
 from tidelog.storage.segment import TOPICS_PREFIX, Segment
@@ -33,21 +48,53 @@ from tidelog.wal.checkpoint import decode_checkpoint
 from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import Images
-from tidelog.wal.object_format import ObjectHeader
+from tidelog.wal.object_format import ObjectHeader, ObjectKind
 from tidelog.wal.staged_format import check_bodies
 
 Facts: TypeAlias = dict[str, Any]
 
-HANDOVER_FOLDER: Final = "handover/"
 _CODEC_MASK = 0x07
 _COMMIT_SUFFIX = ".json"
 _CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 _HINT = "_last_checkpoint"
+_KINDS: Final[Mapping[type[BucketObject], str]] = {
+    WalObject: "wal",
+    MergedObject: "wal",
+    CheckpointObject: "checkpoint",
+    HandoverObject: "checkpoint",
+    SegmentObject: "segment",
+    TableObject: "table",
+    StateObject: "state",
+    ClusterObject: "metadata",
+    StagedObject: "staged",
+}
+"""As what each object is inspected."""
+
+
+def check_kind(kind: str, key: str) -> None:
+    """Whether there may be an object of this kind under the key, going by the key.
+    InvalidConfiguration names what is right. A key that Tidelog never writes may be anything."""
+    try:
+        validate_key(key)
+    except ValueError as error:
+        raise InvalidConfiguration(
+            f"{error}. Keys are relative to the store's address and begin with no slash, like"
+            " wal/0-1/00000000000000000000.wal"
+        ) from None
+    found = parse_key(key)
+    right = kind if found is None else _KINDS.get(type(found), kind)
+    if right != kind:
+        raise InvalidConfiguration(f"{key} is inspected as {right}, not as {kind}")
 
 
 def wal_facts(key: str, data: Buffer) -> Facts:
-    """A WAL object or a seal: header, index, opening images."""
-    found = check_slot(key, data)
+    """A WAL object, a merged one, or a seal: header, index, opening images."""
+    found, place = check_slot(key, data), parse_key(key)
+    if isinstance(place, WalObject):
+        kinds = (ObjectKind.DATA, ObjectKind.SEAL)
+        check_place(key, place.incarnation, place.slot, found, kinds)
+    if isinstance(place, MergedObject):
+        check_place(key, place.incarnation, place.number, found, (ObjectKind.MERGED,))
     if isinstance(found, ObjectHeader):
         return _header_facts(found) | {"size_bytes": len(data)}
     facts = _header_facts(found.header)

@@ -227,7 +227,8 @@ class Reading:
         try:
             if following < rolled:
                 # It was read after the base that says so, and a table does not go back.
-                why = f"it is missing: offsets {following} to {rolled - 1} of {topic.name} are lost"
+                place = f"{topic.name}-{partition.partition}"
+                why = f"it is missing: offsets {following} to {rolled - 1} of {place} are lost"
                 raise MissingObject(end.following(rolled), why)
             view = view_of(topic.name, image, end, is_internal=topic.internal)
         except CorruptObject as error:

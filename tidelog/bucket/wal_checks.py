@@ -9,12 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject, TidelogError
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import Incarnation, TopicPartition
 from tidelog.records.batch import HEADER_SIZE, LENGTH_PREFIX_SIZE, checksum, headers_of
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.extents import Extent
-from tidelog.wal.object_format import HEADER_BYTES, ObjectHeader, SlotIndex, check_body, decode_tail
+from tidelog.wal.object_format import (
+    HEADER_BYTES,
+    ObjectHeader,
+    ObjectKind,
+    SlotIndex,
+    check_body,
+    decode_tail,
+)
 from tidelog.wal.staged_format import StagedIndex
 
 _ATTRIBUTES_MASK = 0xFF
@@ -36,6 +43,20 @@ def check_slot(key: str, data: Buffer) -> SlotIndex | ObjectHeader:
                 raise CorruptObject(key, f"the opening image of {image.partition}: {fault}")
     _check_batches(key, data, index)
     return index
+
+
+def check_place(
+    key: str,
+    incarnation: Incarnation,
+    number: int,
+    found: SlotIndex | ObjectHeader,
+    kinds: tuple[ObjectKind, ...],
+) -> None:
+    """Whether an object says that it is what its key says. CorruptObject."""
+    header = found.header if isinstance(found, SlotIndex) else found
+    if (header.incarnation, header.slot) != (incarnation, number) or header.kind not in kinds:
+        is_what = f"{header.kind.name.lower()} {header.slot} of {header.incarnation}"
+        raise CorruptObject(key, f"it says that it is {is_what}")
 
 
 def check_extents(

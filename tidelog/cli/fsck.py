@@ -60,6 +60,7 @@ def fsck(store: str, shallow: bool, grace_ms: int, as_json: bool) -> None:
                     "key": each.key,
                     "kind": each.kind.label,
                     "why": each.why,
+                    "partitions": list(each.affected),
                     "meaning": each.kind.value,
                 }
                 for each in faults

@@ -12,6 +12,7 @@ import click
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.inspection import (
     Facts,
+    check_kind,
     checkpoint_facts,
     metadata_facts,
     staged_facts,
@@ -51,7 +52,7 @@ def inspect(kind: str, key: str, store: str, rows: int, as_json: bool) -> None:
     address. JSON has all rows.
 
     \b
-    wal         a WAL object or a seal: header, index, opening images
+    wal         a WAL object, a merged one or a seal: header, index, opening images
     checkpoint  a checkpoint or a hand-over object: the partitions' images
     segment     a segment: what its footer says, what its rows say
     table       a commit of a topic's table, a checkpoint of it, or _last_checkpoint
@@ -59,6 +60,8 @@ def inspect(kind: str, key: str, store: str, rows: int, as_json: bool) -> None:
     metadata    an entry of the metadata log, a snapshot of it, or a lease
     staged      a staged object of an exactly-once sink: whose it is, its batches
     """
+
+    check_kind(kind, key)
 
     async def run(bucket: Bucket) -> Facts:
         access = bucket.access

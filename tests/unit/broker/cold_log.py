@@ -10,6 +10,7 @@ from uuid import UUID
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
+from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
 from tidelog.broker.log_reader import LogReader
@@ -89,7 +90,7 @@ class ColdLog:
         self.chunks = ChunkReads(self.store, offload, self.read_memory, self.indexes)
         cold = ColdReader(self.tables, self.chunks)
         self.reader = LogReader(self.store, TailCache(0), ReadCache(self.read_memory))
-        self.fetcher = Fetcher(self.reader, cold, self.clock, lambda: True)
+        self.fetcher = Fetcher(self.reader, cold, self.clock, lambda: True, FaultLog(self.clock))
         self.lookup = OffsetLookup(ColdTimes(self.tables, self.indexes), self.reader, offload)
         log = PartitionLog.from_image(self._image(epochs, log_start))
         self.partition = Partition("flights", log, limits or Limits())

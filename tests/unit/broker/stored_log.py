@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
+from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
 from tidelog.broker.log_reader import LogReader
@@ -121,7 +122,11 @@ class StoredLog:
         self.cache = ReadCache(ReadMemory(read_cache_bytes))
         self.reader = LogReader(self.store, TailCache(0), self.cache)
         self.fetcher = Fetcher(
-            self.reader, cold_reader_without_tables(), SystemClock(), lambda: True
+            self.reader,
+            cold_reader_without_tables(),
+            SystemClock(),
+            lambda: True,
+            FaultLog(SystemClock()),
         )
         self.extents = [Extents() for _ in sizes]
         self.object_bytes = 0

@@ -284,6 +284,26 @@ def test_a_bucket_whose_metadata_cannot_be_read_is_inconsistent() -> None:
     run(story)
 
 
+def test_what_many_partitions_need_is_named_once_and_they_with_it() -> None:
+    async def story() -> None:
+        here = world()
+        async with here.broker(politely=False) as broker:
+            await broker.create_topic(partitions=5)
+            for number in range(5):
+                await broker.produce(batch(b"a"), number)
+            await checkpoint(broker)
+        key = [meta.key async for meta in here.store.list("checkpoint/")][-1]
+        await here.store.put(key, _altered((await here.store.get(key)).data))
+        (fault,) = (await checked(here.store)).faults
+        assert (fault.kind, fault.key) == (FaultKind.DAMAGED, key)
+        assert {f"{TOPIC}-{number}" for number in range(5)} <= set(fault.affected)
+        unread = str(fault).partition("; unread for it: ")[2]
+        assert unread.count(",") == 2
+        assert unread.endswith(f" and {len(fault.affected) - 3} more")
+
+    run(story)
+
+
 def test_what_does_not_belong_there_is_named() -> None:
     async def story() -> None:
         store = await damaged_bucket()

@@ -173,6 +173,46 @@ def test_seals_hand_over_images_and_hints_are_told_apart(folder: Path, command: 
     assert "counter: " in lease.out
 
 
+@pytest.mark.parametrize(
+    "pattern", ["wal/0-1/*0.wal", "checkpoint/*/*", "topics/*/partition=0/*", "state/*/*/*"]
+)
+def test_an_object_of_another_kind_is_not_called_damaged(
+    folder: Path, command: Command, pattern: str
+) -> None:
+    url, key = f"file://{folder}", key_of(folder, pattern)
+    right = next(kind for each, (kind, _) in INSPECTED.items() if each[:5] == pattern[:5])
+    for kind in {kind for kind, _ in INSPECTED.values()} - {right}:
+        result = command("inspect", kind, key, "--store", url)
+        assert (result.code, result.out) == (2, "")
+        assert f"is inspected as {right}, not as {kind}" in result.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "other", "says"),
+    [
+        ("wal", "wal/0-1/*0.wal", f"{99:020d}.wal", "it says that it is data 0 of 0-1"),
+        ("checkpoint", "checkpoint/0-1/*", f"{99:020d}", "it is the checkpoint of 0-1 at slot "),
+    ],
+)
+def test_an_object_that_says_that_it_is_another_one_is_named(
+    folder: Path, command: Command, kind: str, pattern: str, other: str, says: str
+) -> None:
+    path = folder / key_of(folder, pattern)
+    copied = path.with_name(other)
+    copied.write_bytes(path.read_bytes())
+    key = str(copied.relative_to(folder))
+    result = command("inspect", kind, key, "--store", f"file://{folder}")
+    assert (result.code, result.out) == (4, "")
+    assert f"{key} is corrupt: {says}" in result.err
+
+
+@pytest.mark.parametrize("key", ["", "/wal/0-1/x", "../x", ".tidelog/x", "file:///tmp/x", "wal/\t"])
+def test_what_is_no_key_is_told_how_keys_look(folder: Path, command: Command, key: str) -> None:
+    result = command("inspect", "wal", key, "--store", f"file://{folder}")
+    assert (result.code, result.out) == (2, "")
+    assert "Keys are relative to the store's address" in result.err
+
+
 def test_long_lists_are_cut_and_json_has_all_of_them(folder: Path, command: Command) -> None:
     url, key = f"file://{folder}", key_of(folder, "checkpoint/0-1/*")
     short = command("inspect", "checkpoint", key, "--store", url, "--rows", "1").out
