@@ -35,12 +35,13 @@ class FaultLog:
 
     def met(self, message: str, partition: str, error: TidelogError) -> None:
         """A read of the partition, like `flights-3`, has failed by this."""
-        fault = (message, partition, str(error))
+        key = getattr(error, "key", None)
+        fault = (message, partition, key or str(error))
         told, now = self._told.get(fault, _Told()), self._clock.monotonic()
         told.times += 1
         if now - told.at < TOLD_EVERY_SECONDS:
             return
-        extra = {"partition": partition, "key": getattr(error, "key", None), "why": str(error)}
+        extra = {"partition": partition, "key": key, "why": str(error)}
         _log.error(message, extra=extra | {"times": told.times})
         # The one that was told last is the last one to be forgotten.
         self._told.pop(fault, None)

@@ -76,8 +76,7 @@ async def _check_partitions(context: CheckContext, partitions: list[TopicPartiti
         view = await context.bucket.view_partitions(partitions)
         affected: dict[Fault, list[str]] = {}
         for partition, error in view.failures.items():
-            name = f"{view.state.topics[partition.topic_id].name}-{partition.partition}"
-            affected.setdefault(Fault.of(error), []).append(name)
+            affected.setdefault(Fault.of(error), []).append(view.name_of(partition))
         findings.faults += [replace(f, affected=tuple(names)) for f, names in affected.items()]
         findings.merge(await check_tails(context, list(view.partitions.values())))
         findings.counts["partitions"] += len(view.partitions)

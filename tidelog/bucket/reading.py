@@ -91,6 +91,11 @@ class BucketView:
     ends: dict[Incarnation, Slot] = field(default_factory=dict)
     """Up to where each WAL was read."""
 
+    def name_of(self, partition: TopicPartition) -> str:
+        """As people know it; by its topic's id where that was deleted meanwhile."""
+        topic = self.state.topics.get(partition.topic_id)
+        return str(partition) if topic is None else f"{topic.name}-{partition.partition}"
+
     def partition(self, partition: TopicPartition) -> PartitionView:
         """One partition. Raises CorruptObject; NoSuchTopic where it was deleted meanwhile."""
         failure = self.failures.get(partition)
