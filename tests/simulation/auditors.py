@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import GroupOffsets, Isolation, Key, StoredTransaction
@@ -99,7 +100,7 @@ async def _is_empty(actor: Actor, key: Key, start: int, end: int) -> bool:
     """Whether nobody finds a record there."""
     while start < end:
         (fetched,) = await actor.persist(
-            lambda at=start: actor.client.fetch({key: at}, "read_uncommitted", 0.0)  # type: ignore[misc]
+            partial(actor.client.fetch, {key: start}, "read_uncommitted", 0.0)
         )
         if fetched.records or fetched.next_offset <= start:
             return False

@@ -49,7 +49,8 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
         state = await bucket.refresh()
     except CorruptObject as error:
         # All the rest rests on it.
-        findings.merge(Findings(faults=[Fault.of(error)]))
+        if all(fault.key != error.key for fault in findings.faults):
+            findings.blame(error)
         return findings
     for incarnation in incarnations_of(state):
         findings.merge(await check_checkpoints(context, incarnation))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
 
 import pytest
 
 from tests.unit.broker.collections import checkpoint, collections, forget_memory, objects
-from tests.unit.broker.one_broker import OneBroker, batch, run
+from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tests.unit.broker.rolled import flush, hosted, offsets, open_table, segments
 from tests.unit.broker.test_roller import ShakyStore, settled, until, world
 from tests.unit.storage.segments import advance
@@ -64,6 +67,16 @@ async def pausing(one: OneBroker) -> None:
     )
 
 
+@asynccontextmanager
+async def paused(here: World, *, politely: bool = True) -> AsyncIterator[tuple[OneBroker, UUID]]:
+    """A broker whose roll of a topic pauses behind its first piece, and the topic's id."""
+    async with here.broker(politely=politely) as one:
+        topic_id = await one.create_topic()
+        await due(one, "flights")
+        await pausing(one)
+        yield one, topic_id
+
+
 def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> None:
     here = world(**ENDLESS)
 
@@ -90,10 +103,7 @@ def test_who_waits_does_not_wait_behind_the_pauses_of_others() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, _):
             other = await one.create_topic("other")
             await one.produce(batch(b"a"), topic="other")
             await flush(one, topic="other")
@@ -294,10 +304,7 @@ def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, topic_id):
             await one.delete_topic(topic_id)
             await one.create_topic("other")
             await one.produce(batch(b"a"), topic="other")
@@ -323,10 +330,7 @@ def test_what_is_deleted_in_a_pause_is_skipped_behind_it() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, topic_id):
             await one.broker.appender.delete_records(hosted(one), Offset(3))
             await flush(one)
             assert await offsets(here.store, topic_id) == [0, 3, 4]
@@ -341,10 +345,7 @@ def test_all_that_is_left_may_be_deleted_in_a_pause() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, topic_id):
             await one.broker.appender.delete_records(hosted(one), Offset(BATCHES))
             await one.produce(batch(b"a"))
             await flush(one)
@@ -358,10 +359,7 @@ def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
     here = world(wal_objects_max=2, wal_linger_ms=0, **ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, topic_id):
             before = set(hosted(one).log.extents.keys)
             await checkpoint(one)
             await one.broker.upkeep.merger.maintain()
@@ -382,10 +380,7 @@ def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_kn
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker() as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here) as (one, topic_id):
             log = hosted(one).log
             late = await open_table(here.store, topic_id)
             assert isinstance(await late.commit((advance(0, 0, 3),)), Committed)
@@ -404,10 +399,8 @@ def test_a_broker_that_ends_in_a_pause_leaves_all_to_the_next(politely: bool) ->
     here = world(**ENDLESS)
 
     async def story() -> None:
-        async with here.broker(politely=politely) as one:
-            topic_id = await one.create_topic()
-            await due(one, "flights")
-            await pausing(one)
+        async with paused(here, politely=politely) as (_, topic_id):
+            pass
         assert await segments(here.store, topic_id) == []
         async with here.broker() as one:
             await flush(one)

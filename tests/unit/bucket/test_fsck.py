@@ -280,6 +280,9 @@ def test_a_bucket_whose_metadata_cannot_be_read_is_inconsistent() -> None:
         await store.put(keys[2], b"{}")
         found = await checked(store)
         assert [(fault.kind, fault.key) for fault in found.faults] == [(FaultKind.DAMAGED, keys[2])]
+        await store.delete(keys[2])
+        found = await checked(store)
+        assert [(fault.kind, fault.key) for fault in found.faults] == [(FaultKind.MISSING, keys[2])]
 
     run(story)
 
