@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models import fencing, ownership
+from tests.models import fencing, metadata_end, ownership, wal_end
 from tests.models.ownership_world import VARIANTS, WIDE, Limits
 
 
@@ -62,3 +62,50 @@ def test_ownership_holds_in_long_runs() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_broken_ownership_is_noticed(variant: str) -> None:
     assert ownership.catch(variant).violation is not None
+
+
+def test_the_end_of_a_wal_proves_itself() -> None:
+    outcome = wal_end.model(wal_end.Limits(slots=2)).explore(1_000_000)
+    assert outcome.violation is None, str(outcome)
+    assert outcome.whole
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        wal_end.Limits(slots=4, sealers=2),
+        wal_end.Limits(sealers=0, reads=1),
+        wal_end.Limits(sealers=1, reads=1),
+    ],
+    ids=str,
+)
+def test_the_end_of_a_wal_proves_itself_to_sealers_and_readers(limits: wal_end.Limits) -> None:
+    outcome = wal_end.model(limits).explore(50_000)
+    assert outcome.violation is None, str(outcome)
+    assert outcome.states >= 50_000
+
+
+def test_the_end_of_a_wal_proves_itself_in_long_runs() -> None:
+    outcome = wal_end.model(wal_end.WIDE).walk(walks=2_000, length=150, seed=2)
+    assert outcome.violation is None, str(outcome)
+
+
+@pytest.mark.parametrize("variant", wal_end.VARIANTS)
+def test_a_wal_whose_end_proves_nothing_is_noticed(variant: str) -> None:
+    assert wal_end.catch(variant).violation is not None
+
+
+def test_the_metadata_log_proves_itself() -> None:
+    outcome = metadata_end.model(metadata_end.Limits()).explore(1_000_000)
+    assert outcome.violation is None, str(outcome)
+    assert outcome.whole
+
+
+def test_the_metadata_log_proves_itself_in_long_runs() -> None:
+    outcome = metadata_end.model(metadata_end.WIDE).walk(walks=1_000, length=150, seed=2)
+    assert outcome.violation is None, str(outcome)
+
+
+@pytest.mark.parametrize("variant", metadata_end.VARIANTS)
+def test_a_metadata_log_that_proves_nothing_is_noticed(variant: str) -> None:
+    assert metadata_end.catch(variant).violation is not None
