@@ -52,7 +52,8 @@ from tidelog.broker.table_path import TablePath
 from tidelog.broker.tables import Tables
 from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.leases import LeaseKeeper
+from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
@@ -63,7 +64,7 @@ from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused, some_of
-from tidelog.identifiers import BrokerId, Incarnation, TopicId
+from tidelog.identifiers import BrokerId, Incarnation, MetadataStamp, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
@@ -143,6 +144,7 @@ class Broker:
         self._reads = ReadPath(self._world, settings)
         self.read_faults = FaultLog(self.clock)
         self._is_serving = False
+        self._wal_opened = False
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
         self.advertised: tuple[str, int]
@@ -284,6 +286,7 @@ class Broker:
             self.incarnation,
             self._process,
             registered.started_at,
+            self._wal_progress,
         )
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
@@ -330,7 +333,8 @@ class Broker:
             await leave_checkpoint(self._checkpointer)
             await self.wal.close()
             await wal
-            await fence_oneself(self.metadata, self._openings, self.incarnation)
+            durable_end = self.wal.durable_end
+            await fence_oneself(self.metadata, self._openings, self.incarnation, durable_end)
             for task in background:
                 task.cancel()
 
@@ -373,6 +377,8 @@ class Broker:
             {wal.incarnation: wal.end_slot for wal in state.retired.values()},
             unopened={self.incarnation},
         )
+        for source, stamp in recovered.stamps.items():
+            await self.metadata.verify(stamp, source)
         self.partitions.adopt(recovered.images, recovered.failures)
         self.metrics.partitions = len(self.partitions)
         for place, fault in recovered.failures.items():
@@ -394,6 +400,7 @@ class Broker:
             self.incarnation,
             wal_settings,
             self._durable,
+            self._metadata_stamp,
             self._crash_points,
         )
         self.metrics.registry.register(WalCollector(self.wal.metrics))
@@ -405,8 +412,10 @@ class Broker:
             self.wal,
             self.partitions.checkpointed,
             wal_settings.checkpoint_interval_bytes,
+            self._metadata_stamp,
             self._crash_points,
         )
+        self._wal_opened = True
         self._openings = Openings(
             self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
         )
@@ -465,6 +474,14 @@ class Broker:
             hosted.readers.wake_all()
             self.roller.note(hosted)
         self._checkpointer.note(slot)
+
+    def _metadata_stamp(self) -> MetadataStamp:
+        return self.metadata.state.stamp
+
+    def _wal_progress(self) -> WalProgress:
+        if self._wal_opened:
+            return WalProgress(self.wal.durable_end, self._checkpointer.floor)
+        return NO_PROGRESS
 
     async def _expire_producers(self) -> NoReturn:
         while True:

@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
 from tidelog.coordinator.cluster.records import BrokerFenced
 from tidelog.errors import Refused
-from tidelog.identifiers import Incarnation
+from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.checkpoint import Checkpointer
 
@@ -41,12 +41,12 @@ async def leave_checkpoint(checkpointer: Checkpointer) -> None:
 
 
 async def fence_oneself(
-    metadata: MetadataLog, openings: Openings, incarnation: Incarnation
+    metadata: MetadataLog, openings: Openings, incarnation: Incarnation, durable_end: Slot
 ) -> None:
     """A successor need not wait for the lease. Without it, it waits."""
     epoch = incarnation.epoch
     try:
         await openings.flush()
-        await metadata.append(epoch, lambda _: (BrokerFenced(epoch),))
+        await metadata.append(epoch, lambda _: (BrokerFenced(epoch, durable_end),))
     except (Refused, StoreError) as error:
         logger.warning("the broker could not say farewell", extra={"why": str(error)})

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.log_slice import LogSlice
 from tidelog.broker.object_reads import ObjectReads, Place
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.records.batch import (
     CRC_POSITION,
     HEADER_SIZE,
@@ -265,7 +265,7 @@ def _proven(
 ) -> memoryview | CorruptObject | StoreError:
     """An extent's bytes in what was read, checked."""
     if isinstance(outcome, ObjectNotFound):
-        missing = CorruptObject(object_key(extent.key), "the object is missing")
+        missing = MissingObject(object_key(extent.key), "it is missing")
         missing.__cause__ = outcome
         return missing
     if isinstance(outcome, StoreError):

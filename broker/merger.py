@@ -42,7 +42,7 @@ from tidelog.coordinator.cluster.openings import Openings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.gathering import all_results
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.offload import Offload
@@ -325,7 +325,7 @@ class Merger:
             try:
                 found = await read_index(self._store, self._offload, key)
             except ObjectNotFound:
-                return CorruptObject(key, "the object is missing")
+                return MissingObject(key, "it is missing")
             except CorruptObject as error:
                 return error
             if not isinstance(found, SlotIndex):

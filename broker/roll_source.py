@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     Buffer,
@@ -41,10 +41,6 @@ _BATCHES_AN_INDEX = 32
 """What an index takes beside its batches, about."""
 
 
-class MissingWalObject(CorruptObject):
-    """It is not there: lost, or not needed any more since the table has it (F4)."""
-
-
 class RollSource:
     """One broker's reads for rolls."""
 
@@ -61,7 +57,7 @@ class RollSource:
 
     async def read(self, extents: Sequence[Extent], *, again: bool = False) -> list[StoredBatches]:
         """The extents' bytes, unproved, as views, which go to another process without being
-        copied for that. StoreError, MissingWalObject. `again`: from the store, whatever the cache
+        copied for that. StoreError, MissingObject. `again`: from the store, whatever the cache
         has."""
         found = [None if again else self._held(extent) for extent in extents]
         missing = [extent for extent, data in zip(extents, found, strict=True) if data is None]
@@ -129,7 +125,7 @@ class RollSource:
                     object_key(extent.key), ByteRange(extent.position, extent.length)
                 )
             except ObjectNotFound as error:
-                raise MissingWalObject(object_key(extent.key), "the object is missing") from error
+                raise MissingObject(object_key(extent.key), "it is missing") from error
             self.bytes_read += len(stored.data)
             return stored.data
 
@@ -147,7 +143,7 @@ class RollSource:
                 rest = ByteRange(size - needed, needed - len(tail))
                 tail = b"".join(((await self._store.get(key, rest)).data, tail))
         except ObjectNotFound as error:
-            raise MissingWalObject(key, "the object is missing") from error
+            raise MissingObject(key, "it is missing") from error
         return await self._offload.run(_decode, key, tail, size)
 
 

@@ -30,14 +30,13 @@ from tidelog.broker.roll_queue import RollQueue
 from tidelog.broker.roll_source import (
     GATHERED_BYTES_MAX,
     GATHERED_EXTENTS_MAX,
-    MissingWalObject,
 )
 from tidelog.broker.segment_builder import SegmentBuilder
 from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.broker.table_source import lost_versions
 from tidelog.broker.tables import NoTable, Tables
 from tidelog.clock import Clock
-from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
+from tidelog.errors import CorruptObject, MissingObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.offload import WorkerLost
 from tidelog.storage.object_store import ObjectStore, StoreError
@@ -311,7 +310,7 @@ class Roller:
         try:
             raw_bytes_max = self._topic_config(topic_id).integer("segment.bytes")
             return await self._builder.build(log, upper, raw_bytes_max, turns)
-        except MissingWalObject as error:
+        except MissingObject as error:
             # F4: it may be needless, since the table has gone on, or have been moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = self._learn(partition, state)

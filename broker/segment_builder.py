@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from tidelog.broker.roll_agenda import RollTurns
 from tidelog.broker.roll_metrics import RollMetrics
-from tidelog.broker.roll_source import MissingWalObject, RollSource
+from tidelog.broker.roll_source import RollSource
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.offload import Offload, Placed, WorkerLost
 from tidelog.records.rows import AbortedRange
 from tidelog.storage.buffers import size_of
@@ -78,7 +78,7 @@ class SegmentBuilder:
         The segment is stored; where no row is committed there is none. None: it is not wanted any
         more, as `turns` say, who also say when the next piece may begin; the first begins at once.
 
-        CorruptObject names what cannot be rolled; MissingWalObject: it may be that the table has it
+        CorruptObject names what cannot be rolled; MissingObject: it may be that the table has it
         already. StoreError.
         """
         base = log.table_next
@@ -142,7 +142,7 @@ class SegmentBuilder:
         read, take_up = self._source.read, SegmentRoll.take_up
         try:
             found = await roll.run(take_up, await read(extents), upper, aborted)
-        except MissingWalObject:
+        except MissingObject:
             raise
         except CorruptObject:
             found = await roll.run(take_up, await read(extents, again=True), upper, aborted)

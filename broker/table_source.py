@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import Segment
@@ -48,7 +48,7 @@ def lost_versions(state: TableState, partition: TopicPartition, table_next: int)
     """What is wrong where a table ends below what the log says of it: versions of it are lost, from
     the one that is named on."""
     ends_at = state.partition(partition.partition).next_offset
-    return CorruptObject(
+    return MissingObject(
         commit_key(partition.topic_id, state.version + 1),
         f"it is missing: the table ends at offset {ends_at} of partition {partition.partition},"
         f" and what lies below {table_next} had been rolled",
@@ -63,7 +63,7 @@ async def refuse_if_listed(
     state = await tables.refresh(partition.topic_id)
     if state.partition(partition.partition).holds(segment.name):
         key = segment.key(partition.topic_id)
-        raise CorruptObject(key, "the object is missing, and the table lists it") from missing
+        raise MissingObject(key, "it is missing, and the table lists it") from missing
 
 
 async def has_gone_on(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:

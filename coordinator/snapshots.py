@@ -29,7 +29,7 @@ from tidelog.coordinator.snapshot_format import (
     StateTable,
 )
 from tidelog.crash_points import CrashPoint, CrashPoints
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
@@ -258,7 +258,7 @@ class StateSnapshots(Generic[RecordT]):
             key = self._origin.key(newest)
             if key == missing:
                 # A snapshot is deleted only when a newer one has been there for long.
-                raise CorruptObject(key, "it is listed but cannot be read")
+                raise MissingObject(key, "it is listed but cannot be read")
             try:
                 return key, await self._store.get(key)
             except ObjectNotFound:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
@@ -299,7 +299,7 @@ class TableLog:
                 self._seen_at = seen_at
                 return
             if lost == missing:
-                raise CorruptObject(lost, "it is missing, and later ones are there")
+                raise MissingObject(lost, "it is missing, and later ones are there")
             missing = lost
         raise StoreNotApplied(self._prefix, "the log changed while it was read; nothing was done")
 

@@ -30,6 +30,10 @@ class CorruptObject(TidelogError):
         return type(self), (self.key, self.why)
 
 
+class MissingObject(CorruptObject):
+    """An object that must be in the bucket and is not."""
+
+
 class UnsupportedFormat(TidelogError):
     """The bucket was written in a format that this version must not read or write."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, NewType
 from uuid import UUID
 
@@ -11,6 +12,7 @@ Epoch = NewType("Epoch", int)
 """A broker incarnation: the sequence number of its registration in the metadata log."""
 Slot = NewType("Slot", int)
 """A position in an incarnation's WAL, from 0."""
+FIRST_SLOT = Slot(0)
 Offset = NewType("Offset", int)
 """A record's position in a partition."""
 LeaderEpoch = NewType("LeaderEpoch", int)
@@ -45,6 +47,15 @@ class WalPosition(NamedTuple):
 
     incarnation: Incarnation
     slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataStamp:
+    """An entry of the metadata log, as a process had applied it (rule C11)."""
+
+    sequence: int
+    checksum: int
+    """The checksum of that entry's object."""
 
 
 class TransactionName(NamedTuple):

@@ -8,7 +8,7 @@ epochs are stamped there, never into the buffers that were given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +31,6 @@ from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import encode_images
 from tidelog.wal.object_format import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     INDEX_DTYPE,
     INDEX_ROW,
     OWN_OBJECT,
@@ -88,6 +86,11 @@ class SlotBuffer:
     @property
     def is_empty(self) -> bool:
         return not self._rows
+
+    @property
+    def tenures(self) -> Collection[tuple[TopicPartition, LeaderEpoch]]:
+        """The tenures that have an entry in it."""
+        return self._partitions.keys()
 
     def add_batch(
         self,
@@ -260,20 +263,28 @@ class SlotBuffer:
     def _reference(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> int:
         return self._partitions.setdefault((partition, leader_epoch), len(self._partitions))
 
-    def assemble(self, header: ObjectHeader) -> AssembledSlot:
-        """The object. Pure: leaves the buffer as it is, and must not run beside an `add`."""
+    def assemble(
+        self,
+        header: ObjectHeader,
+        previous_slots: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+    ) -> AssembledSlot:
+        """The object. Pure: leaves the buffer as it is, and must not run beside an `add`.
+
+        `previous_slots`: of a stamped object, for the tenures in it and those in the slot before,
+        those in it first (see `SlotIndex.previous_slots`).
+        """
         columns = _Columns._make(map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True)))
-        own, bodies = self._place(columns)
-        tenures = list(self._partitions)
-        index = encode_index(tenures, columns, list(self._objects))
+        own, bodies = self._place(columns, header.size_bytes)
+        tenures = list(self._partitions if previous_slots is None else previous_slots)
+        previous = None if previous_slots is None else list(previous_slots.values())
+        index = encode_index(tenures, columns, list(self._objects), previous)
         images = encode_images(self._images) if self._images else b""
-        index_position = HEADER_BYTES + sum(map(len, bodies))
+        head, foot = bytes(header.size_bytes), bytes(header.footer_bytes)
+        index_position = len(head) + sum(map(len, bodies))
         images_position = index_position + len(index)
-        layout = Layout(
-            index_position, images_position, images_position + len(images) + FOOTER_BYTES
-        )
+        layout = Layout(index_position, images_position, images_position + len(images) + len(foot))
         # The one copy of the batches' bytes, with room for what is written last.
-        data = bytearray().join((bytes(HEADER_BYTES), *bodies, index, images, bytes(FOOTER_BYTES)))
+        data = bytearray().join((head, *bodies, index, images, foot))
         body_crc = _stamp(data, columns, own, [leader_epoch for _, leader_epoch in tenures])
         crc = finish_object(data, header, layout, body_crc)
         key = wal_key(header.incarnation, header.slot)
@@ -281,15 +292,15 @@ class SlotBuffer:
             key, memoryview(data).toreadonly(), crc, tuple(self._advances(key, columns))
         )
 
-    def _place(self, columns: _Columns) -> tuple[list[int], list[Buffer]]:
-        """Give each body its position. The entries of bodies, and these, as they will lie."""
+    def _place(self, columns: _Columns, position: int) -> tuple[list[int], list[Buffer]]:
+        """Give each body its position, the first one this. The entries of bodies, and these, as
+        they will lie."""
         rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
         bodies = self._bodies
         references = list(map(columns.partition.__getitem__, rows))
         # Stable: batches of a partition stay in the order in which they were appended.
         order = sorted(range(len(rows)), key=references.__getitem__)
         own = list(map(rows.__getitem__, order))
-        position = HEADER_BYTES
         for row in own:
             columns.position[row] = position
             position += columns.length[row]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from struct import Struct
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from awscrt.checksums import crc32c
 from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, MetadataStamp, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
@@ -39,14 +39,31 @@ from tidelog.wal.image_codec import Images, encode_block, join_blocks
 from tidelog.wal.writer import DurableSlot, WalWriter
 
 CHECKPOINT_MAGIC = b"TIDECKPT"
-CHECKPOINT_FORMAT_VERSION = 1
+FIRST_FORMAT_VERSION = 1
+"""Of the first release: without a stamp."""
+CHECKPOINT_FORMAT_VERSION = 2
 RETRY_SECONDS = 1.0
 
 _HEADER = Struct("<8sIiqqq")
 _CRC = Struct("<I")
-_HEADER_BYTES = _HEADER.size + _CRC.size
+_STAMP = Struct("<qII")
+"""Behind the header's checksum; its last field is a checksum of all before it."""
+_FIRST_HEADER_BYTES = _HEADER.size + _CRC.size
+CHECKPOINT_HEADER_BYTES = _FIRST_HEADER_BYTES + _STAMP.size
 
 _log = logging.getLogger(__name__)
+
+
+class CheckpointHeader(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    incarnation: Incarnation
+    slot: Slot
+    metadata: MetadataStamp | None
+    """The last entry of the metadata log that its writer had applied (C11); None in one that the
+    first release wrote."""
+    size_bytes: int
+    """Of the header."""
 
 
 class Checkpoint(NamedTuple):
@@ -56,6 +73,7 @@ class Checkpoint(NamedTuple):
     incarnation: Incarnation
     slot: Slot
     images: Images
+    metadata: MetadataStamp | None
 
 
 def checkpoint_prefix(incarnation: Incarnation) -> str:
@@ -72,6 +90,7 @@ def encode_checkpoint(
     incarnation: Incarnation,
     slot: Slot,
     created_ms: int,
+    metadata: MetadataStamp,
     images: Sequence[PartitionImage],
     settled: Sequence[SettledBlock] = (),
 ) -> bytes:
@@ -84,29 +103,47 @@ def encode_checkpoint(
         slot,
         created_ms,
     )
+    header += _CRC.pack(crc32c(header))
+    header += _STAMP.pack(metadata.sequence, metadata.checksum, 0)[: -_CRC.size]
+    header += _CRC.pack(crc32c(header))
     blob = join_blocks([*(block.encoded() for block in settled), encode_block(images)])
-    return b"".join((header, _CRC.pack(crc32c(header)), blob))
+    return header + blob
 
 
-def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
-    """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
+def decode_checkpoint_header(key: str, data: Buffer) -> CheckpointHeader:
+    """The header at the beginning of the data. Raises CorruptObject and UnsupportedFormat."""
     view = memoryview(data)
-    if len(view) < _HEADER_BYTES:
+    if len(view) < _FIRST_HEADER_BYTES:
         raise CorruptObject(key, f"it has only {len(view)} bytes")
     magic, version, broker_id, epoch, slot, _ = _HEADER.unpack_from(view)
     if magic != CHECKPOINT_MAGIC:
         raise CorruptObject(key, f"it begins with {magic!r}, not {CHECKPOINT_MAGIC!r}")
-    if version > CHECKPOINT_FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"object {key} is of checkpoint format {version}; this version of Tidelog reads format"
-            f" {CHECKPOINT_FORMAT_VERSION}: use a newer one; nothing was changed"
-        )
     if crc32c(view[: _HEADER.size]) != _CRC.unpack_from(view, _HEADER.size)[0] or version < 1:
         raise CorruptObject(key, "the header's checksum does not match")
+    if version > CHECKPOINT_FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} is of checkpoint format {version}; this version of Tidelog reads formats"
+            f" up to {CHECKPOINT_FORMAT_VERSION}: use a newer one; nothing was changed"
+        )
     incarnation = Incarnation(BrokerId(broker_id), Epoch(epoch))
     if checkpoint_key(incarnation, Slot(slot)) != key:
         raise CorruptObject(key, f"it is the checkpoint of {incarnation} at slot {slot}")
-    return Checkpoint(key, incarnation, Slot(slot), Images(key, view[_HEADER_BYTES:]))
+    if version == FIRST_FORMAT_VERSION:
+        return CheckpointHeader(incarnation, Slot(slot), None, _FIRST_HEADER_BYTES)
+    if len(view) < CHECKPOINT_HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    sequence, checksum, crc = _STAMP.unpack_from(view, _FIRST_HEADER_BYTES)
+    if crc32c(view[: CHECKPOINT_HEADER_BYTES - _CRC.size]) != crc:
+        raise CorruptObject(key, "the checksum of the header's stamp does not match")
+    stamp = MetadataStamp(sequence, checksum)
+    return CheckpointHeader(incarnation, Slot(slot), stamp, CHECKPOINT_HEADER_BYTES)
+
+
+def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
+    """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
+    header = decode_checkpoint_header(key, data)
+    images = Images(key, memoryview(data)[header.size_bytes :])
+    return Checkpoint(key, header.incarnation, header.slot, images, header.metadata)
 
 
 async def list_checkpoints(store: ObjectStore, incarnation: Incarnation) -> list[Slot]:
@@ -177,15 +214,18 @@ class Checkpointer:
         writer: WalWriter,
         partitions: CheckpointImages,
         interval_bytes: int,
+        metadata_stamp: Callable[[], MetadataStamp],
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`partitions`: every partition that the incarnation leads and has opened, those that it is
+        """`metadata_stamp`: the last entry of the metadata log that this process has applied.
+        `partitions`: every partition that the incarnation leads and has opened, those that it is
         giving away included, without those that are faulty."""
         self._store = store
         self._clock = clock
         self._offload = offload
         self._writer = writer
         self._partitions = partitions
+        self._metadata_stamp = metadata_stamp
         self._crash_points = crash_points
         self._schedule = CheckpointSchedule(interval_bytes)
         self._due = asyncio.Event()
@@ -248,10 +288,17 @@ class Checkpointer:
             images = [log.complete(image) for log, image in taken.others if log in self._partitions]
             incarnation = self._writer.incarnation
             data = await self._offload.run(
-                encode_checkpoint, incarnation, slot, self._clock.time_ms(), images, taken.settled
+                encode_checkpoint,
+                incarnation,
+                slot,
+                self._clock.time_ms(),
+                self._metadata_stamp(),
+                images,
+                taken.settled,
             )
             await self._store.put(checkpoint_key(incarnation, slot), data)
             self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
             self._schedule.written()
+            self._writer.checkpointed(slot)
             self.written += 1
             return slot

@@ -324,14 +324,14 @@ def _open_blob(key: str, data: Buffer) -> tuple[ColumnReader, tuple[int, ...]]:
     magic, version = _IDENTITY.unpack_from(view)
     if magic != IMAGES_MAGIC:
         raise CorruptObject(key, f"its images begin with {magic!r}, not {IMAGES_MAGIC!r}")
+    end = len(view) - _CRC.size
+    if crc32c(view[:end]) != _CRC.unpack_from(view, end)[0]:
+        raise CorruptObject(key, "the checksum of its images does not match")
     if version != IMAGES_FORMAT_VERSION:
         raise UnsupportedFormat(
             f"object {key} holds partition images of format {version}; this version of Tidelog"
             f" reads format {IMAGES_FORMAT_VERSION}: use a newer one; nothing was changed"
         )
-    end = len(view) - _CRC.size
-    if crc32c(view[:end]) != _CRC.unpack_from(view, end)[0]:
-        raise CorruptObject(key, "the checksum of its images does not match")
     counts = _COUNTS.unpack_from(view, _IDENTITY.size)
     return ColumnReader(key, view, header_size, end), counts
 

@@ -20,8 +20,6 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     INDEX_DTYPE,
     OWN_OBJECT,
     Layout,
@@ -76,7 +74,11 @@ def assemble_merged(
     columns: list[dict[str, NDArray[np.generic]]] = []
     bodies: list[Buffer] = []
     moved: list[tuple[TopicPartition, Extent]] = []
-    position = HEADER_BYTES
+    created_ms = min(index.header.created_ms for index in indexes.values())
+    header = ObjectHeader(
+        ObjectKind.MERGED, incarnation, Slot(number), created_ms, writer_id, previous_crc=0
+    )
+    position = header.size_bytes
     for run in runs:
         first, last = run.sources[0].extent, run.sources[-1].extent
         start = position
@@ -92,12 +94,9 @@ def assemble_merged(
     joined = [np.concatenate([each[name] for each in columns]).tolist() for name in _NAMES]
     index_bytes = encode_index(list(tenures), joined, [])
     end = position + len(index_bytes)
-    created_ms = min(index.header.created_ms for index in indexes.values())
-    header = ObjectHeader(
-        ObjectKind.MERGED, incarnation, Slot(number), created_ms, writer_id, previous_crc=0
-    )
-    data = bytearray().join((bytes(HEADER_BYTES), *bodies, index_bytes, bytes(FOOTER_BYTES)))
-    body_crc = crc32c(memoryview(data)[HEADER_BYTES:position])
+    head, foot = bytes(header.size_bytes), bytes(header.footer_bytes)
+    data = bytearray().join((head, *bodies, index_bytes, foot))
+    body_crc = crc32c(memoryview(data)[len(head) : position])
     finish_object(data, header, Layout(position, end, len(data)), body_crc)
     return MergedObject(key, (data,), len(data), moved)
 

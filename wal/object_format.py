@@ -1,6 +1,6 @@
 """WAL objects, merged objects and seals: header, bodies, index, opening images, footer.
 
-    header 64 bytes | bodies, grouped by partition | index | opening images | footer 108 bytes
+    header | bodies, grouped by partition | index | opening images | footer
 
 The footer repeats the header, so whoever has the end of an object knows whose it is and what is in
 it: recovery reads footer and index and never the bodies. The footer's checksum covers index, images
@@ -8,17 +8,23 @@ and footer, the bodies' own checksum included: it stands for the whole object, a
 header holds it. A seal is a header alone, with a magic of its own. A merged object is laid out like
 a slot, with a magic of its own too; it holds batches that were copied from slots, and no images.
 
-`docs/formats/wal.md` has every byte. Whatever does not hold raises CorruptObject; an object of a
-newer format raises UnsupportedFormat, so an old broker never takes new objects for broken ones.
+A slot carries stamps (rules C10, C11) and is of format 2. Seals and merged objects carry none and
+are of format 1, as are the slots that the first release wrote. Magic, version and checksum have the
+same places in all formats, and the checksum covers the version: a reader checks it first. So a
+damaged version is a damaged object, and an object of a newer format is not taken for a damaged one.
+
+`docs/formats/wal.md` has every byte. An object that does not hold raises CorruptObject, one of a
+newer format UnsupportedFormat.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -31,6 +37,7 @@ from tidelog.identifiers import (
     Epoch,
     Incarnation,
     LeaderEpoch,
+    MetadataStamp,
     Slot,
     TopicPartition,
     WalPosition,
@@ -41,12 +48,18 @@ from tidelog.wal.columns import ColumnReader, columns_bytes, strings_bytes, tabl
 from tidelog.wal.entries import EntryKind, IndexEntry
 from tidelog.wal.image_codec import Images
 
-WAL_FORMAT_VERSION = 1
+PLAIN_FORMAT_VERSION = 1
+"""Of objects without stamps."""
+WAL_FORMAT_VERSION = 2
+"""Of objects with stamps; the newest that is read."""
 WAL_SUFFIX = ".wal"
 MERGED_FOLDER = "merged/"
 MERGED_SUFFIX = ".merged"
 HEADER_BYTES = 64
-FOOTER_BYTES = 108
+"""Of a header without stamps: all of a seal."""
+STAMPED_HEADER_BYTES = 96
+FOOTER_END_BYTES = 44
+"""What follows the header in the footer: the same in all formats."""
 TAIL_READ_BYTES = 64 * 1024
 """What to read of an object's end at first; `tail_bytes` says whether that is enough."""
 OWN_OBJECT = 0
@@ -56,12 +69,15 @@ FOOTER_MAGIC = b"TIDEFOOT"
 
 _KEY = re.compile(rf"wal/(\d{{1,10}})-(\d{{1,19}})/(\d{{{NUMBER_DIGITS}}}){re.escape(WAL_SUFFIX)}")
 _HEADER = Struct("<8sIiqqq16sII")
-_HEADER_CRC_POSITION = HEADER_BYTES - 4
-_FOOTER = Struct("<QQQII")
-_FOOTER_END = Struct("<I8s")
-_FOOTER_CRC_POSITION = HEADER_BYTES + 28
+_CRC = Struct("<I")
+_HEADER_CRC_POSITION = HEADER_BYTES - _CRC.size
+_STAMPS = Struct("<qqI8xI")
+_FOOTER_END = Struct("<QQQIII8s")
+_FOOTER_CRC_POSITION = 28
+_VERSION_BYTES = 4
 _INDEX_COUNTS = Struct("<III")
 _PARTITIONS = np.dtype([("topic_id", "V16"), ("partition", "<i4"), ("leader_epoch", "<i4")])
+_PREVIOUS_SLOT = np.dtype([("previous_slot", "<i8")])
 
 INDEX_ROW = Struct("<BIqqiqhqiiHqqIqI")
 """One entry before it is laid out in columns: the fields of INDEX_DTYPE."""
@@ -99,6 +115,15 @@ class ObjectKind(Enum):
     """No slot: batches that were copied together from others (`merged_object`)."""
 
 
+class SlotStamps(NamedTuple):
+    """What the writer knew when it laid a slot out."""
+
+    durable_end: Slot
+    """How many slots it had confirmed: all below are in the bucket, or below a checkpoint (C10)."""
+    metadata: MetadataStamp
+    """The last entry of the metadata log that it had applied (C11)."""
+
+
 class ObjectHeader(NamedTuple):
     """Whose object it is, and of which slot."""
 
@@ -112,6 +137,27 @@ class ObjectHeader(NamedTuple):
     """16 bytes, never used twice."""
     previous_crc: int
     """The footer's checksum of the slot before; 0 in slot 0 and in seals."""
+    stamps: SlotStamps | None = None
+    """None in seals, in merged objects, and in slots that the first release wrote."""
+
+    @property
+    def format_version(self) -> int:
+        """The object's format."""
+        return PLAIN_FORMAT_VERSION if self.stamps is None else WAL_FORMAT_VERSION
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the header itself: the bodies begin behind it."""
+        return _header_bytes(self.format_version)
+
+    @property
+    def footer_bytes(self) -> int:
+        """Of the footer of an object with this header."""
+        return self.size_bytes + FOOTER_END_BYTES
+
+
+def _header_bytes(version: int) -> int:
+    return HEADER_BYTES if version == PLAIN_FORMAT_VERSION else STAMPED_HEADER_BYTES
 
 
 def wal_prefix(incarnation: Incarnation) -> str:
@@ -145,10 +191,10 @@ def wal_position(key: str) -> WalPosition | None:
 
 
 def encode_header(header: ObjectHeader) -> bytes:
-    """The 64 bytes with which an object begins; a seal has no more."""
+    """The bytes with which an object begins; a seal has no more."""
     packed: bytes = _HEADER.pack(
         header.kind.value,
-        WAL_FORMAT_VERSION,
+        header.format_version,
         header.incarnation.broker_id,
         header.incarnation.epoch,
         header.slot,
@@ -157,9 +203,16 @@ def encode_header(header: ObjectHeader) -> bytes:
         header.previous_crc,
         0,
     )
-    covered = packed[:_HEADER_CRC_POSITION]
-    crc: int = crc32c(covered)
-    return covered + crc.to_bytes(4, "little")
+    packed = _sealed(packed[:_HEADER_CRC_POSITION])
+    if header.stamps is None:
+        return packed
+    durable_end, stamp = header.stamps
+    stamps: bytes = _STAMPS.pack(durable_end, stamp.sequence, stamp.checksum, 0)
+    return _sealed(packed + stamps[: -_CRC.size])
+
+
+def _sealed(covered: bytes) -> bytes:
+    return covered + _CRC.pack(crc32c(covered))
 
 
 def decode_header(key: str, data: Buffer) -> ObjectHeader:
@@ -173,11 +226,21 @@ def decode_header(key: str, data: Buffer) -> ObjectHeader:
         kind = ObjectKind(magic)
     except ValueError:
         raise CorruptObject(key, f"it begins with {magic!r}: no WAL object, no seal") from None
-    _check_version(key, version)
     if crc32c(view[:_HEADER_CRC_POSITION]) != crc:
         raise CorruptObject(key, "the header's checksum does not match")
+    _check_version(key, version)
+    stamps = None if version == PLAIN_FORMAT_VERSION else _decode_stamps(key, view)
     incarnation = Incarnation(BrokerId(broker_id), Epoch(epoch))
-    return ObjectHeader(kind, incarnation, Slot(slot), created_ms, writer_id, previous_crc)
+    return ObjectHeader(kind, incarnation, Slot(slot), created_ms, writer_id, previous_crc, stamps)
+
+
+def _decode_stamps(key: str, view: memoryview) -> SlotStamps:
+    if len(view) < STAMPED_HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    durable_end, sequence, checksum, crc = _STAMPS.unpack_from(view, HEADER_BYTES)
+    if crc32c(view[: STAMPED_HEADER_BYTES - _CRC.size]) != crc:
+        raise CorruptObject(key, "the checksum of the header's stamps does not match")
+    return SlotStamps(Slot(durable_end), MetadataStamp(sequence, checksum))
 
 
 def identify(data: Buffer, key: str = "a WAL slot") -> bytes:
@@ -190,7 +253,7 @@ def _check_version(key: str, version: int) -> None:
         raise CorruptObject(key, f"format version {version}")
     if version > WAL_FORMAT_VERSION:
         raise UnsupportedFormat(
-            f"object {key} is of WAL format {version}; this version of Tidelog reads format"
+            f"object {key} is of WAL format {version}; this version of Tidelog reads formats up to"
             f" {WAL_FORMAT_VERSION}: use a newer one; nothing was changed"
         )
 
@@ -203,17 +266,26 @@ class Layout(NamedTuple):
     size: int
 
 
+Tenures: TypeAlias = "list[tuple[TopicPartition, LeaderEpoch]]"
+
+
 def encode_index(
-    partitions: list[tuple[TopicPartition, LeaderEpoch]],
+    tenures: Tenures,
     columns: Sequence[Sequence[int]],
     objects: list[str],
+    previous_slots: Sequence[int] | None = None,
 ) -> bytes:
-    """The index's section: the columns of INDEX_DTYPE, in the order in which they were appended."""
-    table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in partitions]
+    """The index's section: the columns of INDEX_DTYPE, in the order in which they were appended.
+
+    `previous_slots`: of a stamped object, for each tenure (see `SlotIndex.previous_slots`).
+    """
+    table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in tenures]
+    previous = () if previous_slots is None else columns_bytes(_PREVIOUS_SLOT, [previous_slots])
     return b"".join(
         (
-            _INDEX_COUNTS.pack(len(columns[0]), len(partitions), len(objects)),
+            _INDEX_COUNTS.pack(len(columns[0]), len(tenures), len(objects)),
             *table_bytes(_PARTITIONS, table),
+            *previous,
             *columns_bytes(INDEX_DTYPE, columns),
             *strings_bytes(objects),
         )
@@ -227,14 +299,24 @@ def finish_object(data: bytearray, header: ObjectHeader, layout: Layout, body_cr
     """
     view = memoryview(data)
     packed = encode_header(header)
-    view[:HEADER_BYTES] = packed
-    footer = layout.size - FOOTER_BYTES
-    view[footer : footer + HEADER_BYTES] = packed
-    _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, 0)
-    crc: int = crc32c(view[layout.index_position : footer + _FOOTER_CRC_POSITION])
-    _FOOTER.pack_into(data, footer + HEADER_BYTES, *layout, body_crc, crc)
-    _FOOTER_END.pack_into(data, layout.size - _FOOTER_END.size, WAL_FORMAT_VERSION, FOOTER_MAGIC)
+    size = len(packed)
+    view[:size] = packed
+    end = layout.size - FOOTER_END_BYTES
+    view[end - size : end] = packed
+    version = header.format_version
+    _FOOTER_END.pack_into(data, end, *layout, body_crc, 0, version, FOOTER_MAGIC)
+    crc = _footer_crc(view, layout.index_position, end, version)
+    _FOOTER_END.pack_into(data, end, *layout, body_crc, crc, version, FOOTER_MAGIC)
     return crc
+
+
+def _footer_crc(view: memoryview, index: int, end: int, version: int) -> int:
+    """The footer's checksum. It does not cover the version in format 1."""
+    crc: int = crc32c(view[index : end + _FOOTER_CRC_POSITION])
+    if version == PLAIN_FORMAT_VERSION:
+        return crc
+    following = end + _FOOTER_CRC_POSITION + _CRC.size
+    return int(crc32c(view[following : following + _VERSION_BYTES], crc))
 
 
 class SlotIndex:
@@ -246,10 +328,11 @@ class SlotIndex:
         header: ObjectHeader,
         crc: int,
         layout: Layout,
-        tenures: list[tuple[TopicPartition, LeaderEpoch]],
+        tenures: Tenures,
         columns: dict[str, NDArray[Any]],
         objects: list[str],
         images: Images | None,
+        previous_slots: list[int] | None = None,
     ) -> None:
         self.key = key
         self.header = header
@@ -257,12 +340,26 @@ class SlotIndex:
         """The footer's checksum, which stands for the whole object."""
         self.layout = layout
         self.tenures = tenures
-        """The partitions and leader epochs that are in the slot."""
+        """The partitions and leader epochs that have an entry in the slot, or had one in the slot
+        before."""
+        self.previous_slots = previous_slots
+        """For each of `tenures` an earlier slot (or -1): no slot in between has an entry of it.
+        None in an object without stamps."""
         self.columns = columns
         """By the names of INDEX_DTYPE."""
         self.images = images
         """The opening images, or None if no tenure opens here."""
         self._objects = objects
+
+    def previous_slot(self, tenure: tuple[TopicPartition, LeaderEpoch]) -> int | None:
+        """What the slot says of a tenure (`previous_slots`); None if it says nothing of it."""
+        return self._previous.get(tenure)
+
+    @cached_property
+    def _previous(self) -> Mapping[tuple[TopicPartition, LeaderEpoch], int]:
+        if self.previous_slots is None:
+            return {}
+        return dict(zip(self.tenures, self.previous_slots, strict=True))
 
     @property
     def other_objects(self) -> Sequence[str]:
@@ -339,14 +436,20 @@ def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
     begin = size - len(view)
     if layout.index_position < begin:
         raise ValueError(f"{key}: the tail begins at {begin}, the index at {layout.index_position}")
-    footer = size - FOOTER_BYTES - begin
     index, images = layout.index_position - begin, layout.images_position - begin
-    crc = _FOOTER.unpack_from(view, footer + HEADER_BYTES)[4]
-    if crc32c(view[index : footer + _FOOTER_CRC_POSITION]) != crc:
+    end = len(view) - FOOTER_END_BYTES
+    crc, version = _FOOTER_END.unpack_from(view, end)[4:6]
+    if _footer_crc(view, index, end, version) != crc:
         raise CorruptObject(key, "the checksum of index and footer does not match")
-    header = decode_header(key, view[footer:])
+    _check_version(key, version)
+    footer = end - _header_bytes(version)
+    if footer < images:
+        raise CorruptObject(key, f"its images begin at {layout.images_position}, in its footer")
+    header = decode_header(key, view[footer:end])
     if header.kind is ObjectKind.SEAL:
         raise CorruptObject(key, "a seal's header in the footer of an object with records")
+    if header.format_version != version:
+        raise CorruptObject(key, f"format {version} in the footer, {header.format_version} in it")
     opening = Images(key, view[images:footer]) if images < footer else None
     return _decode_index(key, view, index, images, header, crc, layout, opening)
 
@@ -362,23 +465,23 @@ def check_body(key: str, data: Buffer) -> SlotIndex:
         raise CorruptObject(key, "it is a seal")
     if decode_header(key, view) != found.header:
         raise CorruptObject(key, "header and footer are of different objects")
-    footer = len(view) - FOOTER_BYTES
-    body_crc = _FOOTER.unpack_from(view, footer + HEADER_BYTES)[3]
-    if crc32c(view[HEADER_BYTES : found.layout.index_position]) != body_crc:
+    body_crc = _FOOTER_END.unpack_from(view, len(view) - FOOTER_END_BYTES)[3]
+    if crc32c(view[found.header.size_bytes : found.layout.index_position]) != body_crc:
         raise CorruptObject(key, "the checksum of its record batches does not match")
     return found
 
 
 def _layout(key: str, tail: memoryview, size: int) -> Layout:
-    if size < HEADER_BYTES + FOOTER_BYTES or len(tail) < FOOTER_BYTES:
+    """Not checked yet, but within the object's bounds."""
+    if size < HEADER_BYTES + HEADER_BYTES + FOOTER_END_BYTES or len(tail) < FOOTER_END_BYTES:
         raise CorruptObject(key, f"it has only {size} bytes")
-    version, magic = _FOOTER_END.unpack_from(tail, len(tail) - _FOOTER_END.size)
+    *fields, magic = _FOOTER_END.unpack_from(tail, len(tail) - FOOTER_END_BYTES)
     if magic != FOOTER_MAGIC:
         raise CorruptObject(key, f"it ends with {magic!r}, not {FOOTER_MAGIC!r}")
-    _check_version(key, version)
-    layout = Layout._make(_FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES + HEADER_BYTES)[:3])
+    layout = Layout._make(fields[:3])
     ordered = HEADER_BYTES <= layout.index_position <= layout.images_position
-    if layout.size != size or not ordered or layout.images_position > size - FOOTER_BYTES:
+    end = size - FOOTER_END_BYTES - HEADER_BYTES
+    if layout.size != size or not ordered or layout.images_position > end:
         raise CorruptObject(key, f"its footer says {layout}, it has {size} bytes")
     return layout
 
@@ -398,10 +501,14 @@ def _decode_index(
     entries, partitions, strings = _INDEX_COUNTS.unpack_from(view, position)
     reader = ColumnReader(key, view, position + _INDEX_COUNTS.size, end)
     table = reader.table(_PARTITIONS, partitions)
+    previous = None
+    if header.stamps is not None:
+        previous = reader.table(_PREVIOUS_SLOT, partitions)["previous_slot"].tolist()
     columns = reader.table(INDEX_DTYPE, entries)
     objects = reader.strings(strings)
     reader.finish()
-    _check_entries(key, columns, partitions, strings, layout, len(images or ()))
+    bodies = range(header.size_bytes, layout.index_position + 1)
+    _check_entries(key, columns, partitions, strings, bodies, len(images or ()))
     topics = table["topic_id"].tobytes()
     numbers = zip(table["partition"].tolist(), table["leader_epoch"].tolist(), strict=True)
     tenures = [
@@ -411,7 +518,7 @@ def _decode_index(
         )
         for row, (partition, epoch) in enumerate(numbers)
     ]
-    return SlotIndex(key, header, crc, layout, tenures, columns, objects, images)
+    return SlotIndex(key, header, crc, layout, tenures, columns, objects, images, previous)
 
 
 def _check_entries(
@@ -419,7 +526,7 @@ def _check_entries(
     columns: dict[str, NDArray[Any]],
     partitions: int,
     strings: int,
-    layout: Layout,
+    bodies: range,
     images: int,
 ) -> None:
     """What the checksum cannot know: that a writer's mistake is not read beyond its bounds."""
@@ -434,8 +541,7 @@ def _check_entries(
         "an entry of no object": columns["object"] > strings,
         "a batch that lies elsewhere": own & (columns["object"] != OWN_OBJECT),
         "batches relocated to itself": relocated & (columns["object"] == OWN_OBJECT),
-        "a batch outside the bodies": own
-        & ((position < HEADER_BYTES) | (ends > layout.index_position)),
+        "a batch outside the bodies": own & ((position < bodies.start) | (ends >= bodies.stop)),
         "a batch without bytes": placed & (columns["length"] == 0),
         "a batch without offsets": placed & (columns["last_offset"] < columns["base_offset"]),
         "an opening without image": opens & ((position < 0) | (position >= images)),

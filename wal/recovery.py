@@ -17,11 +17,19 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import (
+    FIRST_SLOT,
+    Incarnation,
+    LeaderEpoch,
+    MetadataStamp,
+    Slot,
+    TopicPartition,
+)
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.checkpoint import Checkpoint
@@ -29,9 +37,10 @@ from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import Images
 from tidelog.wal.object_format import SlotIndex, wal_prefix
 from tidelog.wal.partition_log import PartitionLog
+from tidelog.wal.previous_slots import TenureKey
 from tidelog.wal.reading import read_all
 from tidelog.wal.tenure import Tenure
-from tidelog.wal.wal_reader import TenureKey, WalContent, WalReader
+from tidelog.wal.wal_reader import WalContent, WalReader
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 WALS_AT_ONCE_MAX = 8
@@ -54,6 +63,9 @@ class Recovered:
     """The partitions that cannot be proved, and the object that is to blame."""
     ends: dict[Incarnation, Slot] = field(default_factory=dict)
     """Up to where each WAL was read."""
+    stamps: dict[str, MetadataStamp] = field(default_factory=dict)
+    """What the writers of the WALs had applied of the metadata log at last, by the object that says
+    so (C11)."""
     seconds: float = 0.0
     """How long it took."""
 
@@ -78,7 +90,9 @@ def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject 
             return Base(found.images.image(row), slot)
     except CorruptObject as error:
         return error
-    return content.first_damage
+    if isinstance(content.checkpoint, CorruptObject):
+        return content.checkpoint
+    return content.damage_of(tenure, content.start)
 
 
 def replay(
@@ -86,15 +100,16 @@ def replay(
 ) -> dict[TenureKey, PartitionImage | CorruptObject]:
     """The state of each tenure at the WAL's end (C6): its base and the entries after it, in order.
 
-    A slot that is missing or broken spoils every tenure whose base lies at or before it.
+    A slot that is missing or broken spoils every tenure of which it may hold an entry.
     """
     logs: dict[TenureKey, PartitionLog] = {}
     results: dict[TenureKey, PartitionImage | CorruptObject] = {}
+    for tenure, base in bases.items():
+        damage = content.damage_of(tenure, base.slot)
+        if damage is not None:
+            results[tenure] = damage
     for number, slot in enumerate(content.slots, content.start):
         if isinstance(slot, CorruptObject):
-            for tenure, base in bases.items():
-                if base.slot <= number:
-                    results.setdefault(tenure, slot)
             continue
         for entry in slot.entries(bases):
             tenure = (entry.topic_partition, entry.leader_epoch)
@@ -146,6 +161,7 @@ async def recover(
     ends: Mapping[Incarnation, Slot],
     unopened: Container[Incarnation] = (),
     reader: WalReader | None = None,
+    told: Mapping[Incarnation, Slot] = MappingProxyType({}),
 ) -> Recovered:
     """The state of partitions, from the bucket alone.
 
@@ -154,12 +170,13 @@ async def recover(
     first missing slot (G2): as its owner may change meanwhile, whoever reads one must look at the
     metadata log again afterwards, and begin again if a partition's tenures have changed.
     `unopened`: incarnations that are known to have opened nothing of this, as the caller's own.
-    `reader`: one that remembers, for who asks again and again.
+    `reader`: one that remembers, for who asks again and again. `told`: how many slots of live WALs
+    their leases tell to be durable (C10).
     An image has the leader epoch of the tenure that it comes from. Raises StoreError and
     UnsupportedFormat.
     """
     started = clock.monotonic()
-    search = _Search(reader or WalReader(store, offload), offload, tenures, ends)
+    search = _Search(reader or WalReader(store, offload), offload, tenures, ends, told)
     waiting = {partition: len(known) - 1 for partition, known in tenures.items()}
     while waiting:
         waiting = await search.try_tenures(waiting, unopened)
@@ -175,12 +192,14 @@ class _Search:
         offload: Offload,
         tenures: Mapping[TopicPartition, Sequence[Tenure]],
         ends: Mapping[Incarnation, Slot],
+        told: Mapping[Incarnation, Slot],
     ) -> None:
         self.found = Recovered()
         self._reader = reader
         self._offload = offload
         self._tenures = tenures
         self._ends = ends
+        self._told = told
         self._contents: dict[Incarnation, WalContent] = {}
 
     async def try_tenures(
@@ -211,13 +230,15 @@ class _Search:
 
     async def _read_wals(self, incarnations: Iterable[Incarnation]) -> None:
         async def read(incarnation: Incarnation) -> WalContent:
-            return await self._reader.read(incarnation, self._ends.get(incarnation))
+            told = self._told.get(incarnation, FIRST_SLOT)
+            return await self._reader.read(incarnation, self._ends.get(incarnation), told)
 
         missing = [i for i in incarnations if i not in self._contents]
         at_once = asyncio.Semaphore(WALS_AT_ONCE_MAX)
         for content in await read_all(read, missing, at_once):
             self._contents[content.incarnation] = content
             self.found.ends[content.incarnation] = content.end
+            self.found.stamps.update(content.stamps)
 
     async def _go_back(
         self, waiting: Mapping[TopicPartition, int], never_opened: Iterable[TopicPartition]

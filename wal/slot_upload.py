@@ -6,6 +6,7 @@ may go side by side. What a death or a lost answer leaves behind `writer` tells.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
@@ -21,10 +22,12 @@ from tidelog.wal.object_format import (
     WAL_SUFFIX,
     ObjectHeader,
     ObjectKind,
+    SlotStamps,
     decode_header,
     identify,
     wal_prefix,
 )
+from tidelog.wal.previous_slots import PreviousSlots
 from tidelog.wal.slot_waiters import WalLost
 
 _INLINE_BYTES_MAX = 128 * 1024
@@ -53,17 +56,24 @@ class SlotUploader:
         offload: Offload,
         incarnation: Incarnation,
         deadline_ms: int,
+        stamps: Callable[[], SlotStamps],
         crash_points: CrashPoints,
     ) -> None:
-        """`deadline_ms`: how long a slot's outcome may stay unknown."""
+        """`deadline_ms`: how long a slot's outcome may stay unknown. `stamps`: as of now."""
         self._clock = clock
         self._entropy = entropy
         self._offload = offload
         self._incarnation = incarnation
         self._deadline_seconds = deadline_ms / 1000
+        self._stamps = stamps
         self._crash_points = crash_points
         self._sequence = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
         self._previous_crc = 0
+        self._previous_slots = PreviousSlots()
+
+    def forget_below(self, floor: Slot) -> None:
+        """A checkpoint at this slot is in the bucket."""
+        self._previous_slots.forget_below(floor)
 
     async def lay_out(self, slot: Slot, buffer: SlotBuffer) -> SlotUpload:
         """Make a slot's object; one after the other, in slot order."""
@@ -74,11 +84,13 @@ class SlotUploader:
             self._clock.time_ms(),
             self._entropy.uuid().bytes,
             self._previous_crc,
+            self._stamps(),
         )
+        previous_slots = self._previous_slots.next(slot, buffer.tenures)
         if buffer.size_bytes <= _INLINE_BYTES_MAX:
-            assembled = buffer.assemble(header)
+            assembled = buffer.assemble(header, previous_slots)
         else:
-            assembled = await self._offload.run(buffer.assemble, header)
+            assembled = await self._offload.run(buffer.assemble, header, previous_slots)
         self._previous_crc = assembled.crc
         return SlotUpload(slot, assembled, header.writer_id, buffer.size_bytes, buffer.batches)
 

@@ -158,6 +158,9 @@ def decode_tail(key: str, head: Buffer, tail: Buffer, size: int) -> StagedIndex:
     magic, version, staged_id, staged_ms, batch_id, head_crc = _HEADER.unpack(bytes(head))
     if magic != MAGIC or crc32c(bytes(head[:-4])) != head_crc:
         raise CorruptObject(key, "its header is damaged")
+    # The footer's checksum does not cover the version behind it; the header's does.
+    if version != _FOOTER.unpack(footer)[4]:
+        raise CorruptObject(key, f"format {version} in its header and another in its footer")
     _check_version(key, version)
     groups, count, strings = _COUNTS.unpack_from(view, start)
     if strings != _STRINGS:
@@ -199,12 +202,11 @@ def _footer(key: str, tail: Buffer, size: int) -> tuple[int, int, int]:
     """Where the index begins, the checksums of bodies and tail."""
     if size < HEADER_BYTES + _COUNTS.size + FOOTER_BYTES or len(tail) < FOOTER_BYTES:
         raise CorruptObject(key, f"it has only {size} bytes")
-    position, says, body_crc, tail_crc, version, magic = _FOOTER.unpack(
+    position, says, body_crc, tail_crc, _, magic = _FOOTER.unpack(
         bytes(memoryview(tail)[len(tail) - FOOTER_BYTES :])
     )
     if magic != FOOTER_MAGIC:
         raise CorruptObject(key, f"it ends with {magic!r}, not {FOOTER_MAGIC!r}")
-    _check_version(key, version)
     if says != size or not HEADER_BYTES <= position <= size - FOOTER_BYTES - _COUNTS.size:
         raise CorruptObject(key, f"its footer says {says} bytes and an index at {position}")
     return position, body_crc, tail_crc

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, takewhile
 from typing import TypeAlias
 
-from tidelog.errors import CorruptObject
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore, Suffix
 from tidelog.wal.checkpoint import (
@@ -27,21 +28,16 @@ from tidelog.wal.object_format import (
     tail_bytes,
     wal_key,
 )
+from tidelog.wal.previous_slots import TenureKey
 from tidelog.wal.reading import read_all
+from tidelog.wal.wal_end import proved_end
 
 READS_AT_ONCE_MAX = 64
 READ_AHEAD_SLOTS_MAX = 32
 REMEMBERED_WALS_MAX = 64
 
 
-class MissingObject(CorruptObject):
-    """An object that must be there and is not."""
-
-
-TenureKey: TypeAlias = tuple[TopicPartition, LeaderEpoch]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WalContent:
     """What one WAL says from its floor on. Pure; found once, asked for many tenures."""
 
@@ -50,7 +46,8 @@ class WalContent:
     start: Slot
     """The checkpoint's slot, else 0."""
     slots: Sequence[SlotIndex | CorruptObject]
-    """From `start` to the end, without a gap; a slot that is missing or broken is its error."""
+    """From `start` to the end, without a gap; a slot that is missing or broken is its error. One
+    that is missing above the WAL's stamps is the end instead (C10)."""
     in_checkpoint: Mapping[TenureKey, int]
     """The tenures that the checkpoint lists, and the rows of their images."""
     openings: Mapping[TenureKey, tuple[Slot, int]]
@@ -73,12 +70,49 @@ class WalContent:
         parts = (self.checkpoint, *self.slots)
         return any(isinstance(part, MissingObject) for part in parts)
 
+    def damage_of(self, tenure: TenureKey, start: int) -> CorruptObject | None:
+        """The first slot from `start` on that is damaged and may hold an entry of a tenure."""
+        for number, fault in self._damaged:
+            if number >= start and self._may_hold(number, tenure):
+                return fault
+        return None
+
+    @property
+    def stamps(self) -> Mapping[str, MetadataStamp]:
+        """What the writer had applied of the metadata log, by checkpoint and newest slot (C11)."""
+        found = {}
+        if isinstance(self.checkpoint, Checkpoint) and self.checkpoint.metadata is not None:
+            found[self.checkpoint.key] = self.checkpoint.metadata
+        for slot in reversed(self.slots):
+            if isinstance(slot, SlotIndex):
+                if slot.header.stamps is not None:
+                    found[slot.key] = slot.header.stamps.metadata
+                break
+        return found
+
     @property
     def first_damage(self) -> CorruptObject | None:
-        """Why it cannot be proved that a tenure is not in here; None if it can."""
+        """The first part of it that is damaged."""
         if isinstance(self.checkpoint, CorruptObject):
             return self.checkpoint
-        return next((found for found in self.slots if isinstance(found, CorruptObject)), None)
+        return self._damaged[0][1] if self._damaged else None
+
+    @cached_property
+    def _damaged(self) -> Sequence[tuple[int, CorruptObject]]:
+        slots = enumerate(self.slots, self.start)
+        return [(number, found) for number, found in slots if isinstance(found, CorruptObject)]
+
+    def _may_hold(self, number: int, tenure: TenureKey) -> bool:
+        """By what the slots behind a damaged one say of the slots before them."""
+        for slot in islice(self.slots, number + 1 - self.start, None):
+            if not isinstance(slot, SlotIndex):
+                continue
+            said = slot.previous_slot(tenure)
+            if said is not None:
+                return said >= number
+            if slot.header.slot == number + 1 and slot.previous_slots is not None:
+                return False
+        return True
 
 
 def _is_whole(slot: SlotIndex | CorruptObject) -> bool:
@@ -150,15 +184,18 @@ class WalReader:
         self._remembers = remembers
         self._known: dict[Incarnation, WalContent] = {}
 
-    async def read(self, incarnation: Incarnation, end: Slot | None) -> WalContent:
+    async def read(
+        self, incarnation: Incarnation, end: Slot | None, told: Slot = FIRST_SLOT
+    ) -> WalContent:
         """A WAL from its newest checkpoint to its end.
 
-        With `end` (of a sealed WAL) every slot below it must be there. Without, the end is the
-        first slot that is missing or holds a seal (G2). An object that is missing because a newer
-        checkpoint has made it superfluous makes the reading begin again (C7). Raises StoreError
-        and UnsupportedFormat.
+        With `end` (of a sealed WAL) every slot below it must be there. Without, every slot below
+        the WAL's stamps must be there, and the end is the first slot behind them that is missing or
+        holds a seal (C10, G2). `told`: the stamp in the owner's lease or fence. An object that is
+        missing because a newer checkpoint has made it superfluous makes the reading begin again
+        (C7). Raises StoreError and UnsupportedFormat.
         """
-        content = await self._read(incarnation, end)
+        content = await self._read(incarnation, end, told)
         if self._remembers:
             self._known.pop(incarnation, None)
             self._known[incarnation] = content
@@ -166,10 +203,10 @@ class WalReader:
                 self._known.pop(next(iter(self._known)))
         return content
 
-    async def _read(self, incarnation: Incarnation, end: Slot | None) -> WalContent:
+    async def _read(self, incarnation: Incarnation, end: Slot | None, told: Slot) -> WalContent:
         floor = await newest_checkpoint(self._store, incarnation)
         while True:
-            content = await self._read_from(incarnation, floor, end)
+            content = await self._read_from(incarnation, floor, end, told)
             if end is not None and not content.misses_objects:
                 return content
             newest = await newest_checkpoint(self._store, incarnation)
@@ -188,22 +225,17 @@ class WalReader:
                 return MissingObject(key, "it is missing")
 
     async def _read_from(
-        self, incarnation: Incarnation, floor: Slot | None, end: Slot | None
+        self, incarnation: Incarnation, floor: Slot | None, end: Slot | None, told: Slot
     ) -> WalContent:
         checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
         start = Slot(0) if floor is None else floor
         known = self._known.get(incarnation)
         slots: list[SlotIndex | CorruptObject] = [*(known.whole_from(start) if known else ())]
         if end is None:
-            slots += await self._read_ahead(incarnation, Slot(start + len(slots)))
+            slots += await self._read_to_the_end(incarnation, Slot(start + len(slots)), told)
         else:
             slots = slots[: end - start]
-            slots += [
-                CorruptObject(wal_key(incarnation, found.slot), f"a seal below the end, {end}")
-                if isinstance(found, ObjectHeader)
-                else found
-                for found in await self._read_slots(incarnation, range(start + len(slots), end))
-            ]
+            slots += await self._read_all(incarnation, range(start + len(slots), end))
         return await self._offload.run(content_of, incarnation, checkpoint, start, slots)
 
     async def _read_checkpoint(
@@ -220,6 +252,29 @@ class WalReader:
             return await self._offload.run(decode_checkpoint, key, data)
         except CorruptObject as error:
             return error
+
+    async def _read_to_the_end(
+        self, incarnation: Incarnation, start: Slot, told: Slot
+    ) -> list[SlotIndex | CorruptObject]:
+        found = await self._read_ahead(incarnation, start)
+        while True:
+            at = Slot(start + len(found))
+            proved = await proved_end(self._store, incarnation, at, told)
+            if proved <= at:
+                return found
+            found += await self._read_all(incarnation, range(at, proved))
+            found += await self._read_ahead(incarnation, proved)
+
+    async def _read_all(
+        self, incarnation: Incarnation, slots: range
+    ) -> list[SlotIndex | CorruptObject]:
+        """Slots that must be there."""
+        return [
+            MissingObject(wal_key(incarnation, found.slot), "a seal lies in the place of records")
+            if isinstance(found, ObjectHeader)
+            else found
+            for found in await self._read_slots(incarnation, slots)
+        ]
 
     async def _read_ahead(
         self, incarnation: Incarnation, start: Slot

@@ -34,7 +34,13 @@ from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import TidelogError
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import (
+    Incarnation,
+    LeaderEpoch,
+    MetadataStamp,
+    Slot,
+    TopicPartition,
+)
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.adoption import AdoptedBatch
@@ -43,6 +49,7 @@ from tidelog.wal.entries import NO_ORDINAL, BatchFields
 from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.metrics import WalMetrics
+from tidelog.wal.object_format import SlotStamps
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.slot_filling import SlotFilling
 from tidelog.wal.slot_upload import SlotUpload, SlotUploader
@@ -80,8 +87,10 @@ class WalWriter:
         incarnation: Incarnation,
         settings: WalSettings,
         on_durable: Callable[[DurableSlot], None],
+        metadata_stamp: Callable[[], MetadataStamp],
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
+        """`metadata_stamp`: the last entry of the metadata log that this process has applied."""
         self._clock = clock
         self._incarnation = incarnation
         self._settings = settings
@@ -93,6 +102,7 @@ class WalWriter:
             offload,
             incarnation,
             settings.upload_deadline_ms,
+            lambda: SlotStamps(self._durable_end, metadata_stamp()),
             crash_points,
         )
         self._wake = asyncio.Event()
@@ -231,6 +241,10 @@ class WalWriter:
         if not self._filling.is_empty:
             self._filling.close()
         return self._filling.slot
+
+    def checkpointed(self, slot: Slot) -> None:
+        """A checkpoint at this slot is in the bucket: slots below are not replayed any more."""
+        self._uploader.forget_below(slot)
 
     # Waiting.
 

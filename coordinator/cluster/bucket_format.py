@@ -8,11 +8,11 @@ from tidelog.coordinator.cluster.cluster_id import encode_cluster_id
 from tidelog.coordinator.cluster.records import ClusterCreated
 from tidelog.errors import UnsupportedFormat
 
-FORMAT_VERSION = 1
-"""Of the buckets that this Tidelog creates."""
-READER_VERSION = 1
+FORMAT_VERSION = 2
+"""Of the buckets that this Tidelog creates. The first release has 1."""
+READER_VERSION = 2
 """A bucket may be read by whoever has at least its minimum reader version."""
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 """A bucket may be written by whoever has at least its minimum writer version."""
 
 

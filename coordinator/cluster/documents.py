@@ -17,6 +17,8 @@ DOCUMENT_BYTES_MAX = 256 * 1024 * 1024
 # document is plain JSON and yet needs no canonical form to be checked.
 _TRAILER = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n')
 _TRAILER_BYTES = len(b',"crc32":"00000000"}\n')
+_AFTER_CRC = len(b'"}\n')
+_CRC_FROM_END = 8 + _AFTER_CRC
 
 
 def encode_document(magic: str, version: int, body: Mapping[str, Json]) -> bytes:
@@ -25,6 +27,11 @@ def encode_document(magic: str, version: int, body: Mapping[str, Json]) -> bytes
     text = json.dumps(members, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     covered = text.encode()[:-1]
     return covered + b',"crc32":"%08x"}\n' % zlib.crc32(covered)
+
+
+def checksum_of(data: Buffer) -> int:
+    """The checksum that ends a document which was encoded or decoded here."""
+    return int(bytes(data[-_TRAILER_BYTES:])[-_CRC_FROM_END:-_AFTER_CRC], 16)
 
 
 def decode_document(key: str, data: Buffer, magic: str, version_newest: int) -> dict[str, Json]:

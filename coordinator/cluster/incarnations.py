@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.coordinator.cluster.records import SlotRange
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class BrokerInfo:
     """An incarnation that is not retired.
 
     `last_entry` is the newest entry of the metadata log that it wrote (at first its registration).
+    `durable_end`: of a fenced one, how many slots of its WAL were durable at least (rule C10).
     """
 
     incarnation: Incarnation
@@ -22,6 +24,7 @@ class BrokerInfo:
     session_timeout_ms: int
     last_entry: int
     fenced: bool = False
+    durable_end: Slot = FIRST_SLOT
 
     @property
     def broker_id(self) -> BrokerId:
@@ -36,7 +39,11 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class RetiredWal:
-    """A retired incarnation, whose WAL holds slots below `end_slot` and a seal in it."""
+    """A retired incarnation, whose WAL holds slots below `end_slot` and a seal in it.
+
+    `damaged`: ranges of slots below that were durable and were lost before it was retired.
+    """
 
     incarnation: Incarnation
     end_slot: Slot
+    damaged: tuple[SlotRange, ...] = ()

@@ -1,50 +1,65 @@
-"""Leases: how a broker shows that it lives, and how others judge that it does not (B2, B3)."""
+"""Leases: the objects by which brokers show that they live, and how others judge them (B2)."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
-from tidelog.clock import Clock
 from tidelog.coordinator.cluster.codec import Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.documents import decode_document, encode_document
-from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.prefix import LEASE_PREFIX
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import LeaseResumed
-from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, Refused
-from tidelog.identifiers import BrokerId, Epoch, Incarnation
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, MetadataStamp, Slot
 from tidelog.storage.object_store import (
     Buffer,
     ObjectNotFound,
     ObjectStore,
-    StoreError,
-    StoreOutcomeUnknown,
 )
 
+LEASE_SUFFIX = ".json"
 LEASE_MAGIC = "tidelog.lease"
-LEASE_FORMAT = 1
+LEASE_FORMAT = 2
+"""The newest: a lease carries stamps."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class WalProgress:
+    """How far an incarnation's WAL has come."""
+
+    durable_end: Slot
+    """The slots below are durable (rule C10)."""
+    floor: Slot | None
+    """The slot of the newest checkpoint."""
+
+
+NO_PROGRESS = WalProgress(FIRST_SLOT, None)
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
-    """The lease object of a broker id, as its owner last wrote it; `counter` grows each time."""
+    """The lease object of a broker id, as its owner last wrote it; `counter` grows each time.
+
+    `wal` and `metadata` are stamps: the WAL's progress and the newest entry of the metadata log
+    that the owner had applied (rules C10, C11). The first release wrote none.
+    """
 
     broker_id: BrokerId
     epoch: Epoch
     counter: int
     writer: str
     process: ProcessIdentity
+    wal: WalProgress = NO_PROGRESS
+    metadata: MetadataStamp | None = None
 
 
 def lease_key(broker_id: BrokerId) -> str:
     """The object that all incarnations of a broker id rewrite, one after the other."""
-    return f"{LEASE_PREFIX}{broker_id}.json"
+    return f"{LEASE_PREFIX}{broker_id}{LEASE_SUFFIX}"
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -55,19 +70,45 @@ def encode_lease(lease: Lease) -> bytes:
 def decode_lease(key: str, data: Buffer) -> Lease:
     """The lease stored at `key`. CorruptObject, UnsupportedFormat."""
     try:
-        return from_json(Lease, decode_document(key, data, LEASE_MAGIC, LEASE_FORMAT))
+        lease = from_json(Lease, decode_document(key, data, LEASE_MAGIC, LEASE_FORMAT))
     except Mismatch as error:
         raise CorruptObject(key, str(error)) from error
+    if key != lease_key(lease.broker_id):
+        raise CorruptObject(key, f"it is the lease of broker {lease.broker_id}")
+    return lease
 
 
 async def read_lease(store: ObjectStore, broker_id: BrokerId) -> Lease | None:
-    """The lease of a broker id, whichever incarnation's; None if there is none yet."""
+    """The lease of a broker id, whichever incarnation's; None if there is none, or none that can be
+    read. A lease proves that its owner lives and how far it has come; without it both are judged as
+    if it had not been renewed. Raises StoreError, UnsupportedFormat."""
     key = lease_key(broker_id)
     try:
-        stored = await store.get(key)
+        return decode_lease(key, (await store.get(key)).data)
     except ObjectNotFound:
         return None
-    return decode_lease(key, stored.data)
+    except CorruptObject as error:
+        logger.warning("a lease cannot be read", extra={"key": key, "why": error.why})
+        return None
+
+
+async def list_leases(store: ObjectStore) -> AsyncIterator[tuple[str, Lease]]:
+    """All leases that can be read, with their keys. Raises StoreError, UnsupportedFormat."""
+    async for meta in store.list(LEASE_PREFIX):
+        digits = meta.key.removeprefix(LEASE_PREFIX).removesuffix(LEASE_SUFFIX)
+        if digits.isascii() and digits.isdigit() and meta.key == lease_key(BrokerId(int(digits))):
+            lease = await read_lease(store, BrokerId(int(digits)))
+            if lease is not None:
+                yield meta.key, lease
+
+
+async def told_durable(store: ObjectStore, info: BrokerInfo) -> Slot:
+    """How many slots of an incarnation's WAL its lease and its fence tell to be durable (C10).
+    Raises StoreError, UnsupportedFormat."""
+    lease = await read_lease(store, info.broker_id)
+    if lease is None or lease.epoch != info.epoch:
+        return info.durable_end
+    return max(info.durable_end, lease.wal.durable_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,87 +147,3 @@ class LeaseObservation:
             _value=value,
             _since=answered_at,
         )
-
-
-class LeaseKeeper:
-    """Renews an incarnation's lease, and says whether it may still answer reads (rule B3).
-
-    A renewal counts from its start. One that comes to an end too late after the one before may not
-    have kept an observer from its judgement; then the incarnation first writes LeaseResumed into
-    the metadata log. An observer fences only whom it has not seen writing there since its last look
-    at the lease, so either its entry or ours comes first, and the other one is refused.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        clock: Clock,
-        entropy: Entropy,
-        log: MetadataLog,
-        incarnation: Incarnation,
-        process: ProcessIdentity,
-        registered_at: float,
-    ) -> None:
-        """`registered_at` is the monotonic time before the registration was appended: nobody can
-        have begun to watch the lease before."""
-        self._store = store
-        self._clock = clock
-        self._log = log
-        self._incarnation = incarnation
-        self._interval_seconds = log.settings.heartbeat_interval_ms / 1000
-        self._trust_seconds = (
-            log.settings.session_timeout_ms - log.settings.lease_margin_ms
-        ) / 1000
-        self._renewed_at = registered_at
-        self._lease = Lease(
-            broker_id=incarnation.broker_id,
-            epoch=incarnation.epoch,
-            counter=0,
-            writer=entropy.uuid().hex,
-            process=process,
-        )
-
-    def fresh(self, now: float) -> bool:
-        """Whether nobody can have fenced this incarnation for want of a lease, at monotonic `now`.
-
-        While it is not fresh it must not answer what rests on its being the owner.
-        """
-        return now - self._renewed_at < self._trust_seconds
-
-    async def renew(self) -> None:
-        """Renew it once. StoreError: not known to be renewed. Fenced: the incarnation must end."""
-        started = self._clock.monotonic()
-        self._lease = replace(self._lease, counter=self._lease.counter + 1)
-        key = lease_key(self._lease.broker_id)
-        try:
-            # A new renewal is worth more than one that is repeated for long.
-            async with asyncio.timeout(self._trust_seconds / 2):
-                await self._store.put(key, encode_lease(self._lease))
-        except TimeoutError as error:
-            raise StoreOutcomeUnknown(key, "the lease's renewal took too long") from error
-        if not self.fresh(self._clock.monotonic()):
-            epoch = self._incarnation.epoch
-            await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))
-            logger.warning(
-                "the lease was renewed late and is resumed",
-                extra={"incarnation": str(self._incarnation)},
-            )
-        self._renewed_at = started
-
-    async def run(self) -> NoReturn:
-        """Renew it for ever. Faults of the store, and a metadata log that takes no more changes,
-        are logged and cost freshness; the rest ends."""
-        while True:
-            started = self._clock.monotonic()
-            try:
-                await self.renew()
-            except (Refused, StoreError) as error:
-                logger.warning(
-                    "the lease could not be renewed",
-                    extra={"incarnation": str(self._incarnation), "why": str(error)},
-                )
-            elapsed = self._clock.monotonic() - started
-            # A renewal that took longer is repeated at once, but never without a pause.
-            await self._clock.sleep(
-                max(self._interval_seconds - elapsed, 0.1 * self._interval_seconds)
-            )

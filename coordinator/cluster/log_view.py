@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.bucket_format import check_supported
+from tidelog.coordinator.cluster.documents import checksum_of
 from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX
 from tidelog.coordinator.cluster.records import (
     Entry,
@@ -18,13 +20,22 @@ from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.transitions import InvalidRecord
-from tidelog.errors import CorruptObject, Fenced, UnsupportedFormat
-from tidelog.storage.object_store import Buffer, ObjectStore
+from tidelog.errors import CorruptObject, Fenced, MissingObject, UnsupportedFormat
+from tidelog.identifiers import MetadataStamp
+from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.storage.sequence import AppendUndecided, Mine, SequenceGone
 from tidelog.storage.sequence import Sequence as NumberedObjects
 
 Subscriber: TypeAlias = Callable[[int, Sequence[Record]], None]
 """Called with each entry's number and records, once the state includes them."""
+
+
+CHECKSUMS_KEPT = 4096
+"""Of the newest entries; those of others are read again when they are asked for."""
+DAMAGED_LOG_REMEDY = (
+    "Nothing was changed. Restore the object from a copy of the bucket, or see what is lost with"
+    " tidelog bucket repair"
+)
 
 
 class LogAbandoned(Fenced):
@@ -44,6 +55,10 @@ class LogView:
 
     Raises StoreError, after which it may be used further, and CorruptObject, UnsupportedFormat and
     LogAbandoned, after which it may not.
+
+    The log proves itself (rule C11): each entry names the checksum of the one before, and `verify`
+    compares the view with what somebody else had applied. An entry that is lost, or is another than
+    the one that was there, is CorruptObject.
     """
 
     def __init__(
@@ -58,6 +73,7 @@ class LogView:
         self._subscribers: list[Subscriber] = []
         self._trusted_since = clock.monotonic()
         self._writing = False
+        self._checksums: dict[int, int] = {}
         self.state = ClusterState()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -78,7 +94,7 @@ class LogView:
         self._trusted_since = self._clock.monotonic()
         snapshot = await self._snapshots.newest()
         if snapshot is not None:
-            self._adopt(snapshot, ())
+            self._adopt(await self._with_checksum(snapshot), ())
         first = self.state.sequence
         await self.catch_up()
         await self._check_no_gap()
@@ -113,8 +129,46 @@ class LogView:
             self._absorb(entry.sequence, result.data)
             return False
         self._trusted_since = started
-        self._adopt(after, entry.records)
+        self._adopt(replace(after, checksum=checksum_of(data)), entry.records)
         return True
+
+    async def verify(self, stamp: MetadataStamp, source: str) -> None:
+        """Compare the log with what the writer of the object `source` had applied. MissingObject,
+        CorruptObject: the log is damaged; the error names the entry."""
+        if stamp.sequence > self.state.sequence:
+            await self.catch_up()
+        key = self.key(stamp.sequence)
+        if stamp.sequence > self.state.sequence:
+            raise MissingObject(
+                self.key(self.state.sequence + 1),
+                f"the metadata log ends before it, and {source} was written when it had {key}."
+                f" {DAMAGED_LOG_REMEDY}",
+            )
+        checksum = await self._checksum(stamp.sequence)
+        if checksum not in (None, stamp.checksum):
+            raise CorruptObject(
+                key,
+                f"it is another entry than the one that was there when {source} was written"
+                f" (checksum {checksum:08x}, not {stamp.checksum:08x}). {DAMAGED_LOG_REMEDY}",
+            )
+
+    async def _checksum(self, sequence: int) -> int | None:
+        """Of an entry up to the view's end; None for one that was deleted below a snapshot."""
+        known = self._checksums.get(sequence)
+        if known is not None:
+            return known
+        try:
+            stored = await self._entries.read(sequence)
+        except ObjectNotFound:
+            return None
+        decode_entry(self.key(sequence), stored.data)
+        return checksum_of(stored.data)
+
+    async def _with_checksum(self, snapshot: ClusterState) -> ClusterState:
+        """A snapshot of the first release has none; its entry stays as long as it does."""
+        if snapshot.checksum is not None:
+            return snapshot
+        return replace(snapshot, checksum=await self._checksum(snapshot.sequence))
 
     async def _check_no_gap(self) -> None:
         """Entries end at the first that is absent; one that was lost must not pass for the end."""
@@ -126,7 +180,7 @@ class LogView:
                 continue
             await self.catch_up()  # it may have come only now
             if self.state.sequence < number:
-                raise CorruptObject(
+                raise MissingObject(
                     self.key(self.state.sequence + 1), f"it is missing, although {meta.key} exists"
                 )
             return
@@ -137,18 +191,29 @@ class LogView:
         entry = decode_entry(key, data)
         if entry.sequence != number:
             raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
+        before = self.state.checksum
+        if None not in (entry.previous, before) and entry.previous != before:
+            raise CorruptObject(
+                key,
+                f"it follows an entry with checksum {entry.previous:08x}, and the one before it has"
+                f" {before:08x}: that one is another than the one that was there."
+                f" {DAMAGED_LOG_REMEDY}",
+            )
         try:
             state = self.state.apply(entry)
         except InvalidRecord as error:
             raise CorruptObject(key, f"it cannot follow the entries before it: {error}") from error
         if state.cluster is None:
             raise CorruptObject(key, "it does not create a cluster")
-        self._adopt(state, entry.records)
+        self._adopt(replace(state, checksum=checksum_of(data)), entry.records)
 
     def _adopt(self, state: ClusterState, records: Sequence[Record]) -> None:
         if self.state.cluster is None and state.cluster is not None:
             check_supported(state.cluster, self._store.url, writing=self._writing)
         self.state = state
+        if state.checksum is not None:
+            self._checksums[state.sequence] = state.checksum
+            self._checksums.pop(state.sequence - CHECKSUMS_KEPT, None)
         for subscriber in tuple(self._subscribers):
             subscriber(state.sequence, records)
 

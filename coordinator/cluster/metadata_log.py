@@ -19,10 +19,11 @@ from tidelog.coordinator.cluster.prefix import check_unused
 from tidelog.coordinator.cluster.records import ENTRY_BYTES_MAX, Entry, Record, encode_entry
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.snapshots import Snapshots
+from tidelog.coordinator.cluster.stamps import found_stamps
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, InvalidConfiguration, Refused, TidelogError
-from tidelog.identifiers import Epoch
+from tidelog.identifiers import Epoch, MetadataStamp
 from tidelog.offload import InlineOffload, Offload
 from tidelog.storage.object_store import (
     ObjectStore,
@@ -153,6 +154,19 @@ class MetadataLog:
                 raise
         return self.state
 
+    async def verify(self, stamp: MetadataStamp, source: str) -> None:
+        """Compare the log with what the writer of the object `source` had applied (rule C11).
+        CorruptObject: the log is damaged, and this view of it is worthless. StoreError."""
+        async with self._lock:
+            self._require_usable()
+            try:
+                await self._view.verify(stamp, source)
+            except StoreError:
+                raise
+            except Exception as error:
+                self._end(error)
+                raise
+
     async def follow(self, interval_ms: int) -> NoReturn:
         """Refresh for ever. Passing faults of the store are logged; the rest is raised."""
         while True:
@@ -178,6 +192,8 @@ class MetadataLog:
         for _ in range(_OPEN_ATTEMPTS_MAX):
             entries_read = await self._view.load(writing=writing)
             if self.state.cluster is not None:
+                if writing:
+                    await self._verify_stamps()
                 if writing and entries_read >= 2 * self._settings.snapshot_interval_entries:
                     self._start_snapshot()
                 return
@@ -190,6 +206,11 @@ class MetadataLog:
                 entry = self._next_entry(None, (new_cluster(self._new_cluster_uuid()),))
                 await self._view.put(entry, encode_entry(entry), self.state.apply(entry))
         raise CorruptObject(self._view.key(0), "clusters are created and removed here all the time")
+
+    async def _verify_stamps(self) -> None:
+        """Before anything is appended, compare the log with all that others have applied of it."""
+        async for stamp, source in found_stamps(self._store, self.state):
+            await self.verify(stamp, source)
 
     # --- appending ---
 
@@ -271,6 +292,7 @@ class MetadataLog:
             time_ms=self._clock.time_ms(),
             author=author,
             records=records,
+            previous=self.state.checksum,
         )
 
     def _new_cluster_uuid(self) -> UUID:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -12,14 +12,14 @@ from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicId
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicId
 from tidelog.storage.object_store import Buffer
 
 ENTRY_MAGIC = "tidelog.metadata.entry"
-ENTRY_FORMAT = 2
-"""The newest; an entry is written in the oldest that has all that is in it."""
-GROUP_SCOPE_FORMAT = 2
-"""Of entries and snapshots: settings may belong to a group."""
+ENTRY_FORMAT = 3
+"""The newest: an entry names the checksum of the one before. Entry 0 is of format 1, so that any
+release can read which one the bucket asks for."""
+FIRST_ENTRY_FORMAT = 1
 ENTRY_BYTES_MAX = 8 * 1024 * 1024
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -73,9 +73,13 @@ class LeaseResumed:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFenced:
-    """The incarnation may append nothing more. It keeps its partitions until it is retired."""
+    """The incarnation may append nothing more. It keeps its partitions until it is retired.
+
+    `durable_end`: how many slots of its WAL were durable, as its lease told (rule C10).
+    """
 
     epoch: Epoch
+    durable_end: Slot = FIRST_SLOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,24 @@ class Succession:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotRange:
+    """The slots from `first` to `last`."""
+
+    first: Slot
+    last: Slot
+
+
+@dataclass(frozen=True, slots=True)
 class IncarnationRetired:
-    """A fenced incarnation's WAL ends at the seal in `end_slot`; all that it owned goes on."""
+    """A fenced incarnation's WAL ends at the seal in `end_slot`; all that it owned goes on.
+
+    `damaged`: slots below the end that were durable and are lost (rule C10).
+    """
 
     epoch: Epoch
     end_slot: Slot
     successors: tuple[Succession, ...]
+    damaged: tuple[SlotRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +136,20 @@ class TopicDeleted:
     """The topic, its partitions, tenures and configuration are gone; its id is never used again."""
 
     topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsForgotten:
+    """Nothing is left in the bucket of these deleted topics."""
+
+    topic_ids: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationsForgotten:
+    """Of these retired incarnations, which no tenure names, only the seal is left in the bucket."""
+
+    epochs: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +204,8 @@ Record: TypeAlias = (
     | TopicCreated
     | PartitionsCreated
     | TopicDeleted
+    | TopicsForgotten
+    | IncarnationsForgotten
     | ConfigsChanged
     | TenuresOpened
     | PartitionMoved
@@ -191,6 +223,8 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         TopicCreated,
         PartitionsCreated,
         TopicDeleted,
+        TopicsForgotten,
+        IncarnationsForgotten,
         ConfigsChanged,
         TenuresOpened,
         PartitionMoved,
@@ -201,37 +235,34 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object of the metadata log. `author` is None before the writer has registered."""
+    """One object of the metadata log. `author` is None before the writer has registered.
+
+    `previous`: the checksum of the entry before (rule C11). None in entry 0, and in entries that
+    the first release wrote.
+    """
 
     sequence: int
     writer_id: bytes
     time_ms: int
     author: Epoch | None
     records: tuple[Record, ...]
+    previous: int | None = None
 
 
 def encode_entry(entry: Entry) -> bytes:
     """The entry's object. The caller keeps it within ENTRY_BYTES_MAX."""
-    return encode_document(
-        ENTRY_MAGIC,
-        format_of(entry.records),
-        {
-            "sequence": entry.sequence,
-            "writer": entry.writer_id.hex(),
-            "time_ms": entry.time_ms,
-            "author": entry.author,
-            "records": [encode_record(record) for record in entry.records],
-        },
-    )
-
-
-def format_of(records: Iterable[Record]) -> int:
-    """The oldest format of an entry or a snapshot that can hold these records."""
-    has_group = any(
-        isinstance(record, ConfigsChanged) and record.scope is ConfigScope.GROUP
-        for record in records
-    )
-    return GROUP_SCOPE_FORMAT if has_group else 1
+    body = {
+        "sequence": entry.sequence,
+        "writer": entry.writer_id.hex(),
+        "time_ms": entry.time_ms,
+        "author": entry.author,
+    }
+    version = FIRST_ENTRY_FORMAT
+    if entry.sequence > 0:
+        version = ENTRY_FORMAT
+        body["previous"] = entry.previous
+    records = [encode_record(record) for record in entry.records]
+    return encode_document(ENTRY_MAGIC, version, {**body, "records": records})
 
 
 def encode_record(record: Record) -> Json:
@@ -257,6 +288,7 @@ def decode_entry(key: str, data: Buffer) -> Entry:
             time_ms=head.time_ms,
             author=head.author,
             records=tuple([_decode_record(key, each) for each in records]),
+            previous=head.previous,
         )
     except Mismatch as error:
         raise CorruptObject(key, str(error)) from error
@@ -268,6 +300,7 @@ class _EntryHead:
     writer: str
     time_ms: int
     author: Epoch | None
+    previous: int | None = None
 
 
 def _decode_record(key: str, value: Json) -> Record:

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.incarnations import BrokerInfo
-from tidelog.coordinator.cluster.leases import LeaseObservation, lease_key, read_lease
+from tidelog.coordinator.cluster.leases import (
+    LeaseObservation,
+    lease_key,
+    read_lease,
+    told_durable,
+)
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered, Record
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import Refused
-from tidelog.identifiers import BrokerId, Epoch, Incarnation
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
 from tidelog.storage.object_store import ObjectStore
 
 SIGNS_OF_LIFE_MIN = 2
@@ -69,8 +74,12 @@ async def register(
         predecessor = (await log.refresh()).broker(broker_id)
         if predecessor is not None and is_running(predecessor.process) is not False:
             predecessor = await _wait_for_death(log, store, clock, predecessor)
+        told = FIRST_SLOT
+        if predecessor is not None:
+            # The newcomer's lease will take the place of its predecessor's.
+            told = await told_durable(store, predecessor)
         started_at = clock.monotonic()
-        records = _Registration(broker_id, address, process, log, predecessor)
+        records = _Registration(broker_id, address, process, log, predecessor, told)
         try:
             epoch = Epoch(await log.append(None, records))
         except _Overtaken as overtaken:
@@ -93,6 +102,8 @@ class _Registration:
     process: ProcessIdentity
     log: MetadataLog
     predecessor: BrokerInfo | None
+    durable_end: Slot
+    """Of the predecessor's WAL, as its lease tells."""
 
     def __call__(self, state: ClusterState) -> tuple[Record, ...]:
         host, port = self.address
@@ -110,7 +121,7 @@ class _Registration:
             raise _Overtaken(f"incarnation {present.incarnation} has registered meanwhile")
         if present.last_entry != self.predecessor.last_entry:
             raise _Overtaken(f"incarnation {present.incarnation} has written to the metadata log")
-        return (BrokerFenced(present.epoch), registered)
+        return (BrokerFenced(present.epoch, self.durable_end), registered)
 
 
 async def _wait_for_death(

@@ -9,7 +9,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX, SNAPSHOT_PREFIX
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     IfAbsent,
@@ -55,7 +55,7 @@ class Snapshots:
             key = listed[-1].meta.key
             if key == missing:
                 # A snapshot is deleted only when a newer one has been there for long.
-                raise CorruptObject(key, "it is listed but cannot be read")
+                raise MissingObject(key, "it is listed but cannot be read")
             try:
                 return await self._read(listed[-1])
             except ObjectNotFound:

@@ -15,6 +15,7 @@ from tidelog.identifiers import (
     Epoch,
     Incarnation,
     LeaderEpoch,
+    MetadataStamp,
     ProducerId,
     Slot,
     TopicId,
@@ -42,9 +43,16 @@ class ClusterState:
     live_epochs: Mapping[BrokerId, Epoch] = field(default_factory=dict)
     """The incarnation of each broker id that is not fenced: one at most."""
     retired: Mapping[Epoch, RetiredWal] = field(default_factory=dict)
+    """Those of which the bucket may hold more than the seal of their WAL. An epoch up to `sequence`
+    that is neither here nor in `brokers` is a retired incarnation that was forgotten, or none."""
+    deleted: Mapping[TopicId, int] = field(default_factory=dict)
+    """Deleted topics of which something may be left in the bucket, and the entry that deleted
+    each."""
     overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
     """Of brokers, the cluster and groups; a topic carries its own."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
+    checksum: int | None = field(default=None, compare=False)
+    """Of the object that holds entry `sequence`; None where that is not known."""
 
     def apply(self, entry: Entry) -> ClusterState:
         """The state after `entry`: all of its records or, with InvalidRecord, none of them.
@@ -67,10 +75,17 @@ class ClusterState:
         """The state with the next entry closed, which `author` has written."""
         sequence = self.sequence + 1
         info = self.brokers.get(author) if author is not None else None
-        if info is None:
-            return replace(self, sequence=sequence)
-        brokers = {**self.brokers, info.epoch: replace(info, last_entry=sequence)}
-        return replace(self, sequence=sequence, brokers=brokers)
+        brokers = self.brokers
+        if info is not None:
+            brokers = {**brokers, info.epoch: replace(info, last_entry=sequence)}
+        return replace(self, sequence=sequence, brokers=brokers, checksum=None)
+
+    @property
+    def stamp(self) -> MetadataStamp:
+        """What a process that has applied this state writes into the bucket (rule C11)."""
+        if self.checksum is None:
+            raise ValueError(f"the checksum of entry {self.sequence} is not known")
+        return MetadataStamp(self.sequence, self.checksum)
 
     @property
     def cluster_id(self) -> str:
@@ -102,7 +117,7 @@ class ClusterState:
         return tenures[-1] if tenures else None
 
     def incarnation(self, epoch: Epoch) -> Incarnation | None:
-        """Any incarnation that was ever registered."""
+        """An incarnation that is not forgotten."""
         if epoch in self.brokers:
             return self.brokers[epoch].incarnation
         return self.retired[epoch].incarnation if epoch in self.retired else None
@@ -111,6 +126,11 @@ class ClusterState:
         """Registered and not fenced."""
         info = self.brokers.get(epoch)
         return info is not None and not info.fenced
+
+    def is_retired(self, incarnation: Incarnation) -> bool:
+        """Whether its WAL has ended for good, and it may be forgotten by now."""
+        epoch = incarnation.epoch
+        return epoch in self.retired or (epoch <= self.sequence and epoch not in self.brokers)
 
     def broker(self, broker_id: BrokerId) -> BrokerInfo | None:
         """The incarnation of this id that is not fenced."""

@@ -9,17 +9,26 @@ from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged, format_of
+from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged, SlotRange
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, ProducerId, Slot, TopicId
+from tidelog.identifiers import (
+    FIRST_SLOT,
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    ProducerId,
+    Slot,
+    TopicId,
+)
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.tenure import Tenure
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 2
-"""The newest; a snapshot is written in the oldest that has all that is in it."""
+SNAPSHOT_FORMAT = 3
+"""The newest: a snapshot has the checksum of its entry, and what was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,7 @@ class _Broker:
     session_timeout_ms: int
     last_entry: int
     fenced: bool
+    durable_end: Slot = FIRST_SLOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,13 @@ class _Retired:
     broker_id: BrokerId
     epoch: Epoch
     end_slot: Slot
+    damaged: tuple[SlotRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    topic_id: TopicId
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,8 @@ class _Snapshot:
     brokers: tuple[_Broker, ...]
     retired: tuple[_Retired, ...]
     overrides: tuple[ConfigsChanged, ...]
+    deleted: tuple[_Deleted, ...] = ()
+    checksum: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +93,8 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         brokers=tuple([_broker_of(info) for info in state.brokers.values()]),
         retired=tuple(
             [
-                _Retired(wal.incarnation.broker_id, wal.incarnation.epoch, wal.end_slot)
-                for wal in state.retired.values()
+                _Retired(wal.incarnation.broker_id, epoch, wal.end_slot, wal.damaged)
+                for epoch, wal in state.retired.items()
             ]
         ),
         overrides=tuple(
@@ -84,10 +103,12 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
                 for (scope, name), overrides in state.overrides.items()
             ]
         ),
+        deleted=tuple([_Deleted(*each) for each in state.deleted.items()]),
+        checksum=state.checksum,
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
-    version = format_of(snapshot.overrides)
-    return encode_document(SNAPSHOT_MAGIC, version, {**to_json(snapshot), "topics": topics})
+    body = {**to_json(snapshot), "topics": topics}
+    return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, body)
 
 
 def decode_snapshot(key: str, data: Buffer) -> ClusterState:
@@ -98,7 +119,9 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         snapshot = from_json(_Snapshot, members)
         brokers = {Epoch(each.epoch): _info_of(each) for each in snapshot.brokers}
         retired = {
-            each.epoch: RetiredWal(Incarnation(each.broker_id, each.epoch), each.end_slot)
+            each.epoch: RetiredWal(
+                Incarnation(each.broker_id, each.epoch), each.end_slot, each.damaged
+            )
             for each in snapshot.retired
         }
         known = {epoch: info.incarnation for epoch, info in brokers.items()}
@@ -118,6 +141,8 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         retired=retired,
         overrides={(each.scope, each.name): each.overrides for each in snapshot.overrides},
         next_producer_id=snapshot.next_producer_id,
+        deleted={each.topic_id: each.sequence for each in snapshot.deleted},
+        checksum=snapshot.checksum,
     )
 
 
@@ -131,6 +156,7 @@ def _broker_of(info: BrokerInfo) -> _Broker:
         session_timeout_ms=info.session_timeout_ms,
         last_entry=info.last_entry,
         fenced=info.fenced,
+        durable_end=info.durable_end,
     )
 
 
@@ -143,6 +169,7 @@ def _info_of(broker: _Broker) -> BrokerInfo:
         session_timeout_ms=broker.session_timeout_ms,
         last_entry=broker.last_entry,
         fenced=broker.fenced,
+        durable_end=broker.durable_end,
     )
 
 

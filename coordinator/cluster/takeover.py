@@ -17,22 +17,25 @@ the log lies where it lay (rule C5). Nothing is lost on purpose, and no step has
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from tidelog.clock import Clock
+from tidelog.coordinator.cluster.incarnations import BrokerInfo
+from tidelog.coordinator.cluster.leases import told_durable
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records import IncarnationRetired, Succession
+from tidelog.coordinator.cluster.records import IncarnationRetired, SlotRange, Succession
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.entropy import Entropy
 from tidelog.identifiers import Epoch, Incarnation, Slot, TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.sequence import AppendUndecided, SequenceGone
-from tidelog.wal.checkpoint import newest_checkpoint
-from tidelog.wal.fencing import seal
-from tidelog.wal.object_format import wal_prefix
+from tidelog.wal.fencing import WalEnd, seal
+from tidelog.wal.object_format import wal_key, wal_prefix
 
 SEAL_ATTEMPTS_MAX = 5
+KEYS_SHOWN = 10
+"""Of lost objects, in the log."""
 
 Assign: TypeAlias = Callable[[ClusterState, Epoch], Mapping[TopicPartition, Epoch]]
 """The new owner's epoch for every partition of a fenced incarnation, given by its epoch. Pure."""
@@ -76,21 +79,30 @@ async def take_over(
     fenced; StoreError, after which it may be tried again; and what MetadataLog.append raises.
     """
     assign = assign or all_to(me.epoch)
-    if dead.epoch in log.state.retired:
+    if log.state.is_retired(dead):
         return
     info = log.state.brokers.get(dead.epoch)
     if info is None or not info.fenced:
         raise ValueError(f"incarnation {dead} is not fenced and cannot be taken over")
-    end = await _seal(store, clock, entropy, dead, in_flight_max)
+    end = await _seal(store, clock, entropy, info, in_flight_max)
+    damaged = ranges_of(end.damaged)
 
     def build(state: ClusterState) -> tuple[IncarnationRetired, ...]:
-        if dead.epoch in state.retired:
+        if state.is_retired(dead):
             return ()
         owners = assign(state, dead.epoch)
-        return (IncarnationRetired(dead.epoch, end, successions(owners)),)
+        return (IncarnationRetired(dead.epoch, end.slot, successions(owners), damaged),)
 
     await log.append(me.epoch, build)
-    logger.info("incarnation retired", extra={"incarnation": str(dead), "end_slot": end})
+    about = {"incarnation": str(dead), "end_slot": end.slot}
+    logger.info("incarnation retired", extra=about)
+    if damaged:
+        logger.error(
+            "slots of a WAL were durable and are lost; partitions with records in them are not"
+            " served. Restore the objects from a copy of the bucket, or see what is lost with"
+            " tidelog bucket repair",
+            extra={**about, "keys": [wal_key(dead, slot) for slot in end.damaged[:KEYS_SHOWN]]},
+        )
 
 
 async def take_over_fenced(
@@ -109,14 +121,26 @@ async def take_over_fenced(
     return tuple([info.incarnation for info in waiting])
 
 
+def ranges_of(slots: Iterable[Slot]) -> tuple[SlotRange, ...]:
+    """Ascending slots as ranges of slots that follow each other."""
+    ranges: list[SlotRange] = []
+    for slot in slots:
+        if ranges and ranges[-1].last == slot - 1:
+            ranges[-1] = SlotRange(ranges[-1].first, slot)
+        else:
+            ranges.append(SlotRange(slot, slot))
+    return tuple(ranges)
+
+
 async def _seal(
-    store: ObjectStore, clock: Clock, entropy: Entropy, dead: Incarnation, in_flight_max: int
-) -> Slot:
-    """Seal the WAL, scanning from the newest checkpoint: slots below it may have been deleted."""
+    store: ObjectStore, clock: Clock, entropy: Entropy, info: BrokerInfo, in_flight_max: int
+) -> WalEnd:
+    """Seal the WAL, again from the newest checkpoint where a slot's fate could not be told."""
+    dead = info.incarnation
+    told = await told_durable(store, info)
     for attempt in range(1, SEAL_ATTEMPTS_MAX + 1):
-        start = await newest_checkpoint(store, dead) or Slot(0)
         try:
-            return await seal(store, clock, entropy, dead, start, in_flight_max)
+            return await seal(store, clock, entropy, dead, in_flight_max, told)
         except (AppendUndecided, SequenceGone) as error:
             logger.warning(
                 "the WAL is sealed once more, from its newest checkpoint",

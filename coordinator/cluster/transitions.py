@@ -17,6 +17,7 @@ from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
     ConfigScope,
     IncarnationRetired,
+    IncarnationsForgotten,
     LeaseResumed,
     PartitionMoved,
     PartitionsCreated,
@@ -25,6 +26,7 @@ from tidelog.coordinator.cluster.records import (
     TenuresOpened,
     TopicCreated,
     TopicDeleted,
+    TopicsForgotten,
 )
 from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key, topic_name_fault
 from tidelog.errors import Refused
@@ -111,6 +113,7 @@ class _Draft:
         self.brokers = _Table(state.brokers)
         self.live_epochs = _Table(state.live_epochs)
         self.retired = _Table(state.retired)
+        self.deleted = _Table(state.deleted)
         self.overrides = _Table(state.overrides)
         self.next_producer_id = state.next_producer_id
 
@@ -123,6 +126,7 @@ class _Draft:
             brokers=self.brokers.view,
             live_epochs=self.live_epochs.view,
             retired=self.retired.view,
+            deleted=self.deleted.view,
             overrides=self.overrides.view,
             next_producer_id=self.next_producer_id,
         )
@@ -221,7 +225,10 @@ def _lease_resumed(draft: _Draft, record: LeaseResumed) -> None:
 
 def _broker_fenced(draft: _Draft, record: BrokerFenced) -> None:
     incarnation = draft.live(record.epoch, record)
-    draft.brokers.put(record.epoch, replace(draft.brokers.view[record.epoch], fenced=True))
+    if record.durable_end < 0:
+        raise InvalidRecord(record, f"{record.durable_end} slots cannot be durable")
+    info = draft.brokers.view[record.epoch]
+    draft.brokers.put(record.epoch, replace(info, fenced=True, durable_end=record.durable_end))
     draft.live_epochs.drop(incarnation.broker_id)
 
 
@@ -231,6 +238,15 @@ def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
         raise InvalidRecord(record, f"epoch {record.epoch} is not that of a fenced incarnation")
     if record.end_slot < 0:
         raise InvalidRecord(record, f"a WAL cannot end at slot {record.end_slot}")
+    following = 0
+    for damaged in record.damaged:
+        if not following <= damaged.first <= damaged.last < record.end_slot:
+            raise InvalidRecord(
+                record,
+                f"slots {damaged.first} to {damaged.last} are not below its end at"
+                f" {record.end_slot} and behind those before",
+            )
+        following = damaged.last + 1
     successors: dict[TopicPartition, Incarnation] = {}
     given = 0
     for succession in record.successors:
@@ -257,7 +273,8 @@ def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
             partitions[number] = (*partitions[number], tenure)
         draft.topics.put(topic_id, replace(topic, partitions=tuple(partitions)))
     draft.brokers.drop(record.epoch)
-    draft.retired.put(record.epoch, RetiredWal(info.incarnation, record.end_slot))
+    retired = RetiredWal(info.incarnation, record.end_slot, record.damaged)
+    draft.retired.put(record.epoch, retired)
 
 
 def _topic_created(draft: _Draft, record: TopicCreated) -> None:
@@ -301,6 +318,29 @@ def _topic_deleted(draft: _Draft, record: TopicDeleted) -> None:
     topic = draft.topic(record.topic_id, record)
     draft.topics.drop(record.topic_id)
     draft.topic_ids.drop(collision_key(topic.name))
+    draft.deleted.put(record.topic_id, draft.sequence)
+
+
+def _topics_forgotten(draft: _Draft, record: TopicsForgotten) -> None:
+    for topic_id in record.topic_ids:
+        if topic_id not in draft.deleted.view:
+            raise InvalidRecord(record, f"topic {topic_id} is not known as deleted")
+        draft.deleted.drop(topic_id)
+
+
+def _incarnations_forgotten(draft: _Draft, record: IncarnationsForgotten) -> None:
+    named = {
+        tenure.incarnation.epoch
+        for topic in draft.topics.view.values()
+        for tenures in set(topic.partitions)
+        for tenure in tenures
+    }
+    for epoch in record.epochs:
+        if epoch not in draft.retired.view:
+            raise InvalidRecord(record, f"epoch {epoch} is not that of a retired incarnation")
+        if epoch in named:
+            raise InvalidRecord(record, f"a partition's tenures name epoch {epoch}")
+        draft.retired.drop(epoch)
 
 
 def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
@@ -407,6 +447,8 @@ _TRANSITIONS: Mapping[type[Record], Callable[[_Draft, Any], None]] = {
     TopicCreated: _topic_created,
     PartitionsCreated: _partitions_created,
     TopicDeleted: _topic_deleted,
+    TopicsForgotten: _topics_forgotten,
+    IncarnationsForgotten: _incarnations_forgotten,
     ConfigsChanged: _configs_changed,
     TenuresOpened: _tenures_opened,
     PartitionMoved: _partition_moved,

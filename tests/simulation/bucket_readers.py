@@ -12,12 +12,11 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.fsck import check_bucket
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.tails import Keep
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import TimestampType
 from tidelog.records.records import Record
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.wal_reader import MissingObject
 
 _COLUMNS = ("offset", "key", "value", "headers")
 _VIEWS_MAX = 4

@@ -12,12 +12,12 @@ from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tidelog.coordinator.cluster import takeover
-from tidelog.coordinator.cluster.leases import LeaseKeeper
+from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
 from tidelog.identifiers import Slot
 from tidelog.storage import sequence
 from tidelog.wal import fencing, partition_log
 from tidelog.wal.extents import Advance
-from tidelog.wal.fencing import _Sealer
+from tidelog.wal.fencing import WalEnd, _Sealer
 from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.producer_state import ProducerState
@@ -67,8 +67,9 @@ def _acknowledge_out_of_order() -> list[Patch]:
 def _no_seal() -> list[Patch]:
     """A take-over believes the first gap that it sees, and puts nothing there."""
 
-    async def seal(store: Any, clock: Any, entropy: Any, dead: Any, start: Slot, _: int) -> Slot:
-        return await _Sealer(store, clock, entropy, dead).guess_tail(start)
+    async def seal(store: Any, clock: Any, entropy: Any, dead: Any, _: int, told: Slot) -> WalEnd:
+        sealer = _Sealer(store, clock, entropy, dead, told)
+        return WalEnd(await sealer.guess_tail(await sealer.floor()))
 
     return [(takeover, "seal", seal)]
 
@@ -77,8 +78,8 @@ def _end_too_low() -> list[Patch]:
     """A take-over stops reading one slot before the seal."""
     right = fencing.seal
 
-    async def seal(*arguments: Any) -> Slot:
-        return Slot(max(0, await right(*arguments) - 1))
+    async def seal(*arguments: Any) -> WalEnd:
+        return WalEnd(Slot(max(0, (await right(*arguments)).slot - 1)))
 
     return [(takeover, "seal", seal)]
 

@@ -37,7 +37,7 @@ from tidelog.records.varints import Booleans
 from tidelog.wal.adoption import adoption_of
 from tidelog.wal.object_format import MERGED_FOLDER, wal_position
 from tidelog.wal.reading import read_all
-from tidelog.wal.wal_listing import durable_end
+from tidelog.wal.wal_end import durable_end
 
 INDEXES_AT_ONCE_MAX = 16
 

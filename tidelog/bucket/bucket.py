@@ -33,12 +33,13 @@ from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.entropy import Entropy
+from tidelog.errors import MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import TableState
-from tidelog.wal.wal_reader import MissingObject, WalReader
+from tidelog.wal.wal_reader import WalReader
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import InvalidConfiguration
+from tidelog.identifiers import MetadataStamp
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore, StoreError, StoreNotApplied
 
@@ -44,6 +45,15 @@ class ClusterReader:
                 self._view = await self._load()
             self.state = self._view.state
             return self.state
+
+    async def verify(self, stamp: MetadataStamp, source: str) -> None:
+        """Compare the log with what the writer of the object `source` had applied (rule C11).
+        CorruptObject: the log is damaged. StoreError."""
+        await self.refresh()
+        async with self._lock:
+            assert self._view is not None
+            await self._view.verify(stamp, source)
+            self.state = self._view.state
 
     async def _catch_up(self, view: LogView) -> None:
         """Read on. A view that has met something corrupt is not used again."""

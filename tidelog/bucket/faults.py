@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tidelog.errors import CorruptObject, some_of
-from tidelog.wal.wal_reader import MissingObject
+from tidelog.errors import CorruptObject, MissingObject, some_of
 
 
 class FaultKind(Enum):
@@ -38,8 +37,7 @@ class Fault:
     @classmethod
     def of(cls, error: CorruptObject) -> Fault:
         """What a reader's error says."""
-        is_missing = isinstance(error, MissingObject) or error.why.startswith("it is missing")
-        kind = FaultKind.MISSING if is_missing else FaultKind.DAMAGED
+        kind = FaultKind.MISSING if isinstance(error, MissingObject) else FaultKind.DAMAGED
         return cls(kind, error.key, error.why)
 
     def __str__(self) -> str:

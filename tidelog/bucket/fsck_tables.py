@@ -10,7 +10,7 @@ from tidelog.bucket.orphans import orphan_reason, orphaned_before_ms
 from tidelog.bucket.reachability import StoredSegment, loose_segments
 from tidelog.bucket.segment_check import check_segment
 from tidelog.coordinator.cluster.topics import Topic
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
 from tidelog.storage.segment import Segment, SegmentName, table_prefix
@@ -211,7 +211,7 @@ async def _check_segment(
         context.progress(key)
         return findings
     except ObjectNotFound:
-        error = CorruptObject(key, "it is missing: the table lists it")
+        error = MissingObject(key, "it is missing: the table lists it")
     except CorruptObject as found:
         error = found
     table = await _table(context, topic)

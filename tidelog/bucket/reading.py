@@ -12,13 +12,14 @@ from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.partition_view import PartitionView, TableEnd, view_of
 from tidelog.bucket.remembered import RememberedTables
 from tidelog.clock import Clock
+from tidelog.coordinator.cluster.leases import told_durable
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.coordinator.snapshots import newest_snapshot
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, Refused
+from tidelog.errors import CorruptObject, MissingObject, Refused
 from tidelog.identifiers import Incarnation, Slot, TopicId, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
@@ -26,7 +27,8 @@ from tidelog.storage.table_log import TableLog, commit_key
 from tidelog.storage.table_state import NO_VERSION, PartitionTable, TableState
 from tidelog.wal.reading import read_all
 from tidelog.wal.recovery import Recovered, recover
-from tidelog.wal.wal_reader import MissingObject, WalReader
+from tidelog.wal.tenure import Tenure
+from tidelog.wal.wal_reader import WalReader
 
 TABLES_AT_ONCE_MAX = 16
 
@@ -184,9 +186,18 @@ class Reading:
         state = await access.cluster.refresh()
         tenures = {each: found for each in partitions if (found := state.tenures(each))}
         retired = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
+        told = await self._told(tenures)
         recovered = await recover(
-            access.store, access.clock, access.offload, tenures, retired, reader=access.wals
+            access.store,
+            access.clock,
+            access.offload,
+            tenures,
+            retired,
+            reader=access.wals,
+            told=told,
         )
+        for source, stamp in recovered.stamps.items():
+            await access.cluster.verify(stamp, source)
         after = await access.cluster.refresh()
         again = set()
         for partition in sorted(tenures):
@@ -209,6 +220,16 @@ class Reading:
             self._found.ends | recovered.ends,
         )
         return again
+
+    async def _told(
+        self, tenures: Mapping[TopicPartition, Iterable[Tenure]]
+    ) -> dict[Incarnation, Slot]:
+        """How far the leases say that the WALs are durable which have not ended (C10)."""
+        access = self._access
+        brokers = access.cluster.state.brokers
+        named = {tenure.incarnation for each in tenures.values() for tenure in each}
+        growing = [brokers[each.epoch] for each in sorted(named) if each.epoch in brokers]
+        return {info.incarnation: await told_durable(access.store, info) for info in growing}
 
     def _settle(
         self,

@@ -16,12 +16,12 @@ import pyarrow as pa
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.bucket.reading import BucketAccess
 from tidelog.bucket.tails import Keep, TailReader
+from tidelog.errors import MissingObject
 from tidelog.records.row_arrays import integers_of
 from tidelog.records.rows import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import Segment
 from tidelog.storage.segment_reader import SegmentReader
-from tidelog.wal.wal_reader import MissingObject
 
 SEGMENT_READ_BYTES = 8 * 1024 * 1024
 """Of one range of a segment; a single row group may be larger."""

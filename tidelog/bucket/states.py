@@ -31,12 +31,11 @@ from tidelog.coordinator.snapshots import apply_snapshot
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import Buffer, ObjectNotFound
 from tidelog.wal.extents import Extent
 from tidelog.wal.reading import read_all
-from tidelog.wal.wal_reader import MissingObject
 
 STATES_AT_ONCE_MAX = 8
 

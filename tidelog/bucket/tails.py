@@ -23,7 +23,7 @@ from tidelog.bucket.tail_rows import (
     ordinals_in,
     rows_of,
 )
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.rows import ROW_SCHEMA
@@ -34,7 +34,7 @@ from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import SlotIndex
 from tidelog.wal.read_plan import Demand, PlannedRead, plan_reads
 from tidelog.wal.reading import read_all, windows
-from tidelog.wal.wal_reader import MissingObject, read_index
+from tidelog.wal.wal_reader import read_index
 
 READS_AT_ONCE_MAX = 16
 WINDOW_BYTES = 16 * 1024 * 1024

@@ -15,7 +15,6 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import (
-    HEADER_BYTES,
     ObjectHeader,
     ObjectKind,
     SlotIndex,
@@ -120,7 +119,7 @@ def _check_batches(key: str, data: Buffer, index: SlotIndex) -> None:
     lengths = columns["length"][rows].astype(np.int64)
     ends = positions + lengths
     bodies_end = index.layout.index_position
-    begins = np.concatenate([[HEADER_BYTES], ends])
+    begins = np.concatenate([[index.header.size_bytes], ends])
     if begins[-1] != bodies_end or (positions != begins[:-1]).any():
         raise CorruptObject(key, "its batches do not fill the place between header and index")
     if not len(rows):

@@ -17,7 +17,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.properties.wal.batches import batch
+from tests.properties.wal.batches import METADATA, batch
 from tidelog.broker.merger import MergedObjects
 from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObject, parse_key
@@ -213,7 +213,7 @@ class World:
             return
         images = [owner.logs[partition].image() for partition in owner.opened]
         slot = Slot(owner.slot)
-        data = encode_checkpoint(owner.incarnation, slot, 0, images)
+        data = encode_checkpoint(owner.incarnation, slot, 0, METADATA, images)
         at_once(self.store.put(checkpoint_key(owner.incarnation, slot), data))
         owner.floor = slot
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
+from awscrt.checksums import crc32c
+
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    MetadataStamp,
+    Slot,
+    TopicPartition,
+)
 from tidelog.records.batch import (
     CONTROL_FLAG,
     NO_PRODUCER_EPOCH,
@@ -14,7 +25,13 @@ from tidelog.records.batch import (
     BatchHeader,
     build_batch,
 )
-from tidelog.wal.object_format import ObjectHeader, ObjectKind
+from tidelog.wal.object_format import (
+    FOOTER_END_BYTES,
+    STAMPED_HEADER_BYTES,
+    ObjectHeader,
+    ObjectKind,
+    SlotStamps,
+)
 
 
 def topic_partition(number: int) -> TopicPartition:
@@ -69,6 +86,15 @@ def marker(producer: int, epoch: int, timestamp: int = 1_000) -> tuple[bytes, Ba
     return bytes(data), BatchHeader.parse(data)
 
 
+METADATA = MetadataStamp(1, 0x12345678)
+"""Of a metadata log in which nothing happens."""
+
+
+def stamps(durable_end: int = 0) -> SlotStamps:
+    """What a writer with so many durable slots stamps."""
+    return SlotStamps(Slot(durable_end), METADATA)
+
+
 def header(slot: int, previous_crc: int = 0, epoch: int = 1, created_ms: int = 0) -> ObjectHeader:
     """A WAL object's header, with a writer id that says the slot."""
     return ObjectHeader(
@@ -79,3 +105,18 @@ def header(slot: int, previous_crc: int = 0, epoch: int = 1, created_ms: int = 0
         slot.to_bytes(16, "little"),
         previous_crc,
     )
+
+
+def of_newer_format(data: bytes, version: int = 9) -> bytes:
+    """A stamped slot as a later release may write it: magic, version and checksums stay in their
+    places."""
+    newer = bytearray(data)
+    footer = len(data) - FOOTER_END_BYTES
+    (index_position,) = struct.unpack_from("<Q", data, footer)
+    for place in (0, footer - STAMPED_HEADER_BYTES):
+        struct.pack_into("<I", newer, place + 8, version)
+        struct.pack_into("<I", newer, place + 60, crc32c(bytes(newer[place : place + 60])))
+    number = struct.pack("<I", version)
+    covered = bytes(newer[index_position : len(newer) - 16]) + number
+    struct.pack_into("<I4s", newer, len(newer) - 16, crc32c(covered), number)
+    return bytes(newer)

@@ -10,7 +10,15 @@ from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.properties.wal.batches import batch, header, incarnation, marker, topic_partition
+from tests.properties.wal.batches import (
+    METADATA,
+    batch,
+    header,
+    incarnation,
+    marker,
+    stamps,
+    topic_partition,
+)
 from tests.properties.wal.images import many_images
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot, TopicId
@@ -23,8 +31,7 @@ from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import Images, encode_images
 from tidelog.wal.object_format import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
+    FOOTER_END_BYTES,
     ObjectHeader,
     SlotIndex,
     check_body,
@@ -54,7 +61,13 @@ def slots(draw: st.DrawFn) -> tuple[AssembledSlot, list[IndexEntry], list[Partit
         expected.append(add(draw, buffer, kind, number, offset))
         if kind != "log start":
             offsets[number] = expected[-1].last_offset + 1
-    return buffer.assemble(header(5, previous_crc=77)), expected, opening
+    if not draw(st.booleans()):
+        return buffer.assemble(header(5, previous_crc=77)), expected, opening
+    previous = {tenure: draw(st.integers(-1, 4)) for tenure in buffer.tenures}
+    if draw(st.booleans()):
+        previous[topic_partition(9), LeaderEpoch(0)] = 4
+    stamped = header(5, previous_crc=77)._replace(stamps=stamps(draw(st.integers(0, 5))))
+    return buffer.assemble(stamped, previous), expected, opening
 
 
 def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int) -> IndexEntry:
@@ -127,7 +140,7 @@ def test_a_slot_is_read_back_as_it_was_filled(
 ) -> None:
     slot, expected, opening = written
     found = check_body(slot.key, slot.data)
-    assert found.header == header(5, previous_crc=77)
+    assert found.header._replace(stamps=None) == header(5, previous_crc=77)
     assert found.crc == slot.crc
     for entry, wanted in zip(found.entries(), expected, strict=True):
         if entry.kind is EntryKind.BATCH:
@@ -185,7 +198,7 @@ def test_the_end_of_an_object_is_enough_to_read_its_index(
 ) -> None:
     slot, _, _ = written
     size = len(slot.data)
-    read = data.draw(st.integers(FOOTER_BYTES, size))
+    read = data.draw(st.integers(FOOTER_END_BYTES, size))
     needed = tail_bytes(slot.key, slot.data[size - read :], size)
     found = decode_tail(slot.key, slot.data[size - needed :], size)
     assert isinstance(found, SlotIndex)
@@ -214,12 +227,14 @@ def test_nonsense_with_a_right_checksum_is_called_corrupt(
     changed = bytearray(slot.data)
     index = check_body(slot.key, slot.data).layout.index_position
     for _ in range(data.draw(st.integers(1, 3))):
-        changed[data.draw(st.integers(index, size - FOOTER_BYTES - 1))] = data.draw(
+        changed[data.draw(st.integers(index, size - FOOTER_END_BYTES - 1))] = data.draw(
             st.integers(0, 255)
         )
     # The writer itself was wrong: its checksums are right.
-    crc_position = size - FOOTER_BYTES + HEADER_BYTES + 28
+    crc_position = size - FOOTER_END_BYTES + 28
     covered = bytes(changed[index:crc_position])
+    if slot_version(changed) > 1:
+        covered += bytes(changed[crc_position + 4 : crc_position + 8])
     changed[crc_position : crc_position + 4] = crc32c(covered).to_bytes(4, "little")
     try:
         found = decode_tail(slot.key, changed, size)
@@ -229,6 +244,10 @@ def test_nonsense_with_a_right_checksum_is_called_corrupt(
         list(found.images or ())
     except (CorruptObject, UnsupportedFormat):
         pass
+
+
+def slot_version(data: bytes | bytearray) -> int:
+    return int.from_bytes(data[-12:-8], "little")
 
 
 @given(many_images())
@@ -266,7 +285,7 @@ def test_any_damage_to_a_checkpoint_is_noticed(
     images: list[PartitionImage], data: st.DataObject
 ) -> None:
     key = checkpoint_key(incarnation(), Slot(3))
-    stored = encode_checkpoint(incarnation(), Slot(3), 0, images)
+    stored = encode_checkpoint(incarnation(), Slot(3), 0, METADATA, images)
     assert list(decode_checkpoint(key, stored).images) == images
     damaged = damage(stored, data)
     try:

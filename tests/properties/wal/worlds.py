@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.properties.wal.batches import batch, incarnation
+from tests.properties.wal.batches import METADATA, batch, incarnation
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
@@ -18,7 +18,7 @@ from tidelog.storage.faulty import FaultRates, FaultyStore
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoreError
 from tidelog.storage.retrying import RetryingStore
-from tidelog.wal.checkpoint import Checkpointer, newest_checkpoint
+from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.fencing import seal
 from tidelog.wal.image import PartitionImage
@@ -88,16 +88,23 @@ class World:
         """Seal until the store lets it finish."""
         while True:
             try:
-                start = await newest_checkpoint(store, victim) or Slot(0)
-                return await seal(store, self.clock, self.entropy, victim, start, 4)
+                return (await seal(store, self.clock, self.entropy, victim, 4)).slot
             except StoreError:
                 await self.clock.sleep(1.0)
 
-    async def recover(self, owner: Incarnation | None = None) -> Recovered:
-        """What the bucket holds of every partition, for an owner that has opened none."""
-        unopened = () if owner is None else (owner,)
+    async def recover(
+        self, owner: Incarnation | None = None, told: Mapping[Incarnation, Slot] | None = None
+    ) -> Recovered:
+        """What the bucket holds of every partition, for an owner that has opened none. `told`: how
+        far leases say that WALs are durable."""
         return await recover(
-            self.patient_store(), self.clock, InlineOffload(), self.tenures, self.ends, unopened
+            self.patient_store(),
+            self.clock,
+            InlineOffload(),
+            self.tenures,
+            self.ends,
+            unopened=() if owner is None else (owner,),
+            told=told or {},
         )
 
     async def read(self, image: PartitionImage) -> dict[int, bytes]:
@@ -139,6 +146,7 @@ class Broker:
             self.incarnation,
             self.settings,
             self._on_durable,
+            lambda: METADATA,
         )
         self.checkpointer = Checkpointer(
             self.store,
@@ -147,6 +155,7 @@ class Broker:
             self.writer,
             self.checkpointed,
             self.settings.checkpoint_interval_bytes,
+            lambda: METADATA,
         )
         for partition, image in images.items():
             tenure = world.tenures[partition][-1]

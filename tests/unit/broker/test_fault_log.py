@@ -8,10 +8,10 @@ import pytest
 
 from tidelog.broker.fault_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS, FaultLog
 from tidelog.clock import SystemClock
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 
 WHAT = "a fetch cannot be served"
-LOST, BENT = CorruptObject("wal/1", "it is missing"), CorruptObject("wal/2", "it is bent")
+LOST, BENT = MissingObject("wal/1", "it is missing"), CorruptObject("wal/2", "it is bent")
 
 
 class StandingClock(SystemClock):

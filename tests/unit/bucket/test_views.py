@@ -24,7 +24,7 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.reading import NoSuchTopic
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.errors import CorruptObject, InvalidConfiguration
+from tidelog.errors import CorruptObject, InvalidConfiguration, MissingObject
 from tidelog.identifiers import Slot, TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
@@ -36,7 +36,6 @@ from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.table_state import NO_VERSION
 from tidelog.wal.checkpoint import newest_checkpoint
 from tidelog.wal.object_format import wal_key
-from tidelog.wal.wal_reader import MissingObject
 
 OK = ErrorCode.NONE
 

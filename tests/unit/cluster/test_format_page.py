@@ -12,10 +12,11 @@ from tidelog.coordinator.cluster.bucket_format import (
     READER_VERSION,
     WRITER_VERSION,
 )
-from tidelog.coordinator.cluster.leases import decode_lease, encode_lease
+from tidelog.coordinator.cluster.leases import decode_lease, encode_lease, lease_key
 from tidelog.coordinator.cluster.records import RECORD_TYPES, decode_entry, encode_entry
 from tidelog.coordinator.cluster.settings import ClusterSettings
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
+from tidelog.identifiers import BrokerId
 
 PAGE = (Path(__file__).parents[3] / "docs/formats/metadata.md").read_text()
 EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
@@ -24,7 +25,7 @@ EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 def test_the_examples_are_objects_as_we_write_them() -> None:
     entry, snapshot, lease = EXAMPLES
     assert encode_entry(decode_entry("k", entry)) == entry
-    assert encode_lease(decode_lease("k", lease)) == lease
+    assert encode_lease(decode_lease(lease_key(BrokerId(1)), lease)) == lease
     assert encode_snapshot(decode_snapshot("k", snapshot), 1_700_000_000_123) == snapshot
     assert decode_snapshot("k", snapshot) == after(fenced(), 2, RETIRED)
 

@@ -11,11 +11,14 @@ import pytest
 from tests.unit.cluster.samples import process
 from tests.unit.cluster.world import Broker, World, simulate, within
 from tidelog.coordinator.cluster.append_group import Build
+from tidelog.coordinator.cluster.codec import to_json
 from tidelog.coordinator.cluster.documents import encode_document
+from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.leases import (
+    NO_PROGRESS,
     Lease,
-    LeaseKeeper,
     LeaseObservation,
+    WalProgress,
     decode_lease,
     encode_lease,
     lease_key,
@@ -29,17 +32,34 @@ from tidelog.coordinator.cluster.settings import (
 )
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject, Fenced, InvalidConfiguration, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch
+from tidelog.identifiers import BrokerId, Epoch, MetadataStamp, Slot
 from tidelog.storage.object_store import StoreError
 
-LEASE = Lease(BrokerId(7), Epoch(5), counter=3, writer="ab" * 16, process=process())
+LEASE = Lease(
+    BrokerId(7),
+    Epoch(5),
+    counter=3,
+    writer="ab" * 16,
+    process=process(),
+    wal=WalProgress(Slot(9), Slot(4)),
+    metadata=MetadataStamp(12, 0xFEEDBEEF),
+)
 KEY = lease_key(BrokerId(7))
 
 
 def test_a_lease_is_read_as_it_was_written() -> None:
     data = encode_lease(LEASE)
     assert decode_lease(KEY, data) == LEASE
-    assert data.startswith(b'{"magic":"tidelog.lease","format":1,"broker_id":7,"epoch":5,')
+    assert data.startswith(b'{"magic":"tidelog.lease","format":2,"broker_id":7,"epoch":5,')
+
+
+def test_a_lease_of_the_first_release_tells_nothing_of_the_wal() -> None:
+    members = {
+        name: value for name, value in to_json(LEASE).items() if name not in ("wal", "metadata")
+    }
+    found = decode_lease(KEY, encode_document("tidelog.lease", 1, members))
+    assert (found.wal, found.metadata) == (NO_PROGRESS, None)
+    assert replace(found, wal=LEASE.wal, metadata=LEASE.metadata) == LEASE
 
 
 def test_a_corrupt_or_newer_lease_is_named() -> None:
@@ -47,7 +67,9 @@ def test_a_corrupt_or_newer_lease_is_named() -> None:
     with pytest.raises(CorruptObject, match=KEY):
         decode_lease(KEY, data.replace(b'"counter":3', b'"counter":4'))
     with pytest.raises(UnsupportedFormat, match=KEY):
-        decode_lease(KEY, encode_document("tidelog.lease", 2, {}))
+        decode_lease(KEY, encode_document("tidelog.lease", 3, {}))
+    with pytest.raises(CorruptObject, match="the lease of broker 7"):
+        decode_lease(lease_key(BrokerId(8)), data)
     with pytest.raises(CorruptObject, match="lacks broker_id"):
         decode_lease(KEY, encode_document("tidelog.lease", 1, {}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.cluster.samples import (
     process,
     registered,
 )
+from tidelog.coordinator.cluster.documents import checksum_of
 from tidelog.coordinator.cluster.records import (
     RECORD_TYPES,
     BrokerFenced,
@@ -24,6 +26,7 @@ from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
     ConfigScope,
     Entry,
+    IncarnationsForgotten,
     LeaseResumed,
     OpenedTenures,
     PartitionMoved,
@@ -33,6 +36,7 @@ from tidelog.coordinator.cluster.records import (
     TenuresOpened,
     TopicCreated,
     TopicDeleted,
+    TopicsForgotten,
     decode_entry,
     encode_entry,
     identify_entry,
@@ -51,6 +55,8 @@ EVERY_RECORD: list[Record] = [
     TopicCreated(FLIGHTS, "flights", (Epoch(1), Epoch(2)), {"retention.ms": "5"}, internal=True),
     PartitionsCreated(FLIGHTS, (Epoch(2),)),
     TopicDeleted(DELAYS),
+    TopicsForgotten((DELAYS,)),
+    IncarnationsForgotten((Epoch(1), Epoch(3))),
     ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "1000", "größe": "ja"}),
     TenuresOpened((OpenedTenures(FLIGHTS, LeaderEpoch(3), (0, 2)),)),
     PartitionMoved(FLIGHTS, 1, Epoch(1), "handover/abc"),
@@ -71,7 +77,7 @@ def stored(members: dict[str, Any]) -> bytes:
 
 
 def sample(*records: Record) -> Entry:
-    return Entry(42, WRITER, 1_700_000_000_123, Epoch(7), records)
+    return Entry(42, WRITER, 1_700_000_000_123, Epoch(7), records, previous=0x01234567)
 
 
 def test_the_sample_holds_every_type_of_record() -> None:
@@ -89,9 +95,9 @@ def test_the_form_of_an_entry_is_fixed() -> None:
         PartitionMoved(FLIGHTS, 1, Epoch(2), "handover/abc"),
     )
     assert encode_entry(entry) == (
-        b'{"magic":"tidelog.metadata.entry","format":1,"sequence":42,'
+        b'{"magic":"tidelog.metadata.entry","format":3,"sequence":42,'
         b'"writer":"000102030405060708090a0b0c0d0e0f","time_ms":1700000000123,"author":7,'
-        b'"records":[{"type":"BrokerRegistered","broker_id":3,"host":"b3.example","port":9092,'
+        b'"previous":19088743,"records":[{"type":"BrokerRegistered","broker_id":3,"host":"b3.example","port":9092,'
         b'"process":{"host":"harbour","boot_id":"boot","pid_namespace":"pid:[1]","pid":8,'
         b'"start_time":5008},"session_timeout_ms":9000},{"type":"PartitionMoved",'
         b'"topic_id":"00000000-0000-4000-8000-00000000000a","partition":1,"owner":2,'
@@ -99,15 +105,24 @@ def test_the_form_of_an_entry_is_fixed() -> None:
     )
 
 
-def test_only_an_entry_with_settings_of_a_group_asks_for_the_second_format() -> None:
-    group = ConfigsChanged(ConfigScope.GROUP, "größe", {"consumer.session.timeout.ms": "50000"})
-    entry = sample(*EVERY_RECORD, group)
-    assert members_of(entry)["format"] == 2
-    assert decode_entry(KEY, encode_entry(entry)) == entry
-    assert identify_entry(encode_entry(entry)) == WRITER
-    assert members_of(sample(*EVERY_RECORD))["format"] == 1
-    form = '"records":[{"type":"ConfigsChanged","scope":"group","name":"größe","overrides":'
-    assert form.encode() in encode_entry(sample(group))
+def test_the_first_entry_can_be_read_by_every_release() -> None:
+    first = replace(sample(CLUSTER), sequence=0, author=None, previous=None)
+    assert members_of(first)["format"] == 1
+    assert "previous" not in members_of(first)
+    assert decode_entry(KEY, encode_entry(first)) == first
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_entries_of_the_first_release_name_no_predecessor(version: int) -> None:
+    entry = replace(sample(*EVERY_RECORD), previous=None)
+    members = members_of(entry) | {"format": version}
+    del members["previous"]
+    assert decode_entry(KEY, stored(members)) == entry
+
+
+def test_the_checksum_of_an_entry_is_the_one_that_it_ends_with() -> None:
+    data = encode_entry(sample(CLUSTER))
+    assert checksum_of(data) == int(members_of(sample(CLUSTER))["crc32"], 16)
 
 
 def test_an_entry_may_be_read_from_any_kind_of_buffer() -> None:
@@ -142,8 +157,8 @@ def test_an_unknown_type_of_record_asks_for_a_newer_version() -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    members = members_of(sample(CLUSTER)) | {"format": 3, "colour": "blue"}
-    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 3.* up to version 2"):
+    members = members_of(sample(CLUSTER)) | {"format": 4, "colour": "blue"}
+    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 4.* up to version 3"):
         decode_entry(KEY, stored(members))
 
 

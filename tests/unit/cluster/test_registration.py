@@ -7,12 +7,13 @@ import logging
 
 import pytest
 
+from tests.unit.cluster.samples import process
 from tests.unit.cluster.world import Broker, World, identity, simulate, within
-from tidelog.coordinator.cluster.leases import Lease, encode_lease, lease_key
+from tidelog.coordinator.cluster.leases import Lease, WalProgress, encode_lease, lease_key
 from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered
 from tidelog.coordinator.cluster.registration import BrokerIdInUse, Registered
-from tidelog.errors import CorruptObject, Fenced, Refused
-from tidelog.identifiers import BrokerId, Epoch, Incarnation
+from tidelog.errors import Fenced, Refused
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 
 SEVEN = BrokerId(7)
 
@@ -243,11 +244,28 @@ def test_of_several_newcomers_exactly_one_wins(seed: int, alive_before: bool) ->
     simulate(story, seed)
 
 
-def test_a_lease_that_cannot_be_read_is_named() -> None:
+def test_a_lease_that_cannot_be_read_is_no_sign_of_life() -> None:
+    """Its owner rewrites it, if it lives."""
+
     async def story(world: World) -> None:
-        await world.broker(7, world.process("a"))
+        first = await world.broker(7, world.process("a"))
         world.place(lease_key(SEVEN), b"rubbish")
-        with pytest.raises(CorruptObject, match=lease_key(SEVEN)):
-            await world.broker(7, world.process("b"))
+        began = asyncio.get_running_loop().time()
+        second = await world.broker(7, world.process("b"))
+        assert asyncio.get_running_loop().time() - began >= 9
+        assert not second.log.state.is_live(first.epoch)
+
+    simulate(story)
+
+
+def test_a_fence_names_how_far_the_predecessors_wal_was_durable() -> None:
+    """The newcomer's lease takes the place of the one that tells it."""
+
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a"))
+        lease = Lease(SEVEN, first.epoch, 5, "ab" * 16, process(), WalProgress(Slot(8), None))
+        world.place(lease_key(SEVEN), encode_lease(lease))
+        second = await world.broker(7, world.process("b"))
+        assert second.log.state.brokers[first.epoch].durable_end == 8
 
     simulate(story)

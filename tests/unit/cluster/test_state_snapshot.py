@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -16,12 +17,14 @@ from tidelog.coordinator.cluster.records import (
     ConfigScope,
     PartitionMoved,
     ProducerIdsAllocated,
+    SlotRange,
     TopicCreated,
+    TopicDeleted,
 )
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import Epoch, ProducerId
+from tidelog.identifiers import Epoch, ProducerId, Slot
 
 KEY = "cluster/snapshot/00000000000000000009.json"
 
@@ -52,17 +55,33 @@ def test_a_snapshot_is_the_state(state: ClusterState) -> None:
     assert encode_snapshot(restored, 5) == encode_snapshot(state, 5)
 
 
-def test_only_a_snapshot_with_settings_of_groups_asks_for_the_second_format() -> None:
-    state = eventful()
-    assert json.loads(encode_snapshot(state, 5))["format"] == 1
+def test_settings_of_a_group_are_kept() -> None:
     change = ConfigsChanged(ConfigScope.GROUP, "g", {"consumer.session.timeout.ms": "50000"})
-    state = after(state, 2, change)
-    assert json.loads(encode_snapshot(state, 5))["format"] == 2
+    state = after(eventful(), 2, change)
     restored = decode_snapshot(KEY, encode_snapshot(state, 5))
     assert restored == state
     assert restored.configs(ConfigScope.GROUP, "g") == change.overrides
-    state = after(state, 2, ConfigsChanged(ConfigScope.GROUP, "g", {}))
-    assert json.loads(encode_snapshot(state, 5))["format"] == 1
+
+
+def test_what_proves_the_log_is_kept() -> None:
+    lost = (SlotRange(Slot(3), Slot(4)), SlotRange(Slot(9), Slot(9)))
+    fenced_at = after(harbour(), 2, BrokerFenced(Epoch(1), Slot(11)))
+    for state in (fenced_at, after(fenced_at, 2, replace(RETIRED, damaged=lost))):
+        known = replace(after(state, 2, TopicDeleted(DELAYS)), checksum=0xFEEDBEEF)
+        restored = decode_snapshot(KEY, encode_snapshot(known, 5))
+        assert restored == known
+        assert restored.checksum == known.checksum
+        assert restored.deleted == {DELAYS: known.sequence}
+
+
+def test_a_snapshot_of_the_first_release_is_read() -> None:
+    members = json.loads(encode_snapshot(fenced(), 5))
+    del members["deleted"], members["checksum"]
+    for broker in members["brokers"]:
+        del broker["durable_end"]
+    restored = decode_snapshot(KEY, rewritten(json.dumps(members).encode(), {"format": 2}))
+    assert restored == fenced()
+    assert restored.checksum is None
 
 
 def test_the_log_goes_on_from_a_snapshot_as_from_the_state() -> None:
@@ -121,6 +140,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 3})
-    with pytest.raises(UnsupportedFormat, match=r"version 3.*up to version 2"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 4})
+    with pytest.raises(UnsupportedFormat, match=r"version 4.*up to version 3"):
         decode_snapshot(KEY, data)

@@ -34,7 +34,8 @@ def write_slots(world: World, incarnation: Incarnation, *slots: int) -> None:
         header = ObjectHeader(
             ObjectKind.DATA, incarnation, Slot(slot), 0, slot.to_bytes(16, "big"), 0
         )
-        world.place(wal_key(incarnation, Slot(slot)), encode_header(header))
+        # Longer than a seal, as all objects with records are.
+        world.place(wal_key(incarnation, Slot(slot)), encode_header(header) + bytes(100))
 
 
 def kind_in(world: World, incarnation: Incarnation, slot: int) -> ObjectKind:
@@ -266,7 +267,6 @@ def test_an_end_below_a_newer_checkpoint_is_looked_for_again() -> None:
         await asyncio.sleep(301)
         second.process.resume()
         await attempt
-        assert kind_in(world, dead, 5) is ObjectKind.SEAL
         assert second.log.state.retired_ends == {first.epoch: 10}
 
     simulate(story, get_seconds_min=0.5, get_seconds_max=0.5)

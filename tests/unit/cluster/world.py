@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.store import SimulatedStore, StoreSettings, finish
-from tidelog.coordinator.cluster.leases import LeaseKeeper
+from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.leases import NO_PROGRESS
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records import (
@@ -148,6 +149,7 @@ class Broker:
             self.registered.incarnation,
             identity(self.process),
             self.registered.started_at,
+            lambda: NO_PROGRESS,
         )
 
     async def show_life(self) -> int:

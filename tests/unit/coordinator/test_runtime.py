@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.coordinator.number_world import Log, Runtime, batch, settle, tell, until
 from tidelog.coordinator.runtime import CoordinatorRefused, RuntimeState
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import MissingObject, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreOutcomeUnknown
@@ -146,7 +146,7 @@ def test_an_empty_log_is_ready_at_once() -> None:
     [
         (("wal/b", bytes(encode_batch([NewRecord(b"three")]))), "no number"),
         (("wal/b", batch(1)[:-1] + b"?"), "checksum"),
-        (("wal/b", CorruptObject("wal/b", "it is missing")), "missing"),
+        (("wal/b", MissingObject("wal/b", "it is missing")), "missing"),
     ],
 )
 def test_a_log_that_cannot_be_read_stops_its_coordinator_and_names_the_object(

@@ -24,14 +24,13 @@ from tests.unit.spark_source.spark_world import (
     values,
 )
 from tidelog.bucket.bucket import Bucket
-from tidelog.errors import InvalidConfiguration
+from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.spark_source import columns, row_reader
 from tidelog.spark_source.planning import plan
 from tidelog.spark_source.pruning import NOTHING_PRUNED
 from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
 from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.wal_reader import MissingObject
 
 __all__ = ["spark_world"]
 

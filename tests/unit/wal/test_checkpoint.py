@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
+from awscrt.checksums import crc32c
 
-from tests.properties.wal.batches import EPOCH_0, batch, incarnation, topic_partition
+from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
 from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -24,6 +26,7 @@ from tidelog.wal.checkpoint import (
 )
 from tidelog.wal.extents import Advance, Extent
 from tidelog.wal.image import PartitionImage
+from tidelog.wal.image_codec import encode_images
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.settings import WalSettings
 
@@ -211,10 +214,24 @@ def test_what_is_durable_while_a_checkpoint_is_written_counts_towards_the_next()
 
 def test_a_checkpoint_under_a_wrong_name_or_of_a_newer_format_is_refused() -> None:
     key = checkpoint_key(incarnation(), Slot(3))
-    data = bytearray(encode_checkpoint(incarnation(), Slot(3), 0, []))
+    data = bytearray(encode_checkpoint(incarnation(), Slot(3), 0, METADATA, []))
     assert len(decode_checkpoint(key, data).images) == 0
     with pytest.raises(CorruptObject, match="at slot 3"):
         decode_checkpoint(checkpoint_key(incarnation(), Slot(4)), data)
-    data[8] = 2
-    with pytest.raises(UnsupportedFormat, match=r"format 2.*reads format 1"):
+    for bit in range(32):
+        damaged = bytearray(data)
+        damaged[8 + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptObject, match="checksum"):
+            decode_checkpoint(key, damaged)
+    data[8] = 9
+    data[40:44] = crc32c(bytes(data[:40])).to_bytes(4, "little")
+    with pytest.raises(UnsupportedFormat, match=r"format 9.*reads formats up to 2"):
         decode_checkpoint(key, data)
+
+
+def test_a_checkpoint_of_the_first_release_is_read() -> None:
+    key = checkpoint_key(incarnation(), Slot(3))
+    head = struct.pack("<8sIiqqq", b"TIDECKPT", 1, *incarnation(), 3, 0)
+    old = head + crc32c(head).to_bytes(4, "little") + encode_images([])
+    found = decode_checkpoint(key, old)
+    assert (found.slot, found.metadata, len(found.images)) == (3, None, 0)

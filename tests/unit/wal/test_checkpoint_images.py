@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.properties.wal.batches import EPOCH_0, batch, incarnation, topic_partition
+from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
 from tests.simulation.loop import SimulatedLoop
 from tidelog.identifiers import Slot
@@ -48,7 +48,7 @@ class Led:
         """What a checkpoint holds; that equals what the logs say."""
         taken = self.images.take()
         others = [log.complete(image) for log, image in taken.others]
-        data = encode_checkpoint(incarnation(), Slot(7), 0, others, taken.settled)
+        data = encode_checkpoint(incarnation(), Slot(7), 0, METADATA, others, taken.settled)
         stored = list(decode_checkpoint(checkpoint_key(incarnation(), Slot(7)), data).images)
         found: dict[object, PartitionImage] = {image.partition: image for image in stored}
         assert len(found) == len(stored)

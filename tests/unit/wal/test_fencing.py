@@ -7,16 +7,25 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.properties.wal.batches import incarnation, topic_partition
+from tests.properties.wal.batches import (
+    METADATA,
+    batch,
+    header,
+    incarnation,
+    of_newer_format,
+    stamps,
+    topic_partition,
+)
 from tests.properties.wal.worlds import Broker, World
 from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import Fenced, UnsupportedFormat
-from tidelog.identifiers import Slot
+from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.storage.faulty import Fault, FaultRates
 from tidelog.storage.object_store import ByteRange, ObjectNotFound
+from tidelog.wal.buffer import SlotBuffer
 from tidelog.wal.checkpoint import checkpoint_key, encode_checkpoint
-from tidelog.wal.fencing import BARRIERS, seal
-from tidelog.wal.object_format import ObjectKind, decode_header, wal_key
+from tidelog.wal.fencing import BARRIERS, WalEnd, seal
+from tidelog.wal.object_format import ObjectKind, decode_header, encode_header, wal_key
 
 VICTIM = incarnation()
 PARTITION = topic_partition(0)
@@ -35,15 +44,17 @@ def story(tell: Callable[[World], Awaitable[None]], rates: FaultRates | None = N
         loop.run(told(), seconds_max=10_000)
 
 
-async def fence(world: World, start: int = 0) -> int:
-    return await seal(world.bucket, world.clock, world.entropy, VICTIM, Slot(start), IN_FLIGHT)
+async def fence(world: World, told: int = 0) -> int:
+    end = await seal(world.bucket, world.clock, world.entropy, VICTIM, IN_FLIGHT, Slot(told))
+    assert not end.damaged
+    return end.slot
 
 
 async def kind(world: World, slot: int) -> ObjectKind | None:
     """What lies in a slot."""
     key = wal_key(VICTIM, Slot(slot))
     try:
-        return decode_header(key, (await world.bucket.get(key, ByteRange(0, 64))).data).kind
+        return decode_header(key, (await world.bucket.get(key, ByteRange(0, 96))).data).kind
     except ObjectNotFound:
         return None
 
@@ -73,17 +84,66 @@ def test_the_end_is_behind_the_last_slot_and_stays_there() -> None:
         await written(world, 5)
         assert await fence(world) == 5
         assert await kind(world, 5) is ObjectKind.SEAL
-        assert [await fence(world, start) for start in range(6)] == [5] * 6
+        assert [await fence(world, told) for told in range(6)] == [5] * 6
 
     story(tell)
 
 
 def test_what_lies_behind_a_hole_does_not_count() -> None:
+    """Slot 4 has overtaken slot 3, which never arrives."""
+
     async def tell(world: World) -> None:
-        await written(world, 5)
-        await world.bucket.delete(wal_key(VICTIM, Slot(3)))
+        await written(world, 3)
+        buffer = SlotBuffer()
+        data, head = batch()
+        buffer.add_batch(PARTITION, LeaderEpoch(0), data, head, 4)
+        stamped = header(4)._replace(stamps=stamps(3))
+        await world.bucket.put(
+            wal_key(VICTIM, Slot(4)),
+            buffer.assemble(stamped, dict.fromkeys(buffer.tenures, 2)).data,
+        )
         assert await fence(world) == 3
         assert await kind(world, 4) is ObjectKind.DATA
+
+    story(tell)
+
+
+@pytest.mark.parametrize("lost", [[0], [3], [1, 2], [0, 1, 2, 3], [0, 3]])
+def test_a_lost_slot_is_not_the_end(lost: list[int]) -> None:
+    """Slots behind it tell that it was confirmed."""
+
+    async def tell(world: World) -> None:
+        await written(world, 5)
+        for slot in lost:
+            await world.bucket.delete(wal_key(VICTIM, Slot(slot)))
+        found = await seal(world.bucket, world.clock, world.entropy, VICTIM, IN_FLIGHT)
+        assert found == WalEnd(Slot(5), tuple(map(Slot, lost)))
+        assert await kind(world, lost[0]) is None
+        assert await seal(world.bucket, world.clock, world.entropy, VICTIM, IN_FLIGHT) == found
+
+    story(tell)
+
+
+def test_the_last_slots_are_told_by_the_lease_alone() -> None:
+    async def tell(world: World) -> None:
+        await written(world, 5)
+        for slot in (3, 4):
+            await world.bucket.delete(wal_key(VICTIM, Slot(slot)))
+        found = await seal(world.bucket, world.clock, world.entropy, VICTIM, IN_FLIGHT, Slot(5))
+        assert found == WalEnd(Slot(5), (Slot(3), Slot(4)))
+
+    story(tell)
+
+
+def test_a_seal_in_the_place_of_a_confirmed_slot_is_damage_too() -> None:
+    """The first release put a seal into the first hole that it met."""
+
+    async def tell(world: World) -> None:
+        await written(world, 5)
+        header_of_seal = header(2)._replace(kind=ObjectKind.SEAL)
+        await world.bucket.put(wal_key(VICTIM, Slot(2)), encode_header(header_of_seal))
+        found = await seal(world.bucket, world.clock, world.entropy, VICTIM, IN_FLIGHT)
+        assert found == WalEnd(Slot(5), (Slot(2),))
 
     story(tell)
 
@@ -149,9 +209,7 @@ def test_an_object_of_a_newer_format_is_not_touched() -> None:
     async def tell(world: World) -> None:
         await written(world, 1)
         key = wal_key(VICTIM, Slot(0))
-        data = bytearray((await world.bucket.get(key)).data)
-        data[8] = 9
-        await world.bucket.put(key, data)
+        await world.bucket.put(key, of_newer_format(bytes((await world.bucket.get(key)).data)))
         with pytest.raises(UnsupportedFormat, match="format 9"):
             await fence(world)
 
@@ -164,11 +222,11 @@ def test_slots_that_a_newer_checkpoint_made_superfluous_are_no_end() -> None:
     async def tell(world: World) -> None:
         broker = await written(world, 6)
         image = broker.logs[PARTITION].image()
-        data = encode_checkpoint(VICTIM, Slot(4), 0, [image])
+        data = encode_checkpoint(VICTIM, Slot(4), 0, METADATA, [image])
         await world.bucket.put(checkpoint_key(VICTIM, Slot(4)), data)
         for slot in range(4):
             await world.bucket.delete(wal_key(VICTIM, Slot(slot)))
-        assert await fence(world, start=0) == 6
+        assert await fence(world) == 6
 
     story(tell)
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from awscrt.checksums import crc32c
 
-from tests.properties.wal.batches import batch, header, incarnation, topic_partition
+from tests.properties.wal.batches import (
+    METADATA,
+    batch,
+    header,
+    incarnation,
+    stamps,
+    topic_partition,
+)
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.wal.buffer import SlotBuffer
 from tidelog.wal.checkpoint import encode_checkpoint
@@ -61,7 +68,8 @@ def small_object() -> bytes:
     for number, sequence in enumerate((4, 7)):
         data, head = batch(3, producer=8, epoch=2, sequence=sequence, timestamp=55 + number)
         buffer.add_batch(topic_partition(1), LeaderEpoch(5), data, head, 100 + 3 * number, 6)
-    return bytes(buffer.assemble(header(9, previous_crc=77)).data)
+    stamped = header(9, previous_crc=77)._replace(stamps=stamps(6))
+    return bytes(buffer.assemble(stamped, {(topic_partition(1), LeaderEpoch(5)): 4}).data)
 
 
 def image() -> PartitionImage:
@@ -82,24 +90,32 @@ def image() -> PartitionImage:
 def test_the_header() -> None:
     codes, size = placed(section("wal.md", "## Header", "A seal is"))
     assert size == 64
-    for data, magic in (
-        (small_object(), b"TIDEWALO"),
-        (encode_header(header(9, 77)._replace(kind=ObjectKind.SEAL)), b"TIDESEAL"),
+    for data, magic, version in (
+        (small_object(), b"TIDEWALO", 2),
+        (encode_header(header(9, 77)._replace(kind=ObjectKind.SEAL)), b"TIDESEAL", 1),
     ):
         fields = struct.unpack_from(codes, data)
-        assert fields[:7] == (magic, 1, 7, 1, 9, 0, header(9).writer_id)
+        assert fields[:7] == (magic, version, 7, 1, 9, 0, header(9).writer_id)
         assert fields[7:] == (77, crc32c(data[:60]))
 
 
-def test_the_footer() -> None:
-    codes, size = placed(section("wal.md", "**Footer.**", "Who recovers"))
-    assert size == 108
+def test_the_stamps() -> None:
+    codes, size = placed(section("wal.md", "## Stamps", "## Data objects"))
+    assert size == 32
     data = small_object()
-    fields = struct.unpack_from(codes, data, len(data) - 108)
-    copied, index, images, whole, bodies_crc, crc, version, magic = fields
-    assert (copied, whole, version, magic) == (data[:64], len(data), 1, b"TIDEFOOT")
-    assert bodies_crc == crc32c(data[64:index])
-    assert crc == crc32c(data[index : len(data) - 108 + 92])
+    fields = struct.unpack_from(codes, data, 64)
+    assert fields == (6, METADATA.sequence, METADATA.checksum, bytes(8), crc32c(data[:92]))
+
+
+def test_the_footer() -> None:
+    codes, size = placed(section("wal.md", "**Footer.**", "Recovery reads"))
+    assert size == 44
+    data = small_object()
+    index, images, whole, bodies_crc, crc, version, magic = struct.unpack_from(codes, data, -44)
+    assert (whole, version, magic) == (len(data), 2, b"TIDEFOOT")
+    assert data[-140:-44] == data[:96]
+    assert bodies_crc == crc32c(data[96:index])
+    assert crc == crc32c(data[-12:-8], crc32c(data[index : len(data) - 16]))
     assert data[images : images + 8] == b"TIDEIMGS"
 
 
@@ -111,7 +127,8 @@ def test_the_index() -> None:
     assert (entries, tenures, strings) == (3, 1, 0)
     assert data[position + 12 : position + 28] == topic_partition(1).topic_id.bytes
     assert struct.unpack_from("<ii", data, position + 28) == (1, 5)
-    position += 36
+    assert struct.unpack_from("<q", data, position + 36) == (4,)
+    position += 44
     rows: dict[str, tuple[int, ...]] = {}
     for name, code in columns(section("wal.md", "| column | type |", "- *s* strings")):
         rows[name] = struct.unpack_from(f"<{entries}{code}", data, position)
@@ -124,19 +141,22 @@ def test_the_index() -> None:
     assert rows["ordinal"] == (-1, 6, 6)
     assert rows["last sequence"] == (-1, 6, 9)
     assert rows["max timestamp"] == (-1, 55, 56)
-    assert rows["position"][:2] == (0, 64)
+    assert rows["position"][:2] == (0, 96)
     assert rows["length"][0] == 0
 
 
 def test_a_checkpoint() -> None:
-    codes, size = placed(section("checkpoint.md", "| at | type |", "| 44 |"))
-    assert size == 44
-    data = encode_checkpoint(incarnation(), Slot(12), 99, [image()])
+    codes, size = placed(section("checkpoint.md", "| at | type |", "| 60 |"))
+    assert size == 60
+    data = encode_checkpoint(incarnation(), Slot(12), 99, METADATA, [image()])
     assert struct.unpack_from(codes, data) == (
-        *(b"TIDECKPT", 1, 7, 1, 12, 99),
+        *(b"TIDECKPT", 2, 7, 1, 12, 99),
         crc32c(data[:40]),
+        METADATA.sequence,
+        METADATA.checksum,
+        crc32c(data[:56]),
     )
-    assert data[44:] == encode_images([image()])
+    assert data[60:] == encode_images([image()])
 
 
 def test_a_blob_of_images() -> None:

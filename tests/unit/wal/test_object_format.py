@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import pytest
 from awscrt.checksums import crc32c
 
-from tests.properties.wal.batches import EPOCH_0, batch, header, incarnation, topic_partition
+from tests.properties.wal.batches import (
+    EPOCH_0,
+    batch,
+    header,
+    incarnation,
+    of_newer_format,
+    stamps,
+    topic_partition,
+)
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import Slot
+from tidelog.identifiers import LeaderEpoch, Slot, TopicPartition
 from tidelog.records.batch import BatchHeader, checksum
 from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.object_format import (
-    FOOTER_BYTES,
+    FOOTER_END_BYTES,
     HEADER_BYTES,
     ObjectKind,
     SlotIndex,
@@ -30,12 +39,20 @@ from tidelog.wal.object_format import (
 KEY = wal_key(incarnation(), Slot(0))
 
 
-def slot(batches: int = 3) -> AssembledSlot:
+def slot(
+    batches: int = 3,
+    *,
+    stamped: bool = False,
+    previous: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+) -> AssembledSlot:
     buffer = SlotBuffer()
     for number in range(batches):
         data, head = batch(2)
         buffer.add_batch(topic_partition(number % 2), EPOCH_0, data, head, number)
-    return buffer.assemble(header(0))
+    if not stamped:
+        return buffer.assemble(header(0))
+    previous = previous or dict.fromkeys(buffer.tenures, -1)
+    return buffer.assemble(header(0)._replace(stamps=stamps(5)), previous)
 
 
 def seal_bytes(number: int = 4) -> bytes:
@@ -58,18 +75,42 @@ def test_the_writer_id_tells_objects_and_seals_apart() -> None:
         identify(b"something else entirely" * 10)
 
 
+@pytest.mark.parametrize("stamped", [False, True])
 @pytest.mark.parametrize("position", [8, -12])
-def test_a_newer_format_is_named_with_both_versions(position: int) -> None:
-    data = bytearray(slot().data)
-    struct.pack_into("<I", data, position % len(data), 2)
-    with pytest.raises(UnsupportedFormat, match=r"format 2.*reads format 1"):
-        check_body(KEY, data)
+def test_a_damaged_version_is_a_damaged_object(position: int, stamped: bool) -> None:
+    for bit in range(32):
+        data = bytearray(slot(stamped=stamped).data)
+        data[position % len(data) + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptObject, match="checksum"):
+            check_body(KEY, data)
 
 
-def test_a_newer_seal_is_named_too() -> None:
-    data = bytearray(seal_bytes())
-    struct.pack_into("<I", data, 8, 7)
-    with pytest.raises(UnsupportedFormat, match="format 7"):
+def test_a_newer_format_is_named_with_both_versions() -> None:
+    data = slot(stamped=True).data
+    newer = of_newer_format(bytes(data))
+    for read in (check_body, decode_header):
+        with pytest.raises(UnsupportedFormat, match=r"format 9.*reads formats up to 2"):
+            read(KEY, newer)
+
+
+def test_stamps_come_back() -> None:
+    previous = {(topic_partition(0), EPOCH_0): 3, (topic_partition(1), EPOCH_0): -1}
+    before = (topic_partition(7), EPOCH_0)
+    made = slot(stamped=True, previous={**previous, before: 4})
+    found = check_body(KEY, made.data)
+    assert found.header.stamps == stamps(5)
+    assert [found.previous_slot(each) for each in (*previous, before)] == [3, -1, 4]
+    assert found.previous_slot((topic_partition(9), EPOCH_0)) is None
+    assert identify(made.data) == header(0).writer_id
+    assert decode_header(KEY, made.data[:96]) == found.header
+    assert [entry.partition for entry in found.entries()] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("place", range(64, 96))
+def test_damaged_stamps_prove_nothing(place: int) -> None:
+    data = bytearray(slot(stamped=True).data)
+    data[place] ^= 0x10
+    with pytest.raises(CorruptObject, match="stamps"):
         decode_header(KEY, data)
 
 
@@ -110,7 +151,7 @@ def test_a_batch_that_the_index_places_outside_the_bodies_is_noticed() -> None:
     # The last columns are position (8 bytes) and length (4) of the only entry; no strings follow.
     position = found.layout.images_position - 12
     struct.pack_into("<q", data, position, found.layout.index_position - 1)
-    crc_position = size - FOOTER_BYTES + HEADER_BYTES + 28
+    crc_position = size - FOOTER_END_BYTES + 28
     covered = bytes(data[found.layout.index_position : crc_position])
     struct.pack_into("<I", data, crc_position, crc32c(covered))
     with pytest.raises(CorruptObject, match="outside the bodies"):

@@ -9,14 +9,22 @@ from dataclasses import replace
 
 import pytest
 
-from tests.properties.wal.batches import batch, header, incarnation, topic_partition
+from tests.properties.wal.batches import (
+    METADATA,
+    batch,
+    header,
+    incarnation,
+    of_newer_format,
+    stamps,
+    topic_partition,
+)
 from tests.properties.wal.worlds import Broker, World
 from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import InlineOffload
 from tidelog.storage.memory import MemoryStore
-from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
+from tidelog.storage.object_store import Buffer, ByteRange, StoredObject, Suffix
 from tidelog.wal.buffer import SlotBuffer
 from tidelog.wal.checkpoint import checkpoint_key, encode_checkpoint
 from tidelog.wal.extents import Extents
@@ -241,17 +249,18 @@ async def three_lives_in_one(world: World) -> None:
 @pytest.mark.parametrize(
     ("slot", "left"),
     [
-        (0, [None, 2, None, None]),
-        (1, [None, 2, None, None]),
-        (2, [None, None, None, None]),
+        (0, [None, 2, 0, 0]),
+        (1, [None, 2, 0, 0]),
+        (2, [3, None, 0, 0]),
+        (3, [3, None, 0, 0]),
         (4, [None, None, None, None]),
     ],
 )
 @pytest.mark.parametrize("how", ["missing", "broken"])
-def test_a_slot_that_is_gone_or_broken_harms_whose_log_runs_through_it(
+def test_a_slot_that_is_gone_or_broken_harms_the_partitions_with_entries_in_it(
     slot: int, left: list[int | None], how: str
 ) -> None:
-    """Partitions that did not open harmlessly elsewhere may have opened in it: nobody can tell."""
+    """The slot behind it tells which those are. Behind the last slot there is none."""
 
     async def tell(world: World) -> None:
         await three_lives_in_one(world)
@@ -273,7 +282,7 @@ def test_the_first_slot_behind_a_checkpoint_belongs_to_what_is_replayed() -> Non
             await broker.produce(P[0])
             await broker.produce(P[1])
         await world.bucket.delete(slot_key(0))
-        assert ends_at(await world.recover()) == [None] * 4
+        assert ends_at(await world.recover()) == [None, 1, 0, 0]
 
     story(tell)
 
@@ -285,7 +294,7 @@ def test_partitions_with_a_later_owner_are_not_harmed() -> None:
         async with life(world, 2) as broker:
             await broker.produce(P[0])
         await world.bucket.delete(slot_key(1))
-        assert ends_at(await world.recover()) == [4, 2, None, None]
+        assert ends_at(await world.recover()) == [4, 2, 0, 0]
 
     story(tell)
 
@@ -337,7 +346,8 @@ def test_a_seal_below_the_end_is_noticed() -> None:
         seal = encode_header(header(2)._replace(kind=ObjectKind.SEAL))
         await world.bucket.put(slot_key(2), seal)
         recovered = await world.recover()
-        assert "a seal below the end" in str(recovered.failures[P[0]])
+        assert ends_at(recovered) == [3, None, 0, 0]
+        assert "a seal lies in the place of records" in str(recovered.failures[P[1]])
 
     story(tell)
 
@@ -345,10 +355,9 @@ def test_a_seal_below_the_end_is_noticed() -> None:
 def test_a_newer_format_stops_everything() -> None:
     async def tell(world: World) -> None:
         await three_lives_in_one(world)
-        data = bytearray((await world.bucket.get(slot_key(2))).data)
-        data[-12] = 3
-        await world.bucket.put(slot_key(2), data)
-        with pytest.raises(UnsupportedFormat, match="format 3"):
+        data = bytes((await world.bucket.get(slot_key(2))).data)
+        await world.bucket.put(slot_key(2), of_newer_format(data))
+        with pytest.raises(UnsupportedFormat, match="format 9"):
             await world.recover()
 
     story(tell)
@@ -382,7 +391,7 @@ def test_slots_that_go_while_they_are_read_lead_to_the_newer_checkpoint(is_seale
             world.ends.clear()
 
         async def shift() -> None:
-            checkpoint = encode_checkpoint(FIRST, Slot(5), 0, images)
+            checkpoint = encode_checkpoint(FIRST, Slot(5), 0, METADATA, images)
             await bucket.put(checkpoint_key(FIRST, Slot(5)), checkpoint)
             for slot in range(5):
                 await bucket.delete(slot_key(slot))
@@ -403,11 +412,65 @@ def test_a_live_wal_ends_at_its_first_missing_slot() -> None:
         recovered = await world.recover()
         assert ends_at(recovered) == [3, 2, 0, 0]
         assert recovered.ends == {FIRST: 5}
-        # As if slot 3 were still on its way, and slot 4 had overtaken it.
-        await world.bucket.delete(slot_key(3))
+        # Slot 6 has overtaken slot 5, which is still on its way.
+        await world.bucket.put(slot_key(6), overtaking(6, durable_end=5))
         recovered = await world.recover()
-        assert ends_at(recovered) == [2, 1, 0, 0]
-        assert recovered.ends == {FIRST: 3}
+        assert ends_at(recovered) == [3, 2, 0, 0]
+        assert recovered.ends == {FIRST: 5}
+
+    story(tell)
+
+
+def overtaking(slot: int, durable_end: int) -> Buffer:
+    """A slot that was laid out when not all before it were durable."""
+    buffer = SlotBuffer()
+    data, head = batch()
+    buffer.add_batch(P[0], LeaderEpoch(0), data, head, 3)
+    stamped = header(slot)._replace(stamps=stamps(durable_end))
+    return buffer.assemble(stamped, {(P[0], LeaderEpoch(0)): 4}).data
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_slot_that_was_confirmed_is_never_the_end_of_a_live_wal(told: bool) -> None:
+    """Slots behind it tell that it was confirmed, or the lease does where there are none."""
+
+    async def tell(world: World) -> None:
+        await three_lives_in_one(world)
+        world.ends.clear()
+        lost = (4,) if told else (2,)
+        for slot in lost:
+            await world.bucket.delete(slot_key(slot))
+        known = {FIRST: Slot(5)} if told else {}
+        recovered = await world.recover(told=known)
+        assert ends_at(recovered) == ([None] * 4 if told else [3, None, 0, 0])
+        assert {failure.key for failure in recovered.failures.values()} == {slot_key(lost[0])}
+        assert recovered.ends == {FIRST: 5}
+
+    story(tell)
+
+
+def test_several_slots_that_were_confirmed_and_are_lost() -> None:
+    """Who is not proved to have had nothing in them is not served."""
+
+    async def tell(world: World) -> None:
+        await three_lives_in_one(world)
+        world.ends.clear()
+        for slot in (2, 3):
+            await world.bucket.delete(slot_key(slot))
+        recovered = await world.recover()
+        assert ends_at(recovered) == [3, None, None, None]
+
+    story(tell)
+
+
+def test_slots_of_the_first_release_prove_nothing() -> None:
+    async def tell(world: World) -> None:
+        buffer = SlotBuffer()
+        data, head = batch()
+        buffer.add_batch(P[0], LeaderEpoch(0), data, head, 3)
+        await world.bucket.put(slot_key(1), buffer.assemble(header(1)).data)
+        recovered = await world.recover()
+        assert ends_at(recovered) == [0, 0, 0, 0]
 
     story(tell)
 

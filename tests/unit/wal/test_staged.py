@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from awscrt.checksums import crc32c
 
 from tests.unit.broker.sink_world import rows_of
 from tests.unit.storage.segments import TOPIC_ID
@@ -23,7 +25,7 @@ from tidelog.storage.object_store import ByteRange
 from tidelog.wal import staging
 from tidelog.wal.adoption import Adoption, adoption_of, object_key, readable, staged_key
 from tidelog.wal.extents import Extent
-from tidelog.wal.staged_format import FOOTER_BYTES, StagedFor, check_bodies
+from tidelog.wal.staged_format import FOOTER_BYTES, HEADER_BYTES, StagedFor, check_bodies
 from tidelog.wal.staging import Staged, read_staged_index, stage
 
 FOR = StagedFor("pipeline", "query", 7)
@@ -102,10 +104,26 @@ def test_no_altered_or_missing_byte_goes_unseen() -> None:
 
 def test_a_newer_format_names_both_versions() -> None:
     key, data = one_object()
-    newer = bytearray(data)
-    newer[len(data) - FOOTER_BYTES + 24] = 9
+    newer, footer = bytearray(data), len(data) - FOOTER_BYTES
+    for place in (8, footer + 24):
+        struct.pack_into("<I", newer, place, 9)
+    head = HEADER_BYTES - 4
+    struct.pack_into("<I", newer, head, crc32c(bytes(newer[:head])))
+    (index,) = struct.unpack_from("<Q", newer, footer)
+    covered = bytes(newer[index : footer + 20])
+    struct.pack_into("<I", newer, footer + 20, crc32c(covered, crc32c(bytes(newer[: head + 4]))))
     with pytest.raises(UnsupportedFormat, match="format version 9, this Tidelog reads 1"):
         check_bodies(key, newer)
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_damaged_version_is_a_damaged_object(bit: int) -> None:
+    key, data = one_object()
+    for place in (8, len(data) - FOOTER_BYTES + 24):
+        damaged = bytearray(data)
+        damaged[place + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptObject):
+            check_bodies(key, damaged)
 
 
 def test_a_reference_names_its_object_and_whose_the_batches_are() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-from tests.properties.wal.batches import EPOCH_0, batch, incarnation, topic_partition
+from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.wal.gated_store import GatedStore
@@ -45,6 +45,7 @@ class Desk:
             incarnation(),
             settings or WalSettings(),
             self.durable.append,
+            lambda: METADATA,
         )
 
     def add(self, size: int = 100) -> Slot:
