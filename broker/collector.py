@@ -123,7 +123,7 @@ class Collector:
         self._staged = staged
         self._deleter = deleter
         self._metrics = metrics
-        self._marks = Marks(grace_seconds)
+        self._marks: Marks[str] = Marks(grace_seconds)
         # What was read in the pass before, by key and etag: most of it has not changed.
         self._checkpoints: dict[tuple[str, str], Anchor] = {}
         self._handovers: dict[tuple[str, str], Anchor] = {}

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from tidelog.bucket.object_keys import SegmentObject, parse_key
 from tidelog.clock import Clock
@@ -18,6 +19,8 @@ from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.reading import read_all
 
 logger = logging.getLogger(__name__)
+
+K = TypeVar("K")
 
 MARKED_MAX = 100_000
 DELETES_AT_ONCE_MAX = 16
@@ -43,17 +46,17 @@ class CollectorMetrics:
         self.bytes[folder] = self.bytes.get(folder, 0) + size_bytes
 
 
-class Marks:
+class Marks(Generic[K]):
     """What was found superfluous, since when. Pure."""
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
-        self._marked: dict[str, float] = {}
+        self._marked: dict[K, float] = {}
 
     def __len__(self) -> int:
         return len(self._marked)
 
-    def update(self, superfluous: Iterable[str], now: float) -> list[str]:
+    def update(self, superfluous: Iterable[K], now: float) -> list[K]:
         """What was found superfluous in this pass and in all for so long as the grace."""
         found = dict.fromkeys(superfluous)
         self._marked = {key: since for key, since in self._marked.items() if key in found}

@@ -9,6 +9,7 @@ from tidelog.broker.placement import assign_owners
 from tidelog.broker.services import Services
 from tidelog.coordinator.cluster.records import Record, TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import new_topic_id
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 
 _PARTITIONS = {
@@ -23,7 +24,7 @@ async def create_internal_topic(broker: Services, name: str) -> None:
     ChangeFailed, or NoLiveBroker."""
     if broker.metadata.state.topic_named(name) is not None:
         return
-    topic_id = broker.entropy.uuid()
+    random = broker.entropy.uuid()
     partition_count = broker.settings.integer(_PARTITIONS[name])
     configs = {"cleanup.policy": "compact", "compression.type": "producer"}
 
@@ -31,6 +32,7 @@ async def create_internal_topic(broker: Services, name: str) -> None:
         if state.topic_named(name) is not None:
             return ()
         owners = assign_owners(state, partition_count)
+        topic_id = new_topic_id(state.sequence + 1, random)
         return (TopicCreated(topic_id, name, owners, configs, internal=True),)
 
     await change_metadata(broker, build)

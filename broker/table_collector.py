@@ -19,9 +19,9 @@ from typing import NoReturn
 from tidelog.broker.collector import Cluster, is_lowest
 from tidelog.broker.deletion import CollectorMetrics, Deleter, Marks
 from tidelog.bucket.object_keys import SegmentObject, TableObject, parse_key
-from tidelog.bucket.reachability import StoredSegment, is_deleted_topic, loose_segments
+from tidelog.bucket.reachability import StoredSegment, loose_segments
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.cluster.topics import Topic, TopicFate
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -75,8 +75,8 @@ class TableCollector:
         self._deleter = deleter
         self._metrics = metrics
         self._crash_points = crash_points
-        self._marks = Marks(grace_seconds)
-        self._uncommitted = Marks(grace_seconds)
+        self._marks: Marks[str] = Marks(grace_seconds)
+        self._uncommitted: Marks[str] = Marks(grace_seconds)
 
     async def run(self) -> NoReturn:
         """Collect at intervals, until cancelled."""
@@ -132,12 +132,18 @@ class TableCollector:
     async def _judge(self, listed: _Listed) -> tuple[list[str], list[str]]:
         """What can go, and what may be committed yet."""
         topic_id = listed.topic_id
-        if is_deleted_topic(self._cluster.state, topic_id):
-            # Or it is newer than what we know.
+        if topic_id not in self._cluster.state.topics:
+            # It may be newer than what this process knows.
             await self._cluster.refresh()
+        if self._cluster.state.fate_of(topic_id) is TopicFate.DELETED:
+            return list(listed.sizes), []
         topic = self._cluster.state.topics.get(topic_id)
         if topic is None:
-            return list(listed.sizes), []
+            logger.error(
+                "objects of a topic that the metadata log does not know are kept",
+                extra={"topic_id": str(topic_id), "objects": len(listed.sizes)},
+            )
+            return [], []
         if not listed.segments:
             return [], []
         try:

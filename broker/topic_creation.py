@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from tidelog.broker.placement import NoLiveBroker, Placement
 from tidelog.broker.settings import BrokerSettings, check_topic_configs
 from tidelog.coordinator.cluster.records import TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import collision_key, topic_name_fault
+from tidelog.coordinator.cluster.topics import collision_key, new_topic_id, topic_name_fault
 from tidelog.coordinator.cluster.transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.errors import InvalidConfiguration, TidelogError
-from tidelog.identifiers import BrokerId, Epoch, TopicId
+from tidelog.identifiers import BrokerId, Epoch
 from tidelog.protocol.error_codes import ErrorCode
 
 INTERNAL_TOPICS = frozenset(
@@ -56,9 +57,9 @@ class CreationPlan:
         except NoLiveBroker as error:
             raise TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
-    def add(self, wanted: WantedTopic, topic_id: TopicId) -> TopicCreated:
-        """The record that creates the topic. TopicRefused, in the order in which Kafka checks; then
-        the plan is as before."""
+    def add(self, wanted: WantedTopic, random: UUID) -> TopicCreated:
+        """The record that creates the topic, with an id made of `random`. TopicRefused, in the
+        order in which Kafka checks; then the plan is as before."""
         check_topic_name(self._state, wanted.name)
         key = collision_key(wanted.name)
         if key in self._names:
@@ -68,6 +69,7 @@ class CreationPlan:
             owners = _assigned_owners(self._state, wanted)
         else:
             owners = self._placement.assign(_partition_count(wanted, self._settings))
+        topic_id = new_topic_id(self._state.sequence + 1, random)
         record = TopicCreated(topic_id, wanted.name, owners, configs)
         self._names[key] = wanted.name
         self.records.append(record)

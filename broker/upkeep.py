@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector as MetricCollector
 
 from tidelog.broker.collector import Collector
 from tidelog.broker.deletion import CollectorMetrics, Deleter
+from tidelog.broker.forgetting import Forgetting
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.merger import MergeMetrics, Merger
@@ -90,6 +91,14 @@ class Upkeep:
             counted,
             world.crash_points,
         )
+        self.forgetting = Forgetting(
+            store,
+            clock,
+            metadata,
+            writer.incarnation,
+            settings.integer("log.collect.tables.interval.ms") / 1000,
+            grace_seconds,
+        )
         self.metrics = UpkeepCollector(self.merger.metrics, counted)
 
     async def merge(self) -> NoReturn:
@@ -101,6 +110,7 @@ class Upkeep:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.collector.run())
             tasks.create_task(self.table_collector.run())
+            tasks.create_task(self.forgetting.run())
 
 
 class UpkeepCollector(MetricCollector):

@@ -56,7 +56,7 @@ async def create_topics(
     broker: Services, request: CreateTopicsRequest, _context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic that can be created. All of them come in one entry of the metadata log."""
-    ids: dict[str, TopicId] = {topic.name: broker.entropy.uuid() for topic in request.topics}
+    ids: dict[str, UUID] = {topic.name: broker.entropy.uuid() for topic in request.topics}
     results: list[CreatableTopicResult] = []
 
     def build(state: ClusterState) -> Sequence[Record]:
@@ -83,7 +83,7 @@ async def create_topics(
 def _plan_topics(
     state: ClusterState,
     topics: Sequence[CreatableTopic],
-    ids: Mapping[str, TopicId],
+    ids: Mapping[str, UUID],
     settings: BrokerSettings,
 ) -> tuple[list[CreatableTopicResult], Sequence[Record]]:
     """A result for each name, and the records that create those without an error."""

@@ -8,7 +8,13 @@ from uuid import UUID
 
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.records import ClusterCreated, ConfigScope, Entry, Record
-from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
+from tidelog.coordinator.cluster.topics import (
+    Tenures,
+    Topic,
+    TopicFate,
+    collision_key,
+    created_at,
+)
 from tidelog.coordinator.cluster.transitions import extend
 from tidelog.identifiers import (
     BrokerId,
@@ -103,6 +109,19 @@ class ClusterState:
         """The topic whose name is the same but for '.' and '_', which Kafka refuses."""
         topic_id = self.topic_ids.get(collision_key(name))
         return self.topics[topic_id] if topic_id is not None else None
+
+    def fate_of(self, topic_id: TopicId) -> TopicFate:
+        """What became of a topic, by its id."""
+        if topic_id in self.topics:
+            return TopicFate.ALIVE
+        if topic_id in self.deleted:
+            return TopicFate.DELETED
+        created = created_at(topic_id)
+        if created is None:
+            # The first release did not remember what it had deleted.
+            began_with_it = self.cluster is not None and self.cluster.format_version == 1
+            return TopicFate.DELETED if began_with_it else TopicFate.UNKNOWN
+        return TopicFate.FORGOTTEN if created <= self.sequence else TopicFate.UNKNOWN
 
     def tenures(self, partition: TopicPartition) -> Tenures:
         """Oldest first, the current one last; empty if there is no such partition (rule C5)."""

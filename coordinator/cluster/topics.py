@@ -5,16 +5,51 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
+from uuid import UUID
 
 from tidelog.identifiers import TopicId
 from tidelog.wal.tenure import Tenure
 
 TOPIC_NAME_LENGTH_MAX = 249
+_SEQUENCE_BITS = 48
+_RANDOM_BITS = 80
+_VERSION_SHIFT, _VERSION = 76, 8
+_VARIANT_SHIFT, _VARIANT = 62, 0b10
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 Tenures: TypeAlias = tuple[Tenure, ...]
 """Of one partition, oldest first: the current one, and those before it that are still needed."""
+
+
+class TopicFate(Enum):
+    """What the metadata log says of a topic's id."""
+
+    ALIVE = "alive"
+    DELETED = "deleted"
+    """What is left of it may be collected."""
+    FORGOTTEN = "forgotten"
+    """It was deleted, and nothing was left of it. What came later is kept."""
+    UNKNOWN = "unknown"
+    """The entry that creates it is not in the log: the log has lost its end."""
+
+
+def new_topic_id(sequence: int, random: UUID) -> TopicId:
+    """The id of a topic that entry `sequence` creates: a UUID of version 8 that begins with the
+    entry's number, so that an id tells whether the log may know it (rule C11)."""
+    if not 0 <= sequence < 1 << _SEQUENCE_BITS:
+        raise ValueError(f"entry {sequence} has no number of {_SEQUENCE_BITS} bits")
+    low = random.int & ((1 << _RANDOM_BITS) - 1)
+    bits = sequence << _RANDOM_BITS | low
+    bits = bits & ~(0xF << _VERSION_SHIFT) | _VERSION << _VERSION_SHIFT
+    return UUID(int=bits & ~(0x3 << _VARIANT_SHIFT) | _VARIANT << _VARIANT_SHIFT)
+
+
+def created_at(topic_id: TopicId) -> int | None:
+    """The entry that created a topic, by its id; None for an id that the first release made."""
+    is_numbered = topic_id.int >> _VERSION_SHIFT & 0xF == _VERSION
+    return topic_id.int >> _RANDOM_BITS if is_numbered else None
 
 
 @dataclass(frozen=True, slots=True)

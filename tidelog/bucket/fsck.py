@@ -19,7 +19,7 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.faults import Fault, Findings
 from tidelog.bucket.fsck_context import CheckContext, Progress
 from tidelog.bucket.fsck_leftovers import check_leftovers
-from tidelog.bucket.fsck_metadata import check_leases, check_metadata
+from tidelog.bucket.fsck_metadata import check_leases, check_metadata, check_stamps
 from tidelog.bucket.fsck_states import check_states
 from tidelog.bucket.fsck_tables import check_table
 from tidelog.bucket.fsck_wals import (
@@ -51,6 +51,11 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
         # All the rest rests on it.
         if all(fault.key != error.key for fault in findings.faults):
             findings.blame(error)
+        return findings
+    stamps = await context.settled(lambda: check_stamps(context))
+    findings.merge(stamps)
+    if stamps.faults:
+        # What the log does not know would be taken for nobody's.
         return findings
     for incarnation in incarnations_of(state):
         findings.merge(await check_checkpoints(context, incarnation))

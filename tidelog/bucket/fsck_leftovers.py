@@ -29,19 +29,20 @@ from tidelog.bucket.orphans import entry_put_ms, orphan_reason, orphaned_before_
 from tidelog.bucket.reachability import (
     Anchor,
     Reachability,
-    is_deleted_topic,
     named_handovers,
     needed_incarnations,
     same_tenures,
     unanchored,
 )
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import TopicFate
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import Incarnation
+from tidelog.identifiers import Incarnation, TopicId
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
 from tidelog.wal.checkpoint import decode_checkpoint
 from tidelog.wal.image_codec import Images
+from tidelog.wal.object_format import HEADER_BYTES
 
 _Listed = Mapping[str, tuple[BucketObject, ObjectMeta]]
 
@@ -63,31 +64,39 @@ async def check_leftovers(context: CheckContext) -> Findings:
         else:
             listed[meta.key] = found, meta
     state = await context.bucket.refresh()
-    for key, (found, _) in listed.items():
-        stranger = _stranger(state, found)
-        if stranger is not None:
-            findings.add(FaultKind.FOREIGN, key, stranger)
+    for key, (found, meta) in listed.items():
+        _judge_owner(state, key, found, meta, findings)
     judge = await _judge(context, state, listed)
     if judge is not None:
         _judge_objects(judge, listed, findings)
-    _judge_deleted_topics(state, tables, findings)
+    _judge_topics(state, tables, findings)
     return findings
 
 
-def _stranger(state: ClusterState, found: BucketObject) -> str | None:
-    """Why an object is nobody's, though its key is of the right form."""
+def _judge_owner(
+    state: ClusterState, key: str, found: BucketObject, meta: ObjectMeta, findings: Findings
+) -> None:
+    """Whether the owner that an object's key names is known, or was."""
     match found:
         case WalObject(owner) | MergedObject(owner) | CheckpointObject(owner):
-            if state.incarnation(owner.epoch) != owner:
-                return f"no broker was ever registered as {owner}"
+            known = state.incarnation(owner.epoch)
+            if known is None and state.is_retired(owner):
+                is_seal = isinstance(found, WalObject) and meta.size == HEADER_BYTES
+                what = "seals" if is_seal else "objects"
+                findings.counts[f"{what} of forgotten incarnations"] += 1
+            elif known is None:
+                why = f"{owner} was registered behind entry {state.sequence}, the log's last"
+                findings.add(FaultKind.CONTRADICTION, key, why)
+            elif known != owner:
+                findings.add(FaultKind.FOREIGN, key, f"no broker was ever registered as {owner}")
         case StateObject(name, partition):
             topic = state.topic_named(name)
             is_internal = name in (GROUP_TOPIC, TRANSACTION_TOPIC)
             if not is_internal or topic is None or partition >= topic.partition_count:
-                return "there is no coordinator whose state it could be"
+                why = "there is no coordinator whose state it could be"
+                findings.add(FaultKind.FOREIGN, key, why)
         case _:
             pass
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +138,21 @@ def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
             findings.add(FaultKind.ORPHAN, key, why)
 
 
-def _judge_deleted_topics(state: ClusterState, tables: _Listed, findings: Findings) -> None:
-    for found, meta in tables.values():
-        if isinstance(found, TableObject | SegmentObject) and is_deleted_topic(
-            state, found.topic_id
-        ):
-            findings.counts["objects of deleted topics"] += 1
-            findings.counts["bytes of deleted topics"] += meta.size
+def _judge_topics(state: ClusterState, tables: _Listed, findings: Findings) -> None:
+    """What became of the topics that segments and table logs are of."""
+    unknown: dict[TopicId, str] = {}
+    for key, (found, meta) in tables.items():
+        assert isinstance(found, TableObject | SegmentObject)
+        fate = state.fate_of(found.topic_id)
+        if fate in (TopicFate.DELETED, TopicFate.FORGOTTEN):
+            findings.counts[f"objects of {fate.value} topics"] += 1
+            findings.counts[f"bytes of {fate.value} topics"] += meta.size
+        elif fate is TopicFate.UNKNOWN:
+            findings.counts["objects of unknown topics"] += 1
+            unknown.setdefault(found.topic_id, key)
+    for topic_id, key in unknown.items():
+        why = f"the metadata log has topic {topic_id} neither as alive nor as deleted"
+        findings.add(FaultKind.CONTRADICTION, key, why)
 
 
 async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) -> _Judge | None:

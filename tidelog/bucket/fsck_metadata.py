@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
+from tidelog.coordinator.cluster.documents import checksum_of
 from tidelog.coordinator.cluster.leases import decode_lease
 from tidelog.coordinator.cluster.prefix import (
     LEASE_PREFIX,
@@ -13,6 +16,7 @@ from tidelog.coordinator.cluster.prefix import (
 )
 from tidelog.coordinator.cluster.records import decode_entry
 from tidelog.coordinator.cluster.snapshots import SNAPSHOT_SUFFIX
+from tidelog.coordinator.cluster.stamps import found_stamps
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot
 from tidelog.coordinator.cluster.transitions import InvalidRecord
@@ -37,7 +41,7 @@ async def check_metadata(context: CheckContext) -> Findings:
             state = await _follow(context, entries[number], number, state, findings)
         if number in snapshots:
             found = await _snapshot(context, snapshots[number], findings)
-            if found is not None and state is not None and state != found:
+            if found is not None and state is not None and not _agree(state, found):
                 why = "it holds another state than the entries lead to"
                 findings.add(FaultKind.CONTRADICTION, snapshots[number], why)
             state = found if found is not None else state
@@ -79,13 +83,37 @@ async def _follow(
             raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
         if state is None or state.sequence + 1 != number:
             return None
-        return state.apply(entry)
+        if None not in (entry.previous, state.checksum) and entry.previous != state.checksum:
+            why = f"it follows another entry {number - 1} than the one that is there"
+            findings.add(FaultKind.CONTRADICTION, key, why)
+            return None
+        return replace(state.apply(entry), checksum=checksum_of(data))
     except CorruptObject as error:
         findings.blame(error)
     except InvalidRecord as error:
         why = f"it cannot follow the entries before it: {error}"
         findings.add(FaultKind.CONTRADICTION, key, why)
     return None
+
+
+def _agree(led_to: ClusterState, snapshot: ClusterState) -> bool:
+    is_same_entry = None in (led_to.checksum, snapshot.checksum) or (
+        led_to.checksum == snapshot.checksum
+    )
+    return led_to == snapshot and is_same_entry
+
+
+async def check_stamps(context: CheckContext) -> Findings:
+    """That the log is the one that the writers of leases, checkpoints and WALs had applied."""
+    findings = Findings()
+    cluster = context.access.cluster
+    async for stamp, source in found_stamps(context.access.store, cluster.state):
+        try:
+            await cluster.verify(stamp, source)
+            findings.counts["stamps of the metadata log"] += 1
+        except CorruptObject as error:
+            findings.blame(error)
+    return findings
 
 
 async def _snapshot(context: CheckContext, key: str, findings: Findings) -> ClusterState | None:

@@ -34,7 +34,7 @@ from tidelog.bucket.object_keys import (
 )
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Tenures
-from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicId, TopicPartition
+from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.storage.segment import SegmentName
 from tidelog.storage.table_state import TableState
 from tidelog.wal.adoption import object_key
@@ -246,9 +246,3 @@ def loose_segments(
         else:
             may_come.append(name)
     return LooseSegments(tuple(gone), tuple(may_come))
-
-
-def is_deleted_topic(state: ClusterState, topic_id: TopicId) -> bool:
-    """Whether a table that was listed before this state was read is a deleted topic's: topics are
-    created before anything of theirs is stored, and their ids are never used again."""
-    return topic_id not in state.topics

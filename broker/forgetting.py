@@ -1,0 +1,131 @@
+"""Lets the metadata log forget what the bucket holds nothing of any more.
+
+The log remembers deleted topics and retired incarnations as long as something of theirs may lie in
+the bucket, so that a collector can tell what it may delete. When a topic's folder is empty, or only
+the seal is left of an incarnation that no tenure names, the id is forgotten; else the log would
+grow with every restart and every deleted topic.
+
+Nothing rests on the moment. A process that was fenced long ago may still put an object of a
+forgotten id. Its id tells that the log knew it (`ClusterState.fate_of`, `is_retired`), so fsck
+reports the object, and no collector touches it. The folder must have been empty for the grace, so
+that this takes a request that is late by more than the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NoReturn
+
+from tidelog.broker.collector import is_lowest
+from tidelog.broker.deletion import Marks
+from tidelog.bucket.reachability import needed_incarnations
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.incarnations import RetiredWal
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records import IncarnationsForgotten, Record, TopicsForgotten
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.errors import Refused
+from tidelog.identifiers import Epoch, Incarnation, TopicId
+from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.segment import table_prefix
+from tidelog.wal.checkpoint import checkpoint_prefix
+from tidelog.wal.object_format import merged_prefix, wal_key, wal_prefix
+
+LOOKED_AT_MAX: Final = 100
+"""Topics, and incarnations, that one pass looks at: each takes a request or three."""
+
+logger = logging.getLogger(__name__)
+
+
+class Forgetting:
+    """One broker's passes. `run` is its task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        log: MetadataLog,
+        incarnation: Incarnation,
+        interval_seconds: float,
+        grace_seconds: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._incarnation = incarnation
+        self._interval_seconds = interval_seconds
+        self._topics: Marks[TopicId] = Marks(grace_seconds)
+        self._incarnations: Marks[Epoch] = Marks(grace_seconds)
+
+    async def run(self) -> NoReturn:
+        """Look at intervals, until cancelled."""
+        while True:
+            await self._clock.sleep(self._interval_seconds)
+            try:
+                await self.look()
+            except (Refused, StoreError) as error:
+                logger.warning("nothing was forgotten this time", extra={"why": str(error)})
+
+    async def look(self) -> None:
+        """One pass. Raises StoreError, and what `MetadataLog.append` raises."""
+        state = self._log.state
+        if not is_lowest(state, self._incarnation):
+            return
+        topics = [
+            each for each in islice(state.deleted, LOOKED_AT_MAX) if await self._is_gone(each)
+        ]
+        needed = needed_incarnations(state) if state.retired else frozenset()
+        passed = (wal for wal in state.retired.values() if wal.incarnation not in needed)
+        epochs = [
+            wal.incarnation.epoch
+            for wal in islice(passed, LOOKED_AT_MAX)
+            if await self._only_seal_is_left(wal)
+        ]
+        now = self._clock.monotonic()
+        due_topics = self._topics.update(topics, now)
+        due_epochs = self._incarnations.update(epochs, now)
+        if due_topics or due_epochs:
+            build = _Forget(due_topics, due_epochs)
+            await self._log.append(self._incarnation.epoch, build)
+            logger.info(
+                "forgotten, since nothing is left of them",
+                extra={"topics": len(due_topics), "incarnations": len(due_epochs)},
+            )
+
+    async def _is_gone(self, topic_id: TopicId) -> bool:
+        return await self._holds_only(table_prefix(topic_id))
+
+    async def _only_seal_is_left(self, wal: RetiredWal) -> bool:
+        owner = wal.incarnation
+        return (
+            await self._holds_only(wal_prefix(owner), wal_key(owner, wal.end_slot))
+            and await self._holds_only(merged_prefix(owner))
+            and await self._holds_only(checkpoint_prefix(owner))
+        )
+
+    async def _holds_only(self, prefix: str, key: str | None = None) -> bool:
+        async for meta in self._store.list(prefix):
+            if meta.key != key:
+                return False
+        return True
+
+
+class _Forget:
+    """The change: what is still there to be forgotten, and unneeded, in the state before it."""
+
+    def __init__(self, topics: Sequence[TopicId], epochs: Sequence[Epoch]) -> None:
+        self._topics = topics
+        self._epochs = epochs
+
+    def __call__(self, state: ClusterState) -> Sequence[Record]:
+        topics = tuple([each for each in self._topics if each in state.deleted])
+        needed = {each.epoch for each in needed_incarnations(state)}
+        epochs = tuple([e for e in self._epochs if e in state.retired and e not in needed])
+        records: list[Record] = []
+        if topics:
+            records.append(TopicsForgotten(topics))
+        if epochs:
+            records.append(IncarnationsForgotten(epochs))
+        return records
