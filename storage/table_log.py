@@ -29,6 +29,7 @@ from tidelog.storage.object_store import (
 )
 from tidelog.storage.segment import table_prefix
 from tidelog.storage.sequence import NUMBER_DIGITS, AppendUndecided, Mine, Sequence
+from tidelog.storage.sightings import Sightings
 from tidelog.storage.table_change import (
     Commit,
     PartitionChange,
@@ -115,6 +116,7 @@ class TableLog:
         self._topic = topic
         self._grace_seconds = grace_seconds
         self._crash_points = crash_points
+        self._checkpoints_seen: Sightings[int] = Sightings()
         self._prefix = log_prefix(topic_id)
         self._hint_key = f"{self._prefix}_last_checkpoint"
         self._sequence = Sequence(store, clock, self._prefix, ".json", self._identify)
@@ -253,34 +255,34 @@ class TableLog:
         }
         await self._point_to(checkpoint.version, json.dumps(hint).encode())
         self._checkpointed = max(self._checkpointed, checkpoint.version)
+        self._checkpoints_seen.saw(checkpoint.version, self._clock.monotonic())
         return checkpoint.version
 
     async def clean_up(self) -> int:
         """Delete commits and checkpoints that a checkpoint older than the grace has made needless,
         the oldest first. How many objects were deleted: at most CLEAN_UP_DELETES_MAX.
 
-        Ages are differences between times of the store's own clock, the newest object's being the
-        present: no process's clock can make a checkpoint look old. So the log must have gone on
-        the grace after a checkpoint; where it rests, what is needless stays until it does.
+        A checkpoint is old when this process has seen it for longer than the grace by its monotonic
+        clock (`Sightings`): no wall clock can make one look old. A process that starts again waits
+        once more.
         """
         hint = await self._read_hint()
         if hint is None:
             return 0
         found: list[tuple[int, str]] = []
-        checkpoints: list[tuple[int, int]] = []
-        present_ms = 0
+        checkpoints: list[int] = []
         async for meta in self._store.list(self._prefix):
-            present_ms = max(present_ms, meta.modified_ms)
             version = self._sequence.number(meta.key)
             if version is None:
                 version = self._checkpoint_version(meta.key)
                 if version is None:
                     continue
                 if version <= hint.version:
-                    checkpoints.append((version, meta.modified_ms))
+                    checkpoints.append(version)
             found.append((version, meta.key))
-        before_ms = present_ms - int(self._grace_seconds * 1000)
-        aged = (version for version, modified_ms in checkpoints if modified_ms <= before_ms)
+        now = self._clock.monotonic()
+        self._checkpoints_seen.look(checkpoints, now)
+        aged = self._checkpoints_seen.seen_for(self._grace_seconds, now)
         kept = max(aged, default=NO_VERSION)
         needless = [key for version, key in found if version < kept][:CLEAN_UP_DELETES_MAX]
         for key in needless:

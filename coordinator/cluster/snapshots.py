@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
@@ -19,6 +20,7 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
 )
 from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.storage.sightings import Sightings
 
 SNAPSHOT_SUFFIX = ".json"
 _ATTEMPTS_MAX = 5
@@ -39,6 +41,7 @@ class Snapshots:
         self._store = store
         self._clock = clock
         self._offload = offload
+        self._seen: Sightings[int] = Sightings()
 
     async def newest_sequence(self) -> int | None:
         """Of the newest snapshot that is there; None if there is none."""
@@ -65,25 +68,24 @@ class Snapshots:
     async def write(self, state: ClusterState) -> None:
         """Make the state durable. Another's snapshot of the same entry is as good as ours."""
         data = await self._offload.run(encode_snapshot, state, self._clock.time_ms())
-        try:
+        with suppress(PreconditionFailed):
             await self._store.put(_key(state.sequence), data, IfAbsent())
-        except PreconditionFailed:
-            return
+        self._seen.saw(state.sequence, self._clock.monotonic())
 
     async def collect(self, grace_ms: int) -> int:
         """Delete the entries and snapshots that lie below a snapshot older than the grace (A2).
 
-        Ages are differences between times of the store's own clock, the newest snapshot's being the
-        present: no broker's clock can make an entry look old. All entries below a snapshot were
-        there before it, so they are at least as old as it is. Entry 0, the bucket's identity, and
-        the entry of the snapshot itself stay. Returns how many objects were deleted.
+        A snapshot is old when this process has seen it for longer than the grace by its monotonic
+        clock (`Sightings`): no wall clock can make one look old. All entries below a snapshot were
+        there before it. Entry 0, the bucket's identity, and the entry of the snapshot itself stay.
+        Returns how many objects were deleted.
         """
         listed = await self._list()
-        present_ms = max((each.meta.modified_ms for each in listed), default=0)
-        aged = [each for each in listed if each.meta.modified_ms <= present_ms - grace_ms]
+        aged = self._seen.seen_for(grace_ms / 1000, self._clock.monotonic())
         if not aged:
             return 0
-        horizon = aged[-1]
+        newest = max(aged)
+        horizon = next(each for each in listed if each.sequence == newest)
         # What is deleted rests on this object alone from now on, so it must be sound.
         await self._read(horizon)
         obsolete = [each.meta.key for each in listed if each.sequence < horizon.sequence]
@@ -101,6 +103,7 @@ class Snapshots:
             digits = meta.key.removeprefix(SNAPSHOT_PREFIX).removesuffix(SNAPSHOT_SUFFIX)
             if digits.isascii() and digits.isdigit() and meta.key == _key(int(digits)):
                 listed.append(_Listed(int(digits), meta))
+        self._seen.look([each.sequence for each in listed], self._clock.monotonic())
         return listed
 
     async def _read(self, listed: _Listed) -> ClusterState:

@@ -29,5 +29,9 @@ class SimulatedClock:
         elapsed = (self._loop.time() - START_SECONDS) * self._rate
         return EPOCH_MS + self._offset_ms + int((START_SECONDS + elapsed) * 1000)
 
+    def jump(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock."""
+        self._offset_ms += milliseconds
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)

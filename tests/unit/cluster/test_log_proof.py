@@ -184,7 +184,7 @@ def test_readers_compare_stamps_too() -> None:
         anew = ClusterReader(
             world.store.of(reader), reader.clock, InlineOffload(), ClusterSettings()
         )
-        with pytest.raises(MissingObject, match="wal/7-1/0.wal was written when it had"):
+        with pytest.raises(MissingObject, match=r"wal/7-1/0\.wal was written when it had"):
             await anew.verify(broker.log.state.stamp, "wal/7-1/0.wal")
 
     simulate(story)

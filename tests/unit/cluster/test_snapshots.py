@@ -86,6 +86,22 @@ def test_a_broker_with_a_wrong_clock_deletes_nothing_too_early(offset_hours: int
     simulate(story)
 
 
+def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
+    """The filesystem store's times are those of the wall clock."""
+
+    async def story(world: World) -> None:
+        broker = await world.broker(1, world.process("a"), snapshot_interval_entries=10)
+        await grow(broker, 30)
+        world.store.memory._clock.jump(24 * 3_600_000)
+        await grow(broker, 40)
+        assert numbers(world.keys(LOG)) == list(range(41))
+        await asyncio.sleep(GRACE_SECONDS)
+        await grow(broker, 50)
+        assert numbers(world.keys(LOG)) == [0, *range(40, 51)]
+
+    simulate(story)
+
+
 def test_nothing_is_deleted_below_a_snapshot_that_cannot_be_read() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"), snapshot_interval_entries=10)

@@ -33,7 +33,6 @@ from tidelog.storage.table_log import (
     DELETE_GRACE_SECONDS,
     Committed,
     TableLog,
-    log_prefix,
 )
 from tidelog.storage.table_state import Refusal, TableState
 
@@ -351,12 +350,6 @@ def test_a_table_without_a_commit_has_no_checkpoint() -> None:
 # Clean-up, and who was away meanwhile.
 
 
-async def touch(world: World) -> None:
-    """The log goes on: it is the present, by the store's clock."""
-    hint = log_prefix(TOPIC_ID) + "_last_checkpoint"
-    await world.truth.put(hint, (await world.truth.get(hint)).data)
-
-
 def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> None:
     async def story(world: World) -> None:
         log = await world.open()
@@ -368,14 +361,10 @@ def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> No
         await log.write_checkpoint()
         assert await log.clean_up() == 0
         await asyncio.sleep(200)
-        # Nothing tells yet that time has passed for the store.
-        assert await log.clean_up() == 0
-        await touch(world)
         assert await log.clean_up() == 2
         assert (await world.keys())[0] == "00000000000000000002.checkpoint.parquet"
         assert contents((await world.open()).state) == contents(log.state)
         await asyncio.sleep(1000)
-        await touch(world)
         assert await log.clean_up() == 4
         assert await world.keys() == [
             "00000000000000000005.checkpoint.parquet",
@@ -387,16 +376,44 @@ def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> No
     tell(story)
 
 
+def test_a_process_that_starts_again_waits_for_the_grace_once_more() -> None:
+    async def story(world: World) -> None:
+        log = await world.open()
+        await grow(log, 3)
+        await log.write_checkpoint()
+        await asyncio.sleep(700)
+        successor = await world.open()
+        assert await successor.clean_up() == 0
+        await asyncio.sleep(700)
+        assert await successor.clean_up() == 2
+        assert contents((await world.open()).state) == contents(log.state)
+
+    tell(story)
+
+
+def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
+    """The filesystem store's times are those of the wall clock."""
+
+    async def story(world: World) -> None:
+        log = await world.open()
+        await grow(log, 3)
+        await log.write_checkpoint()
+        world.clock.jump(24 * 3600 * 1000)
+        await grow(log, 3)
+        await log.write_checkpoint()
+        assert await log.clean_up() == 0
+
+    tell(story)
+
+
 def test_a_process_whose_clock_is_ahead_deletes_nothing_too_early() -> None:
     async def story(world: World) -> None:
         world.clock = SimulatedClock(world.loop, offset_ms=24 * 3600 * 1000)
         log = await world.open()
         await grow(log, 3)
         await log.write_checkpoint()
-        await touch(world)
         assert await log.clean_up() == 0
         await asyncio.sleep(700)
-        await touch(world)
         assert await log.clean_up() == 2
 
     tell(story)
@@ -412,7 +429,6 @@ def test_who_was_away_does_not_commit_into_a_number_that_was_deleted() -> None:
         await grow(other, 5)
         await other.write_checkpoint()
         await asyncio.sleep(5000)
-        await touch(world)
         assert await other.clean_up() == 6
         late = (advance(0, 20, 30, listed(0, 20, 29, 1000)),)
         assert await away.commit(late) == Refusal(0, "the table ends at offset 70, not at 20")
@@ -489,7 +505,6 @@ def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
                 await other.write_checkpoint()
                 # What no timeout of a stalled process can see in time.
                 world.loop._now += 5000
-                await touch(world)
                 assert await other.clean_up() == 6
 
         store = Stalled(world.truth, world.clock, world.entropy, FaultRates())
@@ -524,7 +539,6 @@ def test_what_is_cleaned_up_while_it_is_read_is_read_again() -> None:
                     await grow(log, 3)
                     await log.write_checkpoint()
                     await asyncio.sleep(1000)
-                    await touch(world)
                     assert await log.clean_up() == 6
                 return stored
 
