@@ -226,8 +226,11 @@ class Adopter:
                     f"more than {BATCHES_MAX} staged batches for {partition}: commit smaller"
                     " batches",
                 )
-            await self._check_records(index.key, batches, partition.limits)
-            adopted += [_adopted(index.key, batch, wanted) for batch in batches]
+            crcs = await self._check_records(index.key, batches, partition.limits)
+            adopted += [
+                _adopted(index.key, batch, crc, wanted)
+                for batch, crc in zip(batches, crcs, strict=True)
+            ]
         return adopted
 
     async def _look(self, key: str, transactional_id: str) -> StagedIndex:
@@ -258,20 +261,26 @@ class Adopter:
 
     async def _check_records(
         self, key: str, batches: Sequence[StagedBatch], limits: Limits
-    ) -> None:
-        """Read every batch and check it like a produced one."""
+    ) -> list[int]:
+        """Read every batch and check it like a produced one; the checksums in their headers."""
+        crcs: list[int] = []
         rules = replace(limits, compression=None, batches_max=1, zstd_allowed=True)
         for window in windows(batches, WINDOW_BYTES):
             begin, end = window[0].position, window[-1].position + window[-1].length
             async with self._reads:
                 data = (await self._store.get(key, ByteRange(begin, end - begin))).data
-            await self._offload.run(_check_window, key, window, data, rules, self._clock.time_ms())
+            crcs += await self._offload.run(
+                _check_window, key, window, data, rules, self._clock.time_ms()
+            )
+        return crcs
 
 
 def _check_window(
     key: str, window: Sequence[StagedBatch], data: Buffer, limits: Limits, now_ms: int
-) -> None:
-    """Whether these bytes are the batches that the index says, and good ones. Raises _Unfit."""
+) -> list[int]:
+    """Whether these bytes are the batches that the index says, and good ones; the checksums in
+    their headers. Raises _Unfit."""
+    crcs: list[int] = []
     view = memoryview(data)
     begin = window[0].position
     bodies = [view[each.position - begin :][: each.length] for each in window]
@@ -283,6 +292,7 @@ def _check_window(
             header = check_staged_batch(extent, body)
         except CorruptObject as error:
             raise _Unfit(ErrorCode.INVALID_RECORD, f"{error}: stage it again") from error
+        crcs.append(header.crc)
         said = (batch.record_count, batch.attributes, batch.base_timestamp)
         if (header.record_count, header.attributes, header.base_timestamp) != said:
             raise _Unfit(
@@ -297,9 +307,10 @@ def _check_window(
             raise _Unfit(ErrorCode(verdict.error_code), f"{where}: {verdict.message}")
         if any(info.needs_rewrite for info in verdict):
             raise _Unfit(ErrorCode.INVALID_RECORD, f"{where} has another maximum timestamp")
+    return crcs
 
 
-def _adopted(key: str, batch: StagedBatch, wanted: Wanted) -> AdoptedBatch:
+def _adopted(key: str, batch: StagedBatch, crc: int, wanted: Wanted) -> AdoptedBatch:
     producer_id, producer_epoch = wanted.identity
     return AdoptedBatch(
         batch.attributes | TRANSACTIONAL_FLAG,
@@ -312,4 +323,5 @@ def _adopted(key: str, batch: StagedBatch, wanted: Wanted) -> AdoptedBatch:
         key,
         batch.position,
         batch.length,
+        crc,
     )

@@ -71,12 +71,9 @@ class AdoptedBatch(NamedTuple):
     key: str
     position: int
     length: int
+    crc: int
+    """The checksum in its header, as it is staged."""
     base_sequence: int = NO_SEQUENCE
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Where its bytes are: object, position, length."""
-        return self.key, self.position, self.length
 
 
 @lru_cache(maxsize=4096)
@@ -148,4 +145,5 @@ def check_staged_batch(extent: Extent, data: Buffer) -> BatchHeader:
         )
     if checksum(data, 0, len(data)) != header.crc:
         raise CorruptObject(key, f"the checksum of the staged batch {where} is wrong")
+    extent._replace(key=key).check_crcs(header.crc.to_bytes(4, "big"))
     return header

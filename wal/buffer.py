@@ -25,9 +25,9 @@ from tidelog.records.batch import (
     stamp,
 )
 from tidelog.storage.object_store import Buffer
-from tidelog.wal.adoption import Adoption
+from tidelog.wal.adoption import AdoptedBatch, Adoption
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
-from tidelog.wal.extents import Advance, Extent
+from tidelog.wal.extents import Advance, Extent, crc_of_batch, grown_crc
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.image_codec import encode_images
 from tidelog.wal.object_format import (
@@ -139,13 +139,12 @@ class SlotBuffer:
         self,
         partition: TopicPartition,
         leader_epoch: LeaderEpoch,
-        batch: BatchFields,
+        batch: AdoptedBatch,
         base_offset: int,
         ordinal: int,
-        place: tuple[str, int, int],
     ) -> None:
-        """A batch whose bytes stay where they were staged (H8): (key, position, length)."""
-        key, position, length = place
+        """A batch whose bytes stay where they were staged (H8)."""
+        key, position, length = batch.key, batch.position, batch.length
         number = self._objects.setdefault(key, len(self._objects) + 1)
         self._add_row(
             EntryKind.ADOPTED,
@@ -164,6 +163,7 @@ class SlotBuffer:
             number,
             position,
             length,
+            batch.crc,
         )
 
     def add_relocated(
@@ -187,6 +187,7 @@ class SlotBuffer:
             self._objects.setdefault(moved.key, len(self._objects) + 1),
             moved.position,
             moved.length,
+            moved.crc,
         )
 
     def add_opening(self, image: PartitionImage) -> None:
@@ -205,6 +206,7 @@ class SlotBuffer:
             OWN_OBJECT,
             len(self._images) - 1,
             0,
+            0,
         )
 
     def add_log_start(
@@ -218,6 +220,7 @@ class SlotBuffer:
             *_UNUSED,
             OWN_OBJECT,
             -1,
+            0,
             0,
         )
 
@@ -254,6 +257,7 @@ class SlotBuffer:
             OWN_OBJECT,
             0,
             length,
+            0,
         )
 
     def _add_row(self, *fields: int) -> None:
@@ -293,18 +297,20 @@ class SlotBuffer:
         )
 
     def _place(self, columns: _Columns, position: int) -> tuple[list[int], list[Buffer]]:
-        """Give each body its position, the first one this. The entries of bodies, and these, as
-        they will lie."""
+        """Give each body its position, the first one this, and its entry the checksum in its
+        header. The entries of bodies, and these, as they will lie."""
         rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
         bodies = self._bodies
         references = list(map(columns.partition.__getitem__, rows))
         # Stable: batches of a partition stay in the order in which they were appended.
         order = sorted(range(len(rows)), key=references.__getitem__)
         own = list(map(rows.__getitem__, order))
-        for row in own:
+        placed = list(map(bodies.__getitem__, order))
+        for row, body in zip(own, placed, strict=True):
             columns.position[row] = position
+            columns.crc[row] = int.from_bytes(body[CRC_POSITION:ATTRIBUTES_POSITION], "big")
             position += columns.length[row]
-        return own, list(map(bodies.__getitem__, order))
+        return own, placed
 
     def _advances(self, key: str, columns: _Columns) -> Iterator[Advance]:
         names = [key, *self._objects]
@@ -324,6 +330,7 @@ class SlotBuffer:
             number,
             position,
             length,
+            crc,
         ) in zip(
             columns.kind,
             columns.partition,
@@ -336,6 +343,7 @@ class SlotBuffer:
             columns.object,
             columns.position,
             columns.length,
+            columns.crc,
             strict=True,
         ):
             if kind == _LOG_START:
@@ -350,8 +358,8 @@ class SlotBuffer:
                         ordinal,
                         tenures[reference][1],
                     ).reference
-                extent = Extent(base, last, timestamp, named, position, length)
-                _extend(extents.setdefault(reference, []), extent, kind)
+                extent = Extent(base, last, timestamp, named, position, length, crc_of_batch(crc))
+                _extend(extents.setdefault(reference, []), extent, kind, crc)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             found, log_start = extents.get(reference, ()), log_starts.get(reference)
             if found or log_start is not None:
@@ -381,6 +389,7 @@ class _Columns(NamedTuple):
     object: list[int]
     position: list[int]
     length: list[int]
+    crc: list[int]
 
 
 assert _Columns._fields == INDEX_DTYPE.names
@@ -401,14 +410,13 @@ def _stamp(
         stamp(data, position, columns.base_offset[row], leader_epochs[columns.partition[row]])
         covered = position + ATTRIBUTES_POSITION
         crc = crc32c(view[position:covered], crc)
-        own_crc = int.from_bytes(view[position + CRC_POSITION : covered], "big")
-        crc = combine_crc32c(crc, own_crc, columns.length[row] - ATTRIBUTES_POSITION)
+        crc = combine_crc32c(crc, columns.crc[row], columns.length[row] - ATTRIBUTES_POSITION)
     return crc
 
 
-def _extend(extents: list[Extent], extent: Extent, kind: int) -> None:
-    """Add a batch to a partition's extents. It grows the last one if it follows it in offset and
-    place; an adopted batch stands alone."""
+def _extend(extents: list[Extent], extent: Extent, kind: int, crc: int) -> None:
+    """Add a batch with this checksum to a partition's extents. It grows the last one if it follows
+    it in offset and place; an adopted batch stands alone."""
     if extents and kind == _BATCH:
         last = extents[-1]
         if (
@@ -423,6 +431,7 @@ def _extend(extents: list[Extent], extent: Extent, kind: int) -> None:
                 last.key,
                 last.position,
                 last.length + extent.length,
+                grown_crc(last.crc, crc),
             )
             return
     extents.append(extent)

@@ -79,6 +79,9 @@ class IndexEntry(NamedTuple):
     """The object that holds the bytes: this one, except for ADOPTED and RELOCATED."""
     position: int
     length: int
+    crc: int = -1
+    """BATCH and ADOPTED: the checksum in the batch's header, as it is stored. RELOCATED: that of
+    the extent. -1: the first release wrote the entry."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -8,11 +8,28 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from awscrt.checksums import crc32c
 
+from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.records.buffers import Buffer
 
+NO_CRC = -1
 _TAKEN = -(2**63)
 """No batch has so early a timestamp."""
+
+
+def crc_of_batch(crc: int) -> int:
+    """An extent's checksum if it holds one batch with this checksum in its header."""
+    return grown_crc(0, crc)
+
+
+def grown_crc(crc: int, following: int) -> int:
+    """An extent's checksum when a batch with the checksum `following` comes to it."""
+    if NO_CRC in (crc, following):
+        return NO_CRC
+    grown: int = crc32c(following.to_bytes(4, "big"), crc)
+    return grown
 
 
 class Extent(NamedTuple):
@@ -24,6 +41,20 @@ class Extent(NamedTuple):
     key: str
     position: int
     length: int
+    crc: int = NO_CRC
+    """CRC-32C of the checksums in the batches' headers, one after the other as they are stored:
+    tells these batches from others that fit into their place. NO_CRC: the first release wrote the
+    entries."""
+
+    def check_crcs(self, crcs: Buffer) -> None:
+        """Compare with the checksums of the batches that were read, which were compared with the
+        batches themselves. CorruptObject."""
+        if self.crc not in (NO_CRC, crc32c(crcs)):
+            raise CorruptObject(
+                self.key,
+                f"the record batches at position {self.position} are not those of offsets"
+                f" {self.base_offset} to {self.last_offset}, but others",
+            )
 
 
 class Advance(NamedTuple):
@@ -38,13 +69,14 @@ class Advance(NamedTuple):
 
 
 class Extents:
-    """Extents in offset order, without holes between them; 48 bytes each beside the shared keys.
+    """Extents in offset order, without holes between them; 56 bytes each beside the shared keys.
 
     A copy is a snapshot; the images hold such copies and nobody changes them.
     """
 
     __slots__ = (
         "_base_offsets",
+        "_crcs",
         "_keys",
         "_last_offsets",
         "_lengths",
@@ -59,6 +91,7 @@ class Extents:
         self._max_timestamps = array("q")
         self._positions = array("q")
         self._lengths = array("q")
+        self._crcs = array("q")
         self._keys: list[str] = []
         self._total_bytes = 0
         for extent in extents:
@@ -73,6 +106,7 @@ class Extents:
         keys: list[str],
         positions: array[int],
         lengths: array[int],
+        crcs: array[int],
     ) -> Extents:
         """Extents of columns ("q") of equal length. ValueError where they have a hole."""
         made = cls.__new__(cls)
@@ -82,6 +116,7 @@ class Extents:
         made._keys = keys
         made._positions = positions
         made._lengths = lengths
+        made._crcs = crcs
         made._total_bytes = sum(lengths)
         if len(keys) > 1:
             bases = np.frombuffer(base_offsets, np.int64)
@@ -90,14 +125,16 @@ class Extents:
                 raise ValueError("the extents have a hole between them")
         return made
 
-    def columns(self) -> tuple[array[int], array[int], array[int], array[int], array[int]]:
-        """Base offsets, last offsets, maximum timestamps, positions, lengths; not to be changed."""
+    def columns(self) -> tuple[array[int], ...]:
+        """Base offsets, last offsets, maximum timestamps, positions, lengths, checksums; not to be
+        changed."""
         return (
             self._base_offsets,
             self._last_offsets,
             self._max_timestamps,
             self._positions,
             self._lengths,
+            self._crcs,
         )
 
     @property
@@ -116,6 +153,7 @@ class Extents:
             self._keys[index],
             self._positions[index],
             self._lengths[index],
+            self._crcs[index],
         )
 
     def __iter__(self) -> Iterator[Extent]:
@@ -128,6 +166,7 @@ class Extents:
                 self._keys,
                 self._positions,
                 self._lengths,
+                self._crcs,
                 strict=True,
             ),
         )
@@ -171,10 +210,12 @@ class Extents:
         self._keys.append(extent.key)
         self._positions.append(extent.position)
         self._lengths.append(extent.length)
+        self._crcs.append(extent.crc)
         self._total_bytes += extent.length
 
-    def append_batch(self, extent: Extent) -> None:
-        """Add one batch; it grows the last extent where it lies right behind it."""
+    def append_batch(self, extent: Extent, crc: int) -> None:
+        """Add one batch, whose header has this checksum; it grows the last extent where it lies
+        right behind it."""
         if (
             self._keys
             and self._keys[-1] == extent.key
@@ -184,6 +225,7 @@ class Extents:
             self._last_offsets[-1] = extent.last_offset
             self._max_timestamps[-1] = max(self._max_timestamps[-1], extent.max_timestamp)
             self._lengths[-1] += extent.length
+            self._crcs[-1] = grown_crc(self._crcs[-1], crc)
             self._total_bytes += extent.length
         else:
             self.append(extent)
@@ -208,6 +250,7 @@ class Extents:
                 moved.max_timestamp,
                 moved.position,
                 moved.length,
+                moved.crc,
             ),
             strict=True,
         ):
@@ -273,6 +316,7 @@ class Extents:
         copied._keys = self._keys[:count]
         copied._positions = self._positions[:count]
         copied._lengths = self._lengths[:count]
+        copied._crcs = self._crcs[:count]
         whole = count == len(self._keys)
         copied._total_bytes = self._total_bytes if whole else sum(copied._lengths)
         return copied

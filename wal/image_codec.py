@@ -23,14 +23,16 @@ from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.columns import ColumnReader, strings_bytes, table_bytes
-from tidelog.wal.extents import Extents
+from tidelog.wal.extents import NO_CRC, Extents
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.leader_epochs import EpochStart
 from tidelog.wal.producer_state import ProducerState, RememberedBatch
 from tidelog.wal.transactions import AbortedTransaction
 
 IMAGES_MAGIC = b"TIDEIMGS"
-IMAGES_FORMAT_VERSION = 1
+FIRST_FORMAT_VERSION = 1
+"""Of the first release: extents without checksums."""
+IMAGES_FORMAT_VERSION = 2
 
 _FORGOTTEN_FLAG = 0x01
 _IDENTITY = Struct("<8sI")
@@ -81,7 +83,7 @@ _ABORTED = np.dtype(
         ("last_stable_offset", "<i8"),
     ]
 )
-_EXTENT_COLUMNS = 5
+_EXTENT_COLUMNS = 6
 
 
 class ImageBlock(NamedTuple):
@@ -204,16 +206,17 @@ class Images:
     def __init__(self, key: str, data: Buffer) -> None:
         """`data`: exactly one blob. Raises CorruptObject and UnsupportedFormat."""
         self._key = key
-        reader, counts = _open_blob(key, data)
+        reader, version, counts = _open_blob(key, data)
         partitions, epochs, producers, batches, aborted, extents, strings = counts
         self._partitions = reader.table(_PARTITIONS, partitions)
         self._epochs = reader.table(_EPOCHS, epochs)
         self._producers = reader.table(_PRODUCERS, producers)
         self._batches = reader.table(_BATCHES, batches)
         self._aborted = reader.table(_ABORTED, aborted)
-        self._extents = [
-            reader.column("<i8", extents).astype(np.int64) for _ in range(_EXTENT_COLUMNS)
-        ]
+        stored = _EXTENT_COLUMNS - (version == FIRST_FORMAT_VERSION)
+        self._extents = [reader.column("<i8", extents).astype(np.int64) for _ in range(stored)]
+        if stored < _EXTENT_COLUMNS:
+            self._extents.append(np.full(extents, NO_CRC, np.int64))
         self._references = reader.column("<u4", extents)
         self._strings = reader.strings(strings)
         reader.finish()
@@ -308,15 +311,15 @@ class Images:
 
     def _extents_of(self, row: int) -> Extents:
         first, end = self._extent_bounds[row : row + 2]
-        base, last, timestamp, position, length = (
+        base, last, timestamp, position, length, crc = (
             array("q", column[first:end].tobytes()) for column in self._extents
         )
         strings = self._strings
         keys = [strings[reference] for reference in self._references[first:end].tolist()]
-        return Extents.from_columns(base, last, timestamp, keys, position, length)
+        return Extents.from_columns(base, last, timestamp, keys, position, length, crc)
 
 
-def _open_blob(key: str, data: Buffer) -> tuple[ColumnReader, tuple[int, ...]]:
+def _open_blob(key: str, data: Buffer) -> tuple[ColumnReader, int, tuple[int, ...]]:
     view = memoryview(data)
     header_size = _IDENTITY.size + _COUNTS.size
     if len(view) < header_size + _CRC.size:
@@ -327,13 +330,15 @@ def _open_blob(key: str, data: Buffer) -> tuple[ColumnReader, tuple[int, ...]]:
     end = len(view) - _CRC.size
     if crc32c(view[:end]) != _CRC.unpack_from(view, end)[0]:
         raise CorruptObject(key, "the checksum of its images does not match")
-    if version != IMAGES_FORMAT_VERSION:
+    if version < FIRST_FORMAT_VERSION:
+        raise CorruptObject(key, f"its images are of format {version}")
+    if version > IMAGES_FORMAT_VERSION:
         raise UnsupportedFormat(
             f"object {key} holds partition images of format {version}; this version of Tidelog"
-            f" reads format {IMAGES_FORMAT_VERSION}: use a newer one; nothing was changed"
+            f" reads formats up to {IMAGES_FORMAT_VERSION}: use a newer one; nothing was changed"
         )
     counts = _COUNTS.unpack_from(view, _IDENTITY.size)
-    return ColumnReader(key, view, header_size, end), counts
+    return ColumnReader(key, view, header_size, end), version, counts
 
 
 def _rows(table: dict[str, NDArray[Any]], first: int, end: int) -> Iterator[tuple[Any, ...]]:

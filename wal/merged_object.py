@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.records.batch import CRC_POSITION
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.entries import EntryKind
 from tidelog.wal.extents import Extent
 from tidelog.wal.object_format import (
-    INDEX_DTYPE,
     OWN_OBJECT,
+    PLAIN_INDEX_DTYPE,
     Layout,
     ObjectHeader,
     ObjectKind,
@@ -31,7 +32,7 @@ from tidelog.wal.object_format import (
     merged_key,
 )
 
-_NAMES: Final = INDEX_DTYPE.names or ()
+_NAMES: Final = PLAIN_INDEX_DTYPE.names or ()
 
 
 class Source(NamedTuple):
@@ -81,15 +82,19 @@ def assemble_merged(
     position = header.size_bytes
     for run in runs:
         first, last = run.sources[0].extent, run.sources[-1].extent
-        start = position
+        start, crc = position, 0
         for extent, data in run.sources:
             index = indexes[extent.key]
             rows = _rows_of(index, run.partition, extent)
             columns.append(_copied(index, rows, tenures, position - extent.position))
+            places = index.columns["position"][rows] - extent.position
+            crc = crc32c(_crcs_at(data, places.tolist()), crc)
             bodies.append(data)
             position += len(data)
         latest = max(extent.max_timestamp for extent, _ in run.sources)
-        place = Extent(first.base_offset, last.last_offset, latest, key, start, position - start)
+        place = Extent(
+            first.base_offset, last.last_offset, latest, key, start, position - start, crc
+        )
         moved.append((run.partition, place))
     joined = [np.concatenate([each[name] for each in columns]).tolist() for name in _NAMES]
     index_bytes = encode_index(list(tenures), joined, [])
@@ -133,6 +138,12 @@ def _rows_of(index: SlotIndex, partition: TopicPartition, extent: Extent) -> NDA
     return rows
 
 
+def _crcs_at(data: Buffer, positions: Sequence[int]) -> bytes:
+    """The checksums in the headers of the batches at these positions."""
+    view = memoryview(data)
+    return b"".join([view[at + CRC_POSITION : at + CRC_POSITION + 4] for at in positions])
+
+
 def _copied(
     index: SlotIndex,
     rows: NDArray[np.intp],
@@ -140,9 +151,7 @@ def _copied(
     shift: int,
 ) -> dict[str, NDArray[np.generic]]:
     """Rows as the merged object has them."""
-    columns: dict[str, NDArray[np.generic]] = {
-        name: column[rows] for name, column in index.columns.items()
-    }
+    columns: dict[str, NDArray[np.generic]] = {name: index.columns[name][rows] for name in _NAMES}
     numbers = [
         tenures.setdefault(index.tenures[reference], len(tenures))
         for reference in index.columns["partition"][rows].tolist()

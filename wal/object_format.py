@@ -46,6 +46,7 @@ from tidelog.storage.object_store import Buffer
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.columns import ColumnReader, columns_bytes, strings_bytes, table_bytes
 from tidelog.wal.entries import EntryKind, IndexEntry
+from tidelog.wal.extents import NO_CRC
 from tidelog.wal.image_codec import Images
 
 PLAIN_FORMAT_VERSION = 1
@@ -79,7 +80,7 @@ _INDEX_COUNTS = Struct("<III")
 _PARTITIONS = np.dtype([("topic_id", "V16"), ("partition", "<i4"), ("leader_epoch", "<i4")])
 _PREVIOUS_SLOT = np.dtype([("previous_slot", "<i8")])
 
-INDEX_ROW = Struct("<BIqqiqhqiiHqqIqI")
+INDEX_ROW = Struct("<BIqqiqhqiiHqqIqII")
 """One entry before it is laid out in columns: the fields of INDEX_DTYPE."""
 INDEX_DTYPE = np.dtype(
     [
@@ -99,11 +100,14 @@ INDEX_DTYPE = np.dtype(
         ("object", "<u4"),
         ("position", "<i8"),
         ("length", "<u4"),
+        ("crc", "<u4"),
     ]
 )
 """The index's columns in stored order. `partition` counts into the table of (topic id, partition,
 leader epoch); `object` into the strings, from 1."""
 assert INDEX_ROW.size == INDEX_DTYPE.itemsize
+PLAIN_INDEX_DTYPE = np.dtype(INDEX_DTYPE.descr[:-1])
+"""Of objects of format 1, without checksums of batches."""
 
 
 class ObjectKind(Enum):
@@ -277,19 +281,25 @@ def encode_index(
 ) -> bytes:
     """The index's section: the columns of INDEX_DTYPE, in the order in which they were appended.
 
-    `previous_slots`: of a stamped object, for each tenure (see `SlotIndex.previous_slots`).
+    `previous_slots`: of a stamped object, for each tenure (see `SlotIndex.previous_slots`). An
+    object without stamps has the columns of PLAIN_INDEX_DTYPE.
     """
     table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in tenures]
     previous = () if previous_slots is None else columns_bytes(_PREVIOUS_SLOT, [previous_slots])
+    dtype = _index_dtype(previous_slots is not None)
     return b"".join(
         (
             _INDEX_COUNTS.pack(len(columns[0]), len(tenures), len(objects)),
             *table_bytes(_PARTITIONS, table),
             *previous,
-            *columns_bytes(INDEX_DTYPE, columns),
+            *columns_bytes(dtype, columns[: len(dtype.names or ())]),
             *strings_bytes(objects),
         )
     )
+
+
+def _index_dtype(is_stamped: bool) -> np.dtype[np.void]:
+    return INDEX_DTYPE if is_stamped else PLAIN_INDEX_DTYPE
 
 
 def finish_object(data: bytearray, header: ObjectHeader, layout: Layout, body_crc: int) -> int:
@@ -346,7 +356,7 @@ class SlotIndex:
         """For each of `tenures` an earlier slot (or -1): no slot in between has an entry of it.
         None in an object without stamps."""
         self.columns = columns
-        """By the names of INDEX_DTYPE."""
+        """By the names of INDEX_DTYPE, or PLAIN_INDEX_DTYPE in an object without stamps."""
         self.images = images
         """The opening images, or None if no tenure opens here."""
         self._objects = objects
@@ -384,7 +394,9 @@ class SlotIndex:
         names = [self.key, *self._objects]
         keys = [names[number] for number in columns["object"].tolist()]
         middle = zip(*(columns[name].tolist() for name in _MIDDLE), strict=True)
-        places = zip(columns["position"].tolist(), columns["length"].tolist(), strict=True)
+        count = len(kinds)
+        crcs = columns["crc"].tolist() if "crc" in columns else [NO_CRC] * count
+        places = zip(columns["position"].tolist(), columns["length"].tolist(), crcs, strict=True)
         for kind, (partition, leader_epoch), fields, key, place in zip(
             kinds, tenures, middle, keys, places, strict=True
         ):
@@ -504,7 +516,7 @@ def _decode_index(
     previous = None
     if header.stamps is not None:
         previous = reader.table(_PREVIOUS_SLOT, partitions)["previous_slot"].tolist()
-    columns = reader.table(INDEX_DTYPE, entries)
+    columns = reader.table(_index_dtype(header.stamps is not None), entries)
     objects = reader.strings(strings)
     reader.finish()
     bodies = range(header.size_bytes, layout.index_position + 1)

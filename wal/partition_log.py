@@ -29,7 +29,7 @@ from tidelog.records.batch import (
 )
 from tidelog.wal.adoption import Adoption, adoption_of
 from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
-from tidelog.wal.extents import Advance, Extent, Extents
+from tidelog.wal.extents import Advance, Extent, Extents, crc_of_batch
 from tidelog.wal.image import PartitionImage
 from tidelog.wal.leader_epochs import EpochStart, LeaderEpochs
 from tidelog.wal.producer_state import (
@@ -471,7 +471,7 @@ class PartitionLog:
         extent = _extent_of(entry)
         # An adopted batch is stamped when it is read, so it never shares an extent.
         if entry.kind is EntryKind.BATCH:
-            self._extents.append_batch(extent)
+            self._extents.append_batch(extent, entry.crc)
         else:
             self._extents.append(extent)
         self.high_watermark = self._next_offset
@@ -549,6 +549,7 @@ def _extent_of(entry: IndexEntry) -> Extent:
         key,
         entry.position,
         entry.length,
+        entry.crc if entry.kind is EntryKind.RELOCATED else crc_of_batch(entry.crc),
     )
 
 

@@ -183,7 +183,7 @@ class WalWriter:
         in one slot, however many: after a crash either all of them are there or none."""
         buffer = self._buffer_for(0)
         for batch, base_offset in batches:
-            buffer.add_adopted(partition, leader_epoch, batch, base_offset, ordinal, batch.place)
+            buffer.add_adopted(partition, leader_epoch, batch, base_offset, ordinal)
         return self._added()
 
     def add_marker(

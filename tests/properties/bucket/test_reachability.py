@@ -17,7 +17,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.properties.wal.batches import METADATA, batch
+from tests.properties.wal.batches import METADATA, assembled, batch
 from tidelog.broker.merger import MergedObjects
 from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObject, parse_key
@@ -172,7 +172,7 @@ class World:
         header = ObjectHeader(
             ObjectKind.DATA, owner.incarnation, Slot(owner.slot), 0, bytes(16), owner.crc
         )
-        slot = buffer.assemble(header)
+        slot = assembled(buffer, header)
         at_once(self.store.put(slot.key, slot.data))
         for advance in slot.advances:
             owner.logs[advance.partition].advance(advance)

@@ -25,6 +25,7 @@ from tidelog.records.batch import (
     BatchHeader,
     build_batch,
 )
+from tidelog.wal.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.object_format import (
     FOOTER_END_BYTES,
     STAMPED_HEADER_BYTES,
@@ -105,6 +106,11 @@ def header(slot: int, previous_crc: int = 0, epoch: int = 1, created_ms: int = 0
         slot.to_bytes(16, "little"),
         previous_crc,
     )
+
+
+def assembled(buffer: SlotBuffer, plain: ObjectHeader) -> AssembledSlot:
+    """A slot as a writer lays it out: with stamps."""
+    return buffer.assemble(plain._replace(stamps=stamps()), dict.fromkeys(buffer.tenures, -1))
 
 
 def of_newer_format(data: bytes, version: int = 9) -> bytes:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.properties.wal.batches import batch, header, incarnation, marker, topic_partition
+from tests.properties.wal.batches import (
+    assembled,
+    batch,
+    header,
+    incarnation,
+    marker,
+    topic_partition,
+)
 from tests.properties.wal.naive_log import NaiveLog, Written
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, Slot
@@ -211,7 +218,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         if self.buffer.is_empty:
             return
         previous = self.slots[-1].crc if self.slots else 0
-        self.slots.append(self.buffer.assemble(header(len(self.slots), previous)))
+        self.slots.append(assembled(self.buffer, header(len(self.slots), previous)))
         self.buffer = SlotBuffer()
 
     @precondition(lambda self: self.durable < len(self.slots))

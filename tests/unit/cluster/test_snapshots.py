@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.simulation.clock import SimulatedClock
 from tests.unit.cluster.samples import WRITER
 from tests.unit.cluster.world import LOG, Broker, World, simulate, within
 from tidelog.coordinator.cluster.log_view import LogAbandoned
@@ -92,7 +93,9 @@ def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"), snapshot_interval_entries=10)
         await grow(broker, 30)
-        world.store.memory._clock.jump(24 * 3_600_000)
+        clock = world.store.memory._clock
+        assert isinstance(clock, SimulatedClock)
+        clock.jump(24 * 3_600_000)
         await grow(broker, 40)
         assert numbers(world.keys(LOG)) == list(range(41))
         await asyncio.sleep(GRACE_SECONDS)

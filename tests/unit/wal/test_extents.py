@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import struct
 
-from tidelog.wal.extents import Extent, Extents
+import pytest
+from awscrt.checksums import crc32c
+
+from tidelog.errors import CorruptObject
+from tidelog.wal.extents import NO_CRC, Extent, Extents, crc_of_batch
 
 
 def extent(base: int, last: int, timestamp: int = 0, key: str = "a", position: int = 64) -> Extent:
@@ -70,16 +74,42 @@ def test_a_hole_is_refused() -> None:
 
 def test_batches_side_by_side_share_an_extent() -> None:
     extents = Extents()
-    extents.append_batch(Extent(0, 1, 7, "a", 64, 100))
-    extents.append_batch(Extent(2, 2, 5, "a", 164, 50))
-    extents.append_batch(Extent(3, 3, 9, "a", 300, 50))
-    extents.append_batch(Extent(4, 4, 9, "b", 350, 50))
+    for crc, extent_of_batch in enumerate(
+        (
+            Extent(0, 1, 7, "a", 64, 100, crc_of_batch(0)),
+            Extent(2, 2, 5, "a", 164, 50, crc_of_batch(1)),
+            Extent(3, 3, 9, "a", 300, 50, crc_of_batch(2)),
+            Extent(4, 4, 9, "b", 350, 50, crc_of_batch(3)),
+        )
+    ):
+        extents.append_batch(extent_of_batch, crc)
     assert list(extents) == [
-        Extent(0, 2, 7, "a", 64, 150),
-        Extent(3, 3, 9, "a", 300, 50),
-        Extent(4, 4, 9, "b", 350, 50),
+        Extent(0, 2, 7, "a", 64, 150, crc32c(bytes([0, 0, 0, 0, 0, 0, 0, 1]))),
+        Extent(3, 3, 9, "a", 300, 50, crc_of_batch(2)),
+        Extent(4, 4, 9, "b", 350, 50, crc_of_batch(3)),
     ]
     assert extents.total_bytes == 250
+
+
+def test_an_extent_tells_its_batches_from_others() -> None:
+    extents = Extents()
+    for number, crc in enumerate((7, 8, 9)):
+        place = Extent(number, number, 0, "a", 100 * number, 100, crc_of_batch(crc))
+        extents.append_batch(place, crc)
+    (found,) = extents
+    found.check_crcs(struct.pack(">3I", 7, 8, 9))
+    for wrong in ((7, 8), (8, 7, 9), (7, 8, 10)):
+        with pytest.raises(CorruptObject, match="but others"):
+            found.check_crcs(struct.pack(f">{len(wrong)}I", *wrong))
+
+
+def test_extents_of_the_first_release_are_compared_with_nothing() -> None:
+    extents = Extents()
+    extents.append_batch(Extent(0, 0, 0, "a", 0, 100), NO_CRC)
+    extents.append_batch(Extent(1, 1, 0, "a", 100, 100, crc_of_batch(5)), 5)
+    (found,) = extents
+    assert found.crc == NO_CRC
+    found.check_crcs(b"anything")
 
 
 def test_what_lies_wholly_below_an_offset_is_dropped() -> None:

@@ -83,7 +83,7 @@ def image() -> PartitionImage:
         producers=(ProducerState(8, 2, 4, (RememberedBatch(1, 3, 97, 99, 50),), 6, 97, 1234),),
         has_forgotten_producers=True,
         aborted=(AbortedTransaction(8, 91, 93, 94),),
-        extents=Extents([Extent(90, 99, 50, "wal/a", 64, 500)]),
+        extents=Extents([Extent(90, 99, 50, "wal/a", 64, 500, 0xFEEDBEEF)]),
     )
 
 
@@ -164,7 +164,7 @@ def test_a_blob_of_images() -> None:
     assert size == 40
     data = encode_images([image()])
     magic, version, *counts = struct.unpack_from(codes, data)
-    assert (magic, version, counts) == (b"TIDEIMGS", 1, [1] * 7)
+    assert (magic, version, counts) == (b"TIDEIMGS", 2, [1] * 7)
     assert struct.unpack_from("<I", data, len(data) - 4)[0] == crc32c(data[:-4])
     tables = (
         [code for _, code in columns(section("checkpoint.md", "**Partitions**", "**Leader"))],
@@ -172,7 +172,7 @@ def test_a_blob_of_images() -> None:
         [code for _, code in columns(section("checkpoint.md", "**Producers**", "**Batches**"))],
         ["i", "i", "q", "q", "q"],
         ["q"] * 4,
-        [*["q"] * 5, "I"],
+        [*["q"] * 6, "I"],
         ["I"],
     )
     # With one row in each table, columns and rows are the same bytes.
@@ -186,7 +186,7 @@ def test_a_blob_of_images() -> None:
         (8, 2, 4, 1, 6, 97, 1234),
         (1, 3, 97, 99, 50),
         (8, 91, 93, 94),
-        (90, 99, 50, 64, 500, 0),
+        (90, 99, 50, 64, 500, 0xFEEDBEEF, 0),
         (5,),
     ]
     assert data[-9:-4] == b"wal/a"

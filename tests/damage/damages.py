@@ -1,0 +1,166 @@
+"""What can happen to a stored object, and to which objects it is done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog.bucket.object_keys import (
+    CheckpointObject,
+    HandoverObject,
+    MergedObject,
+    SegmentObject,
+    StagedObject,
+    StateObject,
+    WalObject,
+    parse_key,
+)
+from tidelog.coordinator.cluster.prefix import LEASE_PREFIX, LOG_PREFIX, SNAPSHOT_PREFIX
+
+
+class Kind(Enum):
+    """The kinds of objects in a bucket."""
+
+    ENTRY = "metadata entry"
+    SNAPSHOT = "metadata snapshot"
+    LEASE = "lease"
+    WAL = "WAL slot"
+    SEAL = "seal"
+    CHECKPOINT = "checkpoint"
+    MERGED = "merged object"
+    STAGED = "staged object"
+    HANDOVER = "hand-over image"
+    STATE = "state snapshot"
+    COMMIT = "table log entry"
+    TABLE_CHECKPOINT = "table checkpoint"
+    HINT = "pointer to a table checkpoint"
+    SEGMENT = "segment"
+
+
+SEAL_BYTES = 64
+_FOLDERS = {
+    WalObject: Kind.WAL,
+    CheckpointObject: Kind.CHECKPOINT,
+    MergedObject: Kind.MERGED,
+    StagedObject: Kind.STAGED,
+    HandoverObject: Kind.HANDOVER,
+    StateObject: Kind.STATE,
+    SegmentObject: Kind.SEGMENT,
+}
+
+
+def kind_of(key: str, data: bytes) -> Kind:
+    """What an object is."""
+    for prefix, kind in (
+        (LOG_PREFIX, Kind.ENTRY),
+        (SNAPSHOT_PREFIX, Kind.SNAPSHOT),
+        (LEASE_PREFIX, Kind.LEASE),
+    ):
+        if key.startswith(prefix):
+            return kind
+    if key.endswith("_last_checkpoint"):
+        return Kind.HINT
+    if key.endswith(".checkpoint.parquet"):
+        return Kind.TABLE_CHECKPOINT
+    if "/_delta_log/" in key:
+        return Kind.COMMIT
+    kind = _FOLDERS[type(parse_key(key))]
+    return Kind.SEAL if kind is Kind.WAL and len(data) == SEAL_BYTES else kind
+
+
+class Place(Enum):
+    """Which of the objects of a kind, by the order of their keys."""
+
+    OLDEST = "oldest"
+    MIDDLE = "middle"
+    NEWEST = "newest"
+
+
+def chosen(objects: Mapping[str, bytes]) -> dict[tuple[Kind, Place], str]:
+    """One object of each kind for each place; a kind with fewer has the same one for several."""
+    keys: dict[Kind, list[str]] = {}
+    for key in sorted(objects, key=_age):
+        keys.setdefault(kind_of(key, objects[key]), []).append(key)
+    return {
+        (kind, place): found[index]
+        for kind, found in keys.items()
+        for place, index in (
+            (Place.OLDEST, 0),
+            (Place.MIDDLE, len(found) // 2),
+            (Place.NEWEST, -1),
+        )
+    }
+
+
+def _age(key: str) -> tuple[int, str]:
+    """Incarnations in the order of their epochs; all else by key."""
+    found = parse_key(key)
+    if isinstance(found, WalObject | CheckpointObject | MergedObject):
+        owner = found.incarnation
+        return owner.epoch, key
+    return 0, key
+
+
+class Damage(NamedTuple):
+    """What is stored at a key from now on; None: nothing."""
+
+    name: str
+    data: bytes | None
+
+
+def damages(
+    key: str, objects: Mapping[str, bytes], flips: int, chance: random.Random
+) -> Iterator[Damage]:
+    """Flips of single bits at many places, cuts, the loss, and other objects of the kind."""
+    data = objects[key]
+    for position in positions(len(data), flips, chance):
+        changed = bytearray(data)
+        changed[position] ^= 1 << chance.randrange(8)
+        yield Damage("flip", bytes(changed))
+    for size in sorted({0, len(data) // 2, len(data) - 1}):
+        yield Damage("truncate", data[:size])
+    yield Damage("delete", None)
+    kind = kind_of(key, data)
+    others = [k for k, d in objects.items() if k != key and d != data and kind_of(k, d) is kind]
+    others.sort()
+    for other in {others[0], others[-1]} if others else ():
+        yield Damage("swap", objects[other])
+
+
+def positions(size: int, count: int, chance: random.Random) -> Iterable[int]:
+    """Where to flip bits: at both ends, where magic, version and checksums lie, and in between."""
+    ends = [*range(min(12, size)), *range(max(0, size - 16), size)]
+    if count >= size:
+        return range(size)
+    near = chance.sample(ends, min(len(ends), count // 2))
+    return sorted({*near, *(chance.randrange(size) for _ in range(count - len(near)))})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One object, damaged in one way."""
+
+    kind: Kind
+    place: Place
+    key: str
+    damage: Damage
+
+    def applied_to(self, objects: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The bucket with the damage."""
+        left = {key: data for key, data in objects.items() if key != self.key}
+        if self.damage.data is not None:
+            left[self.key] = self.damage.data
+        return left
+
+
+def cases(objects: Mapping[str, bytes], flips: int, seed: int) -> list[Case]:
+    """All that is tried."""
+    chance = random.Random(seed)
+    return [
+        Case(kind, place, key, damage)
+        for (kind, place), key in chosen(objects).items()
+        for damage in damages(key, objects, flips, chance)
+    ]
