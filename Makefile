@@ -22,6 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 200
 FIRST ?= 1
 DURATION ?= 120
+FLIPS ?= 40
 
 BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
 
@@ -116,6 +117,10 @@ chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an ex
 bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, beside Apache Kafka: docs/BENCHMARKS.md
 	@$(PY) -m scripts.tools java mvn go
 	@$(PY) -m benchmarks
+
+.PHONY: damage
+damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.md (make damage FLIPS=40)
+	@$(PY) -m tests.damage --flips $(FLIPS) --jobs $(WORKERS)
 
 .PHONY: simulate
 simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120

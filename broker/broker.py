@@ -34,7 +34,7 @@ from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snaps
 from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.layer_metrics import SnapshotCollector, WalCollector
+from tidelog.broker.layer_metrics import SnapshotCollector, UnservedCollector, WalCollector
 from tidelog.broker.live_settings import LiveSettings
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_writer import LogWriter
@@ -63,7 +63,7 @@ from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import Refused, some_of
+from tidelog.errors import CorruptObject, Refused, some_of
 from tidelog.identifiers import BrokerId, Incarnation, MetadataStamp, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
@@ -75,6 +75,8 @@ from tidelog.wal.writer import DurableSlot, WalWriter
 
 logger = logging.getLogger(__name__)
 
+NAMES_IN_HEALTH = 20
+"""Of partitions, for each fault; the metrics have them all."""
 PRODUCER_EXPIRY_SECONDS = 60.0
 FETCH_SESSION_ID_MAX = 2**31 - 1
 
@@ -203,12 +205,24 @@ class Broker:
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
         unserved: dict[str, list[str]] = {}
-        for partition in self.partitions.faulty:
-            unserved.setdefault(str(partition.fault), []).append(str(partition))
-        found += [f"{fault}; not served: {some_of(names)}" for fault, names in unserved.items()]
+        for partition, fault in self.unserved():
+            unserved.setdefault(str(fault), []).append(partition)
+        found += [
+            f"{fault}; not served: {some_of(names, NAMES_IN_HEALTH)}"
+            for fault, names in unserved.items()
+        ]
         found += map(str, self.coordinators.faults())
         found += map(str, self.roller.faults())
         return found
+
+    def unserved(self) -> list[tuple[str, CorruptObject]]:
+        """Partitions that cannot be served, or not in full, by name, and the damaged object that is
+        to blame. May be called from any thread."""
+        if not self._is_serving:
+            return []
+        faulty = [(str(each), each.fault) for each in self.partitions.faulty]
+        found = [(name, fault) for name, fault in faulty if fault is not None]
+        return [*found, *self.read_faults.standing()]
 
     # Life.
 
@@ -450,6 +464,7 @@ class Broker:
         self.metrics.registry.register(SnapshotCollector(self.coordinators.snapshot_metrics))
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
+        self.metrics.registry.register(UnservedCollector(self.unserved))
         self.upkeep = Upkeep(
             self._world,
             self.metadata,

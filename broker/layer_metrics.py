@@ -3,7 +3,7 @@ and what is read back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -17,6 +17,7 @@ from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.object_reads import ObjectReads
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.coordinator.snapshots import SnapshotMetrics
+from tidelog.errors import CorruptObject
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
 from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
 from tidelog.wal.read_memory import ReadMemory
@@ -55,6 +56,29 @@ class StoreCollector(Collector):
                 if outcome != "ok":
                     outcomes.add_metric([name, outcome], count)
         yield from (requests, moved, seconds, outcomes)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()
+
+
+class UnservedCollector(Collector):
+    """Partitions that cannot be served, or not in full."""
+
+    def __init__(self, unserved: Callable[[], Sequence[tuple[str, CorruptObject]]]) -> None:
+        """`unserved`: names of partitions and what is to blame; called from any thread."""
+        self._unserved = unserved
+
+    def collect(self) -> Iterator[Metric]:
+        """The family: a series a partition and damaged object."""
+        family = GaugeMetricFamily(
+            "tidelog_partition_unserved",
+            "Partitions of which something cannot be served, by the damaged or missing object.",
+            labels=["partition", "object"],
+        )
+        for partition, key in sorted({(name, fault.key) for name, fault in self._unserved()}):
+            family.add_metric([partition, key], 1)
+        yield family
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance."""

@@ -167,10 +167,14 @@ class Tables:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due:
-                topic_id = next(iter(self._due))
-                del self._due[topic_id]
-                await self._maintain(topic_id)
+            await self.maintain_due()
+
+    async def maintain_due(self) -> None:
+        """Write the checkpoints that are due, and clean up."""
+        while self._due:
+            topic_id = next(iter(self._due))
+            del self._due[topic_id]
+            await self._maintain(topic_id)
 
     async def _maintain(self, topic_id: TopicId) -> None:
         """Nothing depends on it but the time that opening the table takes: where it fails, the

@@ -54,10 +54,10 @@ class Refused(TidelogError):
     """A request that was understood and turned down."""
 
 
-def some_of(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str], shown_max: int = NAMES_SHOWN) -> str:
     """The first of them, as a message has room for, and how many others there are."""
-    shown = ", ".join(names[:NAMES_SHOWN])
-    others = len(names) - NAMES_SHOWN
+    shown = ", ".join(names[:shown_max])
+    others = len(names) - shown_max
     return shown if others <= 0 else f"{shown} and {others} more"
 
 

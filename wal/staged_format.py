@@ -19,6 +19,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.row_encoding import EncodedBatch
 from tidelog.storage.object_store import Buffer
+from tidelog.wal.adoption import staged_key
 from tidelog.wal.columns import ColumnReader, strings_bytes, table_bytes
 
 MAGIC: Final = b"TIDESTAG"
@@ -162,6 +163,8 @@ def decode_tail(key: str, head: Buffer, tail: Buffer, size: int) -> StagedIndex:
     if version != _FOOTER.unpack(footer)[4]:
         raise CorruptObject(key, f"format {version} in its header and another in its footer")
     _check_version(key, version)
+    if key != staged_key(UUID(bytes=staged_id)):
+        raise CorruptObject(key, f"it is the staged object {UUID(bytes=staged_id)}")
     groups, count, strings = _COUNTS.unpack_from(view, start)
     if strings != _STRINGS:
         raise CorruptObject(key, f"its index has {strings} strings")

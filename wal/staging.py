@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, InvalidConfiguration
+from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import TopicPartition
 from tidelog.records.compression import Compression
 from tidelog.records.row_encoding import BATCH_BYTES, EncodedBatch, encode_rows
@@ -126,7 +126,4 @@ async def read_staged_index(store: ObjectStore, key: str) -> StagedIndex:
         head = memoryview(tail)[:HEADER_BYTES]
     else:
         head = memoryview((await store.get(key, ByteRange(0, HEADER_BYTES))).data)
-    index = decode_tail(key, head, tail, size)
-    if key != staged_key(index.staged_id):
-        raise CorruptObject(key, f"it is the staged object {index.staged_id}")
-    return index
+    return decode_tail(key, head, tail, size)

@@ -41,6 +41,8 @@ class Kind(Enum):
 
 
 SEAL_BYTES = 64
+FEW_FLIPS = 1
+"""With no more flips an object, it is cut off in one place only."""
 _FOLDERS = {
     WalObject: Kind.WAL,
     CheckpointObject: Kind.CHECKPOINT,
@@ -120,7 +122,8 @@ def damages(
         changed = bytearray(data)
         changed[position] ^= 1 << chance.randrange(8)
         yield Damage("flip", bytes(changed))
-    for size in sorted({0, len(data) // 2, len(data) - 1}):
+    sizes = {0, len(data) // 2, len(data) - 1} if flips > FEW_FLIPS else {len(data) // 2}
+    for size in sorted(sizes):
         yield Damage("truncate", data[:size])
     yield Damage("delete", None)
     kind = kind_of(key, data)
@@ -157,10 +160,11 @@ class Case:
 
 
 def cases(objects: Mapping[str, bytes], flips: int, seed: int) -> list[Case]:
-    """All that is tried."""
+    """All that is tried. Where several places have the same object, it is tried for the newest."""
     chance = random.Random(seed)
+    places = {key: (kind, place) for (kind, place), key in chosen(objects).items()}
     return [
         Case(kind, place, key, damage)
-        for (kind, place), key in chosen(objects).items()
+        for key, (kind, place) in places.items()
         for damage in damages(key, objects, flips, chance)
     ]

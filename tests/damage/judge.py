@@ -86,11 +86,17 @@ async def serve(one: OneBroker, truth: Truth, outcome: Outcome) -> None:
         outcome.unserved.add(f"offsets of group {GROUP}")
     elif offset != truth.committed_offset:
         outcome.wrong.append(f"the group is at {offset}, it had {truth.committed_offset}")
-    told = " ".join(one.broker.faults())
+    health = " ".join(one.broker.faults())
+    metrics = one.broker.metrics.exposition().decode()
     for name in outcome.unserved:
         place = "__consumer_offsets-0" if name.startswith("offsets") else name
-        if place not in told:
-            outcome.wrong.append(f"/healthz does not tell of {place}: {told or 'healthy'}")
+        if place not in health:
+            outcome.wrong.append(f"/healthz does not tell of {place}: {health or 'healthy'}")
+        if (
+            f'tidelog_partition_unserved{{object="{outcome.case.key}",partition="{place}"}} 1'
+            not in (metrics)
+        ):
+            outcome.wrong.append(f"the metrics do not tell of {place}")
 
 
 async def read(

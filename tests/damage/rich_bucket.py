@@ -6,7 +6,6 @@ and images of partitions that were given away. What the last one wrote is stampe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,9 +160,7 @@ async def some_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
     epoch = one.broker.incarnation.epoch
     while one.broker.metadata.state.sequence < METADATA_ENTRIES * (life + 1) // LIVES:
         await one.broker.metadata.append(epoch, lambda _: (LeaseResumed(epoch),))
-    async with asyncio.timeout(20):
-        while one.broker.tables._due:
-            await asyncio.sleep(0.01)
+    await one.broker.tables.maintain_due()
 
 
 async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> None:

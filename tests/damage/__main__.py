@@ -1,0 +1,102 @@
+"""Tries each damage on each kind of object, at many places; writes docs/DAMAGE.md.
+
+python -m tests.damage --flips 40 --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tests.damage.damages import Case, Kind, Place, cases
+from tests.damage.judge import Outcome, Verdict, judged
+from tests.damage.rich_bucket import RichBucket, build
+
+PAGE = Path(__file__).parents[2] / "docs" / "DAMAGE.md"
+DAMAGES = ("flip", "truncate", "delete", "swap")
+HEAD = """# Damaged objects
+
+What becomes of one damaged object, for each kind of object, each way of damage, and the oldest, a
+middle and the newest object of the kind. Each case is tried on a copy of a bucket that several
+brokers have written and were cut off on: fsck checks it, and a broker starts on it, which is asked
+for every record and every offset.
+
+- *named*: `tidelog fsck` names the object or what contradicts it, and exits with 4. The broker
+  serves no wrong record. It answers KAFKA_STORAGE_ERROR for partitions that rest on the damage, and
+  serves all others; `/healthz` and `tidelog_partition_unserved` tell which they are. On a damaged
+  metadata log the broker does not start, and its message names the object.
+- *harmless*: fsck finds nothing, and everything is served as it was. The object was superfluous, or
+  something else says the same.
+
+**What cannot be noticed.** The last slots of a broker that died, and the last entries of the
+metadata log, prove themselves by stamps that were written behind them: by later slots, and by the
+lease, which is renewed every `broker.heartbeat.interval.ms` (2 s). If the last slot or the last
+entry is lost together with every stamp above it, nothing tells that it was there. So only what was
+written in the last heartbeat interval before the last broker died can be lost unseen
+(`tests/unit/broker/test_lost_slots.py`, `tests/unit/cluster/test_log_proof.py`).
+
+`make damage` tries it and writes this page; `make test` tries a part.
+"""
+
+
+def tried(rich: RichBucket, case: Case) -> Outcome:
+    """One case, in a process of its own."""
+    logging.disable(logging.CRITICAL)
+    return judged(rich, case)
+
+
+def page(outcomes: list[Outcome], flips: int) -> str:
+    """The table."""
+    tally: dict[tuple[Kind, Place, str], Counter[Verdict]] = defaultdict(Counter)
+    for outcome in outcomes:
+        case = outcome.case
+        tally[case.kind, case.place, case.damage.name][outcome.verdict] += 1
+    lines = [
+        HEAD,
+        f"The table is of {len(outcomes)} cases, with up to {flips} flipped bits an object.",
+        "",
+        "| object | place | a bit flipped | cut off | deleted | another of its kind in its place |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in Kind:
+        for place in Place:
+            cells = [_cell(tally[kind, place, damage]) for damage in DAMAGES]
+            if any(cells):
+                lines.append(f"| {kind.value} | {place.value} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(found: Counter[Verdict]) -> str:
+    if len(found) == 1:
+        return next(iter(found)).value
+    return ", ".join(f"{count} {verdict.value}" for verdict, count in found.most_common())
+
+
+def main() -> int:
+    """Try all cases; 1 if a damage is silent or something wrong is served."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flips", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    rich = asyncio.run(build())
+    wanted = cases(rich.objects, arguments.flips, arguments.seed)
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        outcomes = list(pool.map(tried, [rich] * len(wanted), wanted, chunksize=8))
+    wrong = [o for o in outcomes if o.wrong or o.verdict is Verdict.SILENT]
+    for outcome in wrong:
+        case = outcome.case
+        print(f"{case.key}: {case.damage.name}: {outcome.verdict.value}: {outcome.wrong}")
+    if not wrong:
+        PAGE.write_text(page(outcomes, arguments.flips))
+    print(f"{len(outcomes)} damages, {len(wrong)} of them wrong")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
