@@ -49,7 +49,8 @@ class Cluster:
 
     def delete(self, topic_id: TopicId) -> None:
         topics = {key: topic for key, topic in self.truth.topics.items() if key != topic_id}
-        self.truth = replace(self.truth, topics=topics)
+        deleted = {**self.truth.deleted, topic_id: 1}
+        self.truth = replace(self.truth, topics=topics, deleted=deleted)
 
 
 class World:
