@@ -144,6 +144,8 @@ class LogView:
                 f"the metadata log ends before it, and {source} was written when it had {key}."
                 f" {DAMAGED_LOG_REMEDY}",
             )
+        if self.state.is_lost_entry(stamp.sequence):
+            return
         checksum = await self._checksum(stamp.sequence)
         if checksum not in (None, stamp.checksum):
             raise CorruptObject(

@@ -188,6 +188,49 @@ class PartitionMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossAccepted:
+    """An operator has given up what is lost of one of the author's partitions.
+
+    `handover` is the key of the image of what is left: the partition's next tenure, the author's
+    too, begins with it. None: the log itself is whole, and its table has lost segments. `lost`:
+    offsets whose records are given up. `keys`: the objects that held them, or were to blame.
+    """
+
+    topic_id: TopicId
+    partition: int
+    handover: str | None
+    lost: tuple[OffsetRange, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries of the metadata log from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndAccepted:
+    """An operator has given up these entries of the metadata log, which are lost.
+
+    Such a record lies in the place of each of them, so that no number is used twice: numbers are
+    the epochs of incarnations.
+    """
+
+    entries: EntryRange
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """Producer ids [first, first + count) are the author's to give out."""
 
@@ -209,6 +252,8 @@ Record: TypeAlias = (
     | ConfigsChanged
     | TenuresOpened
     | PartitionMoved
+    | LossAccepted
+    | LogEndAccepted
     | ProducerIdsAllocated
 )
 
@@ -228,6 +273,8 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         ConfigsChanged,
         TenuresOpened,
         PartitionMoved,
+        LossAccepted,
+        LogEndAccepted,
         ProducerIdsAllocated,
     )
 }

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
-from tidelog.coordinator.cluster.records import ClusterCreated, ConfigScope, Entry, Record
+from tidelog.coordinator.cluster.records import (
+    ClusterCreated,
+    ConfigScope,
+    Entry,
+    EntryRange,
+    LossAccepted,
+    Record,
+)
 from tidelog.coordinator.cluster.topics import (
     Tenures,
     Topic,
@@ -57,6 +64,10 @@ class ClusterState:
     overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
     """Of brokers, the cluster and groups; a topic carries its own."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
+    losses: tuple[LossAccepted, ...] = ()
+    """What operators have given up of partitions, the first first; kept for ever."""
+    lost_entries: tuple[EntryRange, ...] = ()
+    """What operators have given up of the metadata log; kept for ever."""
     checksum: int | None = field(default=None, compare=False)
     """Of the object that holds entry `sequence`; None where that is not known."""
 
@@ -92,6 +103,15 @@ class ClusterState:
         if self.checksum is None:
             raise ValueError(f"the checksum of entry {self.sequence} is not known")
         return MetadataStamp(self.sequence, self.checksum)
+
+    def is_lost_entry(self, sequence: int) -> bool:
+        """Whether an operator has given up the entry that had this number."""
+        return any(each.first <= sequence <= each.last for each in self.lost_entries)
+
+    @property
+    def given_up(self) -> frozenset[str]:
+        """The keys of the objects whose loss operators have accepted."""
+        return frozenset(key for loss in self.losses for key in loss.keys)
 
     @property
     def cluster_id(self) -> str:

@@ -9,7 +9,13 @@ from tidelog.coordinator.cluster.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import ClusterCreated, ConfigsChanged, SlotRange
+from tidelog.coordinator.cluster.records import (
+    ClusterCreated,
+    ConfigsChanged,
+    EntryRange,
+    LossAccepted,
+    SlotRange,
+)
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Tenures, Topic, collision_key
 from tidelog.errors import CorruptObject
@@ -71,6 +77,8 @@ class _Snapshot:
     overrides: tuple[ConfigsChanged, ...]
     deleted: tuple[_Deleted, ...] = ()
     checksum: int | None = None
+    losses: tuple[LossAccepted, ...] = ()
+    lost_entries: tuple[EntryRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,8 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         ),
         deleted=tuple([_Deleted(*each) for each in state.deleted.items()]),
         checksum=state.checksum,
+        losses=state.losses,
+        lost_entries=state.lost_entries,
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
     body = {**to_json(snapshot), "topics": topics}
@@ -143,6 +153,8 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         next_producer_id=snapshot.next_producer_id,
         deleted={each.topic_id: each.sequence for each in snapshot.deleted},
         checksum=snapshot.checksum,
+        losses=snapshot.losses,
+        lost_entries=snapshot.lost_entries,
     )
 
 

@@ -19,6 +19,8 @@ from tidelog.coordinator.cluster.records import (
     IncarnationRetired,
     IncarnationsForgotten,
     LeaseResumed,
+    LogEndAccepted,
+    LossAccepted,
     PartitionMoved,
     PartitionsCreated,
     ProducerIdsAllocated,
@@ -48,6 +50,8 @@ BROKER_ID_MAX = 2**31 - 1
 PORT_MAX = 2**16 - 1
 OVERRIDES_MAX = 100_000
 """Brokers and groups with settings of their own."""
+LOSSES_MAX = 10_000
+"""Accepted losses that the state keeps."""
 GROUP_NAME_BYTES_MAX = 1024
 """Of a group with settings of its own, in UTF-8: state and snapshots stay within a bound."""
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
@@ -116,6 +120,8 @@ class _Draft:
         self.deleted = _Table(state.deleted)
         self.overrides = _Table(state.overrides)
         self.next_producer_id = state.next_producer_id
+        self.losses = state.losses
+        self.lost_entries = state.lost_entries
 
     def finish(self) -> ClusterState:
         return replace(
@@ -129,6 +135,8 @@ class _Draft:
             deleted=self.deleted.view,
             overrides=self.overrides.view,
             next_producer_id=self.next_producer_id,
+            losses=self.losses,
+            lost_entries=self.lost_entries,
         )
 
     def topic(self, topic_id: TopicId, record: Record) -> Topic:
@@ -165,13 +173,15 @@ def _check_author(draft: _Draft, author: Epoch, record: Record) -> None:
 
 
 def _check_without_author(state: ClusterState, records: Sequence[Record]) -> None:
-    """Before it has an epoch, a process may create the cluster, or register itself and fence its
-    own predecessor (rule B1)."""
+    """Before it has an epoch, a process may create the cluster, give up the log's lost end, or
+    register itself and fence its own predecessor (rule B1)."""
     if state.sequence < 0:
         if len(records) != 1 or not isinstance(records[0], ClusterCreated):
             raise InvalidRecord(records[0], "entry 0 creates the cluster and does nothing else")
         return
     *others, last = records
+    if isinstance(last, LogEndAccepted) and not others:
+        return
     if not isinstance(last, BrokerRegistered):
         raise InvalidRecord(last, "its author is not registered")
     for record in others:
@@ -422,6 +432,45 @@ def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
     draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
 
 
+def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
+    topic = draft.topic(record.topic_id, record)
+    leader = _current(topic, record.partition, record)
+    if leader.incarnation.epoch != draft.author:
+        raise InvalidRecord(
+            record,
+            f"partition {record.partition} of topic {topic.name} belongs to incarnation"
+            f" {leader.incarnation}, so epoch {draft.author} cannot give up what is lost of it",
+        )
+    if record.handover == "":
+        raise InvalidRecord(record, "it names no image")
+    following = 0
+    for lost in record.lost:
+        if not following <= lost.first <= lost.last:
+            raise InvalidRecord(record, f"offsets {lost.first} to {lost.last} do not ascend")
+        following = lost.last + 1
+    if len(draft.losses) >= LOSSES_MAX:
+        raise InvalidRecord(record, f"{LOSSES_MAX} losses were accepted already")
+    if record.handover is not None:
+        # The image stands for all of the earlier tenures, of which something is lost.
+        epoch = LeaderEpoch(leader.leader_epoch + 1)
+        partitions = list(topic.partitions)
+        partitions[record.partition] = (Tenure(epoch, leader.incarnation, record.handover),)
+        draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+    draft.losses = (*draft.losses, record)
+
+
+def _log_end_accepted(draft: _Draft, record: LogEndAccepted) -> None:
+    entries = record.entries
+    if not 0 < entries.first <= draft.sequence <= entries.last:
+        raise InvalidRecord(
+            record,
+            f"it is entry {draft.sequence}, which is not among entries {entries.first} to"
+            f" {entries.last}",
+        )
+    if entries not in draft.lost_entries:
+        draft.lost_entries = (*draft.lost_entries, entries)
+
+
 def _current(topic: Topic, number: int, record: Record) -> Tenure:
     if not 0 <= number < topic.partition_count:
         raise InvalidRecord(record, f"topic {topic.name} has no partition {number}")
@@ -452,5 +501,7 @@ _TRANSITIONS: Mapping[type[Record], Callable[[_Draft, Any], None]] = {
     ConfigsChanged: _configs_changed,
     TenuresOpened: _tenures_opened,
     PartitionMoved: _partition_moved,
+    LossAccepted: _loss_accepted,
+    LogEndAccepted: _log_end_accepted,
     ProducerIdsAllocated: _producer_ids_allocated,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +45,10 @@ def record_strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
             return st.uuids()
         if annotation is ConfigScope:
             return st.sampled_from(ConfigScope)
+        if origin is types.UnionType:
+            return st.one_of([of(each) for each in arguments])
+        if annotation is type(None):
+            return st.none()
         if origin is tuple:
             return st.lists(of(arguments[0]), max_size=5).map(tuple)
         if origin is Mapping:

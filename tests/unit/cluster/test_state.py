@@ -26,8 +26,12 @@ from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
     ConfigScope,
     Entry,
+    EntryRange,
     IncarnationRetired,
     LeaseResumed,
+    LogEndAccepted,
+    LossAccepted,
+    OffsetRange,
     OpenedTenures,
     PartitionMoved,
     PartitionsCreated,
@@ -74,6 +78,11 @@ def opened(leader_epoch: int, *partitions: int) -> TenuresOpened:
 
 def created(name: str, *owners: int, topic_id: UUID = NOWHERE) -> TopicCreated:
     return TopicCreated(topic_id, name, tuple(Epoch(owner) for owner in owners))
+
+
+def given_up(partition: int, handover: str | None, *lost: tuple[int, int]) -> LossAccepted:
+    ranges = tuple(OffsetRange(*each) for each in lost)
+    return LossAccepted(FLIGHTS, partition, handover, ranges, ("wal/1-1/5.wal",))
 
 
 def retired(end: int, *successors: Succession) -> IncarnationRetired:
@@ -177,6 +186,20 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("move to nobody", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(9), "h")], "no live"),
     ("no image", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(2), "")], "no hand-over image"),
     ("move nothing", harbour, 1, [PartitionMoved(FLIGHTS, 9, Epoch(2), "h")], "no partition 9"),
+    ("give up another's", harbour, 2, [given_up(0, "h")], "cannot give up"),
+    ("give up to nothing", harbour, 1, [given_up(0, "")], "no image"),
+    ("give up what is not", harbour, 1, [given_up(7, "h")], "no partition 7"),
+    ("give up twice", harbour, 1, [given_up(0, "h", (5, 9), (9, 10))], "do not ascend"),
+    ("give up backwards", harbour, 1, [given_up(0, "h", (5, 4))], "do not ascend"),
+    ("lose other entries", harbour, None, [LogEndAccepted(EntryRange(5, 9))], "is entry 4"),
+    ("lose the first", harbour, None, [LogEndAccepted(EntryRange(0, 9))], "is entry 4"),
+    (
+        "lose more than one",
+        harbour,
+        None,
+        [LogEndAccepted(EntryRange(4, 9)), LogEndAccepted(EntryRange(4, 9))],
+        "not registered",
+    ),
     ("ids twice", harbour, 1, [ProducerIdsAllocated(ProducerId(5), 9)], "id is 0, not 5"),
     ("no ids", harbour, 1, [ProducerIdsAllocated(ProducerId(0), 0)], "0 ids cannot"),
     ("all ids", harbour, 1, [ProducerIdsAllocated(ProducerId(0), 2**63)], "cannot be given out"),
@@ -305,6 +328,24 @@ def test_a_moved_partition_names_its_image_until_it_is_opened() -> None:
     assert state.unopened(Epoch(2)) == ()
     # Told twice is no harm.
     assert after(state, 2, opened(1, 0)).topics == state.topics
+
+
+def test_a_partition_goes_on_behind_a_loss_that_was_accepted() -> None:
+    state = harbour()
+    for record in (given_up(0, "handover/h", (5, 9)), given_up(2, None)):
+        state = after(state, 1, record)
+    assert state.tenures(flights(0)) == (Tenure(LeaderEpoch(1), FIRST, "handover/h"),)
+    assert state.tenures(flights(2)) == (Tenure(LeaderEpoch(0), FIRST, None),)
+    assert [loss.partition for loss in state.losses] == [0, 2]
+    assert state.given_up == {"wal/1-1/5.wal"}
+
+
+def test_entries_that_were_given_up_keep_their_numbers() -> None:
+    state, lost = harbour(), LogEndAccepted(EntryRange(4, 5))
+    state = after(after(state, None, lost), None, lost)
+    assert state.sequence == 5
+    assert state.lost_entries == (EntryRange(4, 5),)
+    assert [state.is_lost_entry(number) for number in (3, 4, 5, 6)] == [False, True, True, False]
 
 
 def test_a_tenure_that_never_opened_stays_between_the_others() -> None:

@@ -15,6 +15,10 @@ from tidelog.coordinator.cluster.records import (
     BrokerFenced,
     ConfigsChanged,
     ConfigScope,
+    EntryRange,
+    LogEndAccepted,
+    LossAccepted,
+    OffsetRange,
     PartitionMoved,
     ProducerIdsAllocated,
     SlotRange,
@@ -72,6 +76,13 @@ def test_what_proves_the_log_is_kept() -> None:
         assert restored == known
         assert restored.checksum == known.checksum
         assert restored.deleted == {DELAYS: known.sequence}
+
+
+def test_what_was_given_up_is_kept() -> None:
+    loss = LossAccepted(FLIGHTS, 0, "handover/h", (OffsetRange(3, 8),), ("wal/1-1/5.wal",))
+    state = after(after(harbour(), 1, loss), None, LogEndAccepted(EntryRange(5, 5)))
+    assert decode_snapshot("k", encode_snapshot(state, 1)).losses == (loss,)
+    assert decode_snapshot("k", encode_snapshot(state, 1)) == state
 
 
 def test_a_snapshot_of_the_first_release_is_read() -> None:
