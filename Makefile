@@ -23,6 +23,10 @@ SEEDS ?= 200
 FIRST ?= 1
 DURATION ?= 120
 FLIPS ?= 40
+MINUTES ?= 60
+RATE ?= 630
+HOURS ?= 3
+SCALE ?= 1
 
 BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
 
@@ -121,6 +125,14 @@ bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, be
 .PHONY: damage
 damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.md (make damage FLIPS=40)
 	@$(PY) -m tests.damage --flips $(FLIPS) --jobs $(WORKERS)
+
+.PHONY: growth
+growth: venv ## What a bucket on a filesystem holds while a producer writes: make growth MINUTES=60
+	@$(PY) -m benchmarks.growth --minutes $(MINUTES)
+
+.PHONY: growth-virtual
+growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 HOURS=3 SCALE=1
+	@$(PY) -m tests.simulation.growth --rate $(RATE) --hours $(HOURS) --scale $(SCALE)
 
 .PHONY: simulate
 simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120

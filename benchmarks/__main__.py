@@ -16,6 +16,7 @@ from benchmarks import (
     page,
     recovery,
     report,
+    restarts,
     roll,
     scale,
     spark,
@@ -34,7 +35,7 @@ CONVERSION_BYTES = 100_000_000
 ROLL_BYTES = 500_000_000
 PARTS = (
     *("throughput", "latency", "transactions", "scale"),
-    *("conversion", "roll", "cold", "recovery", "spark"),
+    *("conversion", "roll", "cold", "recovery", "restarts", "spark"),
 )
 
 
@@ -97,6 +98,8 @@ def measure(
             results.cold = cold.measure_cold(folder / "cold", share)
         case "recovery":
             results.recovery = recovery.measure_recovery(folder / "recovery")
+        case "restarts":
+            results.restarts = restarts.measure_restarts(folder / "restarts")
         case "spark":
             results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
 

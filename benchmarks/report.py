@@ -7,11 +7,13 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
 from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
+from benchmarks.restarts import COMPARED, Restarts
 from benchmarks.roll import Felt, Rolled, RollShape
 from benchmarks.scale import Scale
 from benchmarks.spark import SparkFigures
@@ -42,6 +44,7 @@ class Results:
     felt: list[Felt] = field(default_factory=list)
     cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
+    restarts: list[Restarts] = field(default_factory=list)
     spark: SparkFigures | None = None
 
 
@@ -77,6 +80,8 @@ def tables(results: Results) -> str:
         lines += _cold(results.cold)
     if results.recovery:
         lines += _recovery(results.recovery)
+    if results.restarts:
+        lines += _restarts(results.restarts)
     if results.spark is not None:
         lines += spark_lines(results.spark)
     return "\n".join(lines)
@@ -232,6 +237,28 @@ def _recovery(rows: Sequence[Recovery]) -> list[str]:
         ],
         "",
     ]
+
+
+def _restarts(rows: Sequence[Restarts]) -> list[str]:
+    lines = [
+        "## Starts after kill -9, life after life",
+        "",
+        "| a broker under two transactional producers | starts | WAL slots a life |"
+        " first restart to ready, s | tenth, s | ratio | medians of the first ten and of the last,"
+        " s | ratio | first commit by a new producer, median, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for found in rows:
+        ready = [life.ready_seconds for life in found.lives[1:]]
+        first, last = median(ready[:COMPARED]), median(ready[-COMPARED:])
+        committed = median(life.commit_seconds for life in found.lives[1:])
+        tenth = ready[COMPARED - 1]
+        lines.append(
+            f"| {found.label} | {len(found.lives)} | {found.slots / len(found.lives):.0f} |"
+            f" {ready[0]:.2f} | {tenth:.2f} | {tenth / ready[0]:.2f} | {first:.2f}, {last:.2f} |"
+            f" {last / first:.2f} | {committed:.2f} |"
+        )
+    return [*lines, ""]
 
 
 def _scale(scale: Scale) -> list[str]:

@@ -314,6 +314,7 @@ class Broker:
             appending = [
                 tasks.create_task(self.appender.run()),
                 tasks.create_task(self._checkpointer.run()),
+                tasks.create_task(self.upkeep.open_inherited()),
                 tasks.create_task(self.upkeep.merge()),
             ]
             background += [
@@ -389,7 +390,7 @@ class Broker:
             self._offload,
             {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
             {wal.incarnation: wal.end_slot for wal in state.retired.values()},
-            unopened={self.incarnation},
+            unopened={self.incarnation, *state.never_written},
         )
         for source, stamp in recovered.stamps.items():
             await self.metadata.verify(stamp, source)
@@ -426,6 +427,7 @@ class Broker:
             self.wal,
             self.partitions.checkpointed,
             wal_settings.checkpoint_interval_bytes,
+            wal_settings.checkpoint_interval_slots,
             self._metadata_stamp,
             self._crash_points,
         )
@@ -472,6 +474,7 @@ class Broker:
             log_writer,
             self._reads.log,
             self.partitions,
+            recovered.images,
             self._openings,
             self._checkpointer,
             self.settings,

@@ -1,14 +1,23 @@
-"""Deletes what nobody can need any more (rules F1 to F3), after a grace.
+"""Finds what nobody can need any more (rules F1 to F3), and has it deleted after a grace.
 
 Each broker goes through its own WAL, its merged objects and its checkpoints; the one with the
 lowest id among the living also through all that has no living owner: WALs of retired incarnations,
 state snapshots, hand-over images, tables. It does no harm if two take themselves for the lowest,
 or if one goes by an old state: what may go, may go for ever (F2).
 
-A pass lists objects, reads the metadata log, the newest checkpoints and the metadata log again,
-judges (`bucket.reachability`) and marks. What was marked the grace ago, and at every pass since, is
-deleted. Marks are in memory: a new process waits for the grace once more. If the process dies
-anywhere, less is deleted. A deletion whose answer is lost is repeated.
+A pass notes which slots there are (`wal_inventory`) and lists all else, reads the metadata log, the
+newest checkpoints and the metadata log again, judges (`bucket.reachability`) and marks (`marks`).
+What was marked the grace ago, and at every pass since, goes to the deleter (`deletion`), which
+works beside the passes. Slots are judged and marked as runs, so a pass costs what is kept and what
+is new, not what waits for the grace.
+
+Marks are stored behind each pass (`mark_file`), with the time for which they have been observed. A
+new process goes on with them. If the process dies anywhere, less is deleted: what it had observed
+since it stored its marks last is observed once more. The first passes come soon after the start,
+each at twice the time of the one before, up to the interval. So a process that lives for a time T
+stores marks that are older by at least half of T, and a row of short lives deletes as one long life
+does, at half the speed. A stored mark says what was true when it was stored, and what may go may go
+for ever (F2): so it does no harm if an old process stores its marks late.
 
 Segments that no table lists, and tables of deleted topics, are looked for less often: that takes a
 listing of all segments and a reading of all tables. A segment that may yet be committed is
@@ -25,19 +34,20 @@ metadata log and the table logs are kept short by those who write them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
-from tidelog.broker.deletion import CollectorMetrics, Deleter, Marks
+from tidelog.broker.anchors import AnchorReader
+from tidelog.broker.deletion import CollectorMetrics, Deleter, DueObject
+from tidelog.broker.mark_file import MarkFile
 from tidelog.broker.staged_batches import Listing, StagedBatches
+from tidelog.broker.wal_inventory import WalInventory, WalRuns
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     HANDOVER_FOLDER,
     STAGED_FOLDER,
-    WAL_FOLDER,
     BucketObject,
     CheckpointObject,
     MergedObject,
@@ -65,18 +75,21 @@ from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.adoption import object_key
-from tidelog.wal.checkpoint import checkpoint_key, checkpoint_prefix, decode_checkpoint
-from tidelog.wal.image_codec import Images
-from tidelog.wal.object_format import MERGED_FOLDER, merged_prefix, wal_prefix
-from tidelog.wal.reading import read_all
+from tidelog.wal.checkpoint import checkpoint_prefix
+from tidelog.wal.object_format import MERGED_FOLDER, merged_prefix, wal_key, wal_prefix
+from tidelog.wal.slot_runs import Run
 
 logger = logging.getLogger(__name__)
 
 LISTED_MAX = 100_000
-"""Objects that one pass looks at; the lowest keys, so the oldest slots, come first."""
-READS_AT_ONCE_MAX = 16
+"""Objects of a folder that one pass looks at, slots aside; the lowest keys, so the oldest of those
+that are numbered. The others follow when these are gone."""
+REPLAYED_LISTED_MAX = 1000
+"""Slots of a WAL of which the oldest is looked for; more than are ever uploaded at a time."""
 ATTEMPTS_MAX = 3
 """Against changes of ownership in the middle of a pass; the next one tries again."""
+FIRST_SHARE = 1 / 64
+"""Of the interval: when the first pass begins."""
 
 
 class Cluster(Protocol):
@@ -92,6 +105,27 @@ class Cluster(Protocol):
         ...
 
 
+class Listed(NamedTuple):
+    """An object that a pass has listed."""
+
+    what: BucketObject
+    meta: ObjectMeta
+
+
+class _Judged(NamedTuple):
+    """What may go, by one look."""
+
+    slots: Mapping[Incarnation, Sequence[Run]]
+    keys: Sequence[str]
+
+
+class _Quiet(NamedTuple):
+    """While this stays as it is, a pass finds nothing that the one before did not."""
+
+    sequence: int
+    floor: Slot | None
+
+
 class Collector:
     """One process's collections of what is not in tables. `run` is its task."""
 
@@ -103,69 +137,137 @@ class Collector:
         cluster: Cluster,
         incarnation: Incarnation,
         is_settled: Callable[[MergedObject, Slot], bool],
+        floor: Callable[[], Slot | None],
+        inventory: WalInventory,
         interval_seconds: float,
+        idle_seconds: float,
         grace_seconds: float,
         staged_retention_ms: int,
         staged: StagedBatches,
+        marks: MarkFile,
         deleter: Deleter,
         metrics: CollectorMetrics,
     ) -> None:
-        """`is_settled`: see `Reachability`; of other processes' objects it says no."""
+        """`is_settled`: see `Reachability`; of other processes' objects it says no. `floor`: the
+        slot of this incarnation's newest checkpoint. `idle_seconds`: how often a pass is made
+        where nothing has changed."""
         self._store = store
         self._clock = clock
         self._offload = offload
         self._cluster = cluster
         self._incarnation = incarnation
         self._is_settled = is_settled
+        self._floor = floor
+        self._inventory = inventory
         self._interval_seconds = interval_seconds
+        self._idle_seconds = idle_seconds
         self._grace_seconds = grace_seconds
         self._staged_retention_ms = staged_retention_ms
         self._staged = staged
+        self._marks = marks
         self._deleter = deleter
         self._metrics = metrics
-        self._marks: Marks[str] = Marks(grace_seconds)
-        # What was read in the pass before, by key and etag: most of it has not changed.
-        self._checkpoints: dict[tuple[str, str], Anchor] = {}
-        self._handovers: dict[tuple[str, str], Anchor] = {}
+        self._anchors = AnchorReader(store, offload)
+        self._handed: set[str] = set()
+        """Keys that the deleter has and the last listing still had."""
+        self._quiet: _Quiet | None = None
+        self._listed_at = -idle_seconds
 
     async def run(self) -> NoReturn:
         """Collect at intervals, until cancelled."""
+        share = FIRST_SHARE
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            await self._clock.sleep(share * self._interval_seconds)
+            share = min(1.0, 2 * share)
+            if self._is_idle():
+                continue
             try:
                 await self.collect()
+                await self._marks.store(self._deleter.waiting_slots)
             except (StoreError, CorruptObject, UnsupportedFormat) as error:
                 self._metrics.failures += 1
                 logger.warning(
-                    "a collection was given up; nothing more is deleted until the next",
+                    "a collection was given up; nothing more is marked until the next",
                     extra={"key": getattr(error, "key", None), "why": str(error)},
                 )
 
+    def _is_idle(self) -> bool:
+        """Whether a pass would find what the last one did: nothing."""
+        return (
+            self._quiet == _Quiet(self._cluster.state.sequence, self._floor())
+            and self._clock.monotonic() - self._listed_at < self._idle_seconds
+        )
+
     async def collect(self) -> None:
         """One pass. Raises StoreError; CorruptObject and UnsupportedFormat, if what would tell what
-        is needed cannot be read: then nothing is deleted."""
+        is needed cannot be read: then nothing is marked."""
+        self._quiet, quiet = None, _Quiet(self._cluster.state.sequence, self._floor())
+        started_at = self._clock.monotonic()
         await self._staged.look()
-        listed = await self._list()
-        self._staged.listed(_staged_listing(listed))
+        is_lowest_id = is_lowest(self._cluster.state, self._incarnation)
+        listed = await self._list(is_lowest_id=is_lowest_id)
+        staged = _staged(listed)
+        # An incarnation that registers later has no slots now.
+        newest = await self._inventory.newest_slots(await self._cluster.refresh()) if staged else {}
+        self._staged.listed(Listing(staged, newest))
+        await self._inventory.look(self._cluster.state, others=is_lowest_id)
         reachability = await self._look(listed)
         if reachability is None:
             return
-        superfluous = [
-            key
-            for key, (found, _) in listed.items()
-            if self._is_ours(found, reachability.state) and reachability.may_go(key, found)
-        ]
-        due = self._marks.update(superfluous, self._clock.monotonic())
-        self._metrics.marked["wal"] = len(self._marks)
-        self._metrics.passes += 1
-        await self._deleter.delete((key, listed[key][1].size) for key in due)
+        slots = dict(self._inventory)
+        judged = await self._offload.run(self._judge, reachability, listed, slots)
+        self._mark(judged, listed, slots)
+        if not staged and not self._metrics.waiting and not any(self._metrics.marked.values()):
+            self._quiet, self._listed_at = quiet, started_at
 
-    async def _list(self) -> dict[str, tuple[BucketObject, ObjectMeta]]:
+    def _judge(
+        self,
+        reachability: Reachability,
+        listed: Mapping[str, Listed],
+        slots: Mapping[Incarnation, WalRuns],
+    ) -> _Judged:
+        """What may go. Pure; in a worker thread."""
+        return _Judged(
+            {owner: reachability.slots_may_go(owner, there.runs) for owner, there in slots.items()},
+            [
+                key
+                for key, (what, _) in listed.items()
+                if self._is_ours(what, reachability.state) and reachability.may_go(key, what)
+            ],
+        )
+
+    def _mark(
+        self,
+        judged: _Judged,
+        listed: Mapping[str, Listed],
+        slots: Mapping[Incarnation, WalRuns],
+    ) -> None:
+        """Mark what may go, hand over what has been marked for the grace."""
+        now = self._clock.monotonic()
+        for owner, runs in self._marks.slots.update(judged.slots, now).items():
+            self._inventory.hand_over(owner, runs)
+            self._deleter.add_slots(owner, WalRuns(runs, slots[owner].slot_bytes))
+        due = self._marks.objects.update(
+            judged.keys, now, lambda key: key in listed and self._is_undecided(key)
+        )
+        self._handed &= listed.keys()
+        fresh = [key for key in due if key not in self._handed]
+        self._handed.update(fresh)
+        self._deleter.add(DueObject(key, listed[key].meta.size) for key in fresh)
+        marked = len(self._marks.objects) - len(self._handed)
+        self._metrics.marked["wal"] = len(self._marks.slots) + marked
+        self._metrics.passes += 1
+
+    def _is_undecided(self, key: str) -> bool:
+        """Whether it takes further passes of this process to tell whether this may go."""
+        return key.startswith(STAGED_FOLDER) and not self._staged.has_passed
+
+    async def _list(self, *, is_lowest_id: bool) -> dict[str, Listed]:
+        """All but slots that fall to this process, folder by folder."""
         me = self._incarnation
-        prefixes = [wal_prefix(me), merged_prefix(me), checkpoint_prefix(me)]
-        if is_lowest(self._cluster.state, me):
+        prefixes = [merged_prefix(me), checkpoint_prefix(me)]
+        if is_lowest_id:
             prefixes = [
-                WAL_FOLDER,
                 MERGED_FOLDER,
                 CHECKPOINT_FOLDER,
                 HANDOVER_FOLDER,
@@ -173,13 +275,13 @@ class Collector:
                 STATE_PREFIX,
                 PROBE_FOLDER,
             ]
-        listed: dict[str, tuple[BucketObject, ObjectMeta]] = {}
+        listed: dict[str, Listed] = {}
         for prefix in prefixes:
             number = 0
             async for meta in self._store.list(prefix):
                 found = parse_key(meta.key)
                 if found is not None:
-                    listed[meta.key] = found, meta
+                    listed[meta.key] = Listed(found, meta)
                 number += 1
                 if number >= LISTED_MAX:
                     break
@@ -192,14 +294,12 @@ class Collector:
                 return owner == self._incarnation or not state.is_live(owner.epoch)
         return True
 
-    async def _look(
-        self, listed: dict[str, tuple[BucketObject, ObjectMeta]]
-    ) -> Reachability | None:
+    async def _look(self, listed: Mapping[str, Listed]) -> Reachability | None:
         """By what to judge what was listed before; None if that cannot be said now."""
         for _ in range(ATTEMPTS_MAX):
             state = await self._cluster.refresh()
-            anchors = await self._read_anchors(needed_incarnations(state))
-            handovers = await self._read_handovers(named_handovers(state))
+            anchors = await self._anchors.checkpoints(needed_incarnations(state))
+            handovers = await self._anchors.handovers(named_handovers(state))
             log_ms = await self._newest_entry_ms(state)
             if anchors is None or handovers is None:
                 continue
@@ -212,128 +312,71 @@ class Collector:
                     f"no checkpoint has the tenure of partition {lost.partition} of topic"
                     f" {lost.topic_id} that the metadata log says was opened",
                 )
-            adoptable_ms = self._adoptable_ms(listed, state, anchors, log_ms)
-            over = await self._over(listed, state, anchors, handovers)
-            return Reachability(
-                state=state,
-                anchors=anchors,
-                handover_objects=handovers,
-                snapshots=newest_snapshots(found for found, _ in listed.values()),
-                is_settled=self._is_settled,
-                metadata_aged=partial(self._is_older, listed, log_ms),
-                staged_over=partial(self._is_staged_over, listed, adoptable_ms, over),
+            staged = _staged(listed)
+            adoptable_ms = await self._adoptable_ms(listed, state, anchors, log_ms) if staged else 0
+            over = await self._over(staged, state, anchors, handovers)
+            return await self._offload.run(
+                partial(
+                    Reachability,
+                    state=state,
+                    anchors=anchors,
+                    handover_objects=handovers,
+                    snapshots=newest_snapshots(found for found, _ in listed.values()),
+                    is_settled=self._is_settled,
+                    metadata_aged=partial(self._is_older, listed, log_ms),
+                    staged_over=partial(_is_staged_over, listed, adoptable_ms, over),
+                )
             )
         logger.info("partitions change hands too fast for a collection; the next one looks again")
         return None
 
     async def _over(
         self,
-        listed: dict[str, tuple[BucketObject, ObjectMeta]],
+        staged: frozenset[str],
         state: ClusterState,
         anchors: Mapping[Incarnation, Anchor],
         handovers: frozenset[str],
     ) -> frozenset[str]:
         """The staged objects whose batch is over."""
-        referenced = handovers.union(*(anchor.objects for anchor in anchors.values()))
+        if not staged:
+            return frozenset()
         return await self._staged.judge(
-            frozenset(key for key, (found, _) in listed.items() if isinstance(found, StagedObject)),
-            frozenset(map(object_key, referenced)),
+            staged,
+            await self._offload.run(_staged_references, handovers, tuple(anchors.values())),
             needed_incarnations(state),
             anchors,
         )
 
-    def _is_older(
-        self, listed: dict[str, tuple[BucketObject, ObjectMeta]], time_ms: int, key: str
-    ) -> bool:
+    def _is_older(self, listed: Mapping[str, Listed], time_ms: int, key: str) -> bool:
         """Whether an object was put the grace before this time, both by the store's clock."""
-        return time_ms - listed[key][1].modified_ms > self._grace_seconds * 1000
+        return time_ms - listed[key].meta.modified_ms > self._grace_seconds * 1000
 
-    def _adoptable_ms(
+    async def _adoptable_ms(
         self,
-        listed: dict[str, tuple[BucketObject, ObjectMeta]],
+        listed: Mapping[str, Listed],
         state: ClusterState,
         anchors: Mapping[Incarnation, Anchor],
         log_ms: int,
     ) -> int:
         """What was staged later may be referred to, or come to be; by the store's clock."""
-        slots = [
-            (found, meta.modified_ms)
-            for found, meta in listed.values()
-            if isinstance(found, WalObject)
-        ]
-        if len(slots) >= LISTED_MAX:
-            # There may be more.
-            return 0
-        present_ms = max([log_ms, *(put_ms for _, put_ms in slots)])
-        replayed_ms = replayed_since_ms(slots, needed_incarnations(state), anchors)
+        needed = needed_incarnations(state)
+        slots: list[tuple[WalObject, int]] = []
+        for owner in needed:
+            floor = anchors[owner].slot if owner in anchors else Slot(0)
+            after = wal_key(owner, Slot(floor - 1)) if floor else ""
+            number = 0
+            async for meta in self._store.list(wal_prefix(owner), after):
+                found = parse_key(meta.key)
+                if isinstance(found, WalObject):
+                    slots.append((found, meta.modified_ms))
+                number += 1
+                if number >= REPLAYED_LISTED_MAX:
+                    break
+        times = (*(put_ms for _, put_ms in slots), *(m.modified_ms for _, m in listed.values()))
+        present_ms = max(log_ms, *times)
+        replayed_ms = replayed_since_ms(slots, needed, anchors)
         until_ms = present_ms if replayed_ms is None else min(present_ms, replayed_ms)
         return until_ms - 2 * self._staged_retention_ms
-
-    @staticmethod
-    def _is_staged_over(
-        listed: dict[str, tuple[BucketObject, ObjectMeta]],
-        adoptable_ms: int,
-        over: frozenset[str],
-        key: str,
-    ) -> bool:
-        return key in over or listed[key][1].modified_ms < adoptable_ms
-
-    async def _read_anchors(
-        self, incarnations: Iterable[Incarnation]
-    ) -> dict[Incarnation, Anchor] | None:
-        """Their newest checkpoints; None if one was replaced while it was read."""
-        newest: dict[Incarnation, tuple[Slot, str]] = {}
-        async for meta in self._store.list(CHECKPOINT_FOLDER):
-            found = parse_key(meta.key)
-            if isinstance(found, CheckpointObject):
-                newest[found.incarnation] = found.slot, meta.etag
-        wanted = [
-            (checkpoint_key(owner, newest[owner][0]), newest[owner][1])
-            for owner in incarnations
-            if owner in newest
-        ]
-        anchors = await self._read_all(wanted, self._checkpoints, self._decode_checkpoint)
-        if anchors is None:
-            return None
-        self._checkpoints = dict(zip(wanted, anchors, strict=True))
-        owners = [owner for owner in incarnations if owner in newest]
-        return dict(zip(owners, anchors, strict=True))
-
-    async def _read_handovers(self, keys: Iterable[str]) -> frozenset[str] | None:
-        wanted = [(key, "") for key in sorted(keys)]
-        images = await self._read_all(wanted, self._handovers, self._decode_images)
-        if images is None:
-            return None
-        self._handovers = dict(zip(wanted, images, strict=True))
-        return frozenset[str]().union(*(image.objects for image in images))
-
-    async def _read_all(
-        self,
-        wanted: list[tuple[str, str]],
-        known: Mapping[tuple[str, str], Anchor],
-        decode: Callable[[str, bytes], Anchor],
-    ) -> list[Anchor] | None:
-        async def read(place: tuple[str, str]) -> Anchor | None:
-            if place in known:
-                return known[place]
-            try:
-                stored = await self._store.get(place[0])
-            except ObjectNotFound:
-                return None
-            return await self._offload.run(decode, place[0], bytes(stored.data))
-
-        found = await read_all(read, wanted, asyncio.Semaphore(READS_AT_ONCE_MAX))
-        anchors = [anchor for anchor in found if anchor is not None]
-        return anchors if len(anchors) == len(found) else None
-
-    @staticmethod
-    def _decode_checkpoint(key: str, data: bytes) -> Anchor:
-        checkpoint = decode_checkpoint(key, data)
-        return Anchor.of(checkpoint.slot, checkpoint.images)
-
-    @staticmethod
-    def _decode_images(key: str, data: bytes) -> Anchor:
-        return Anchor.of(Slot(0), Images(key, data))
 
     async def _newest_entry_ms(self, state: ClusterState) -> int:
         """When the metadata log's newest entry was put; long ago if it was deleted already."""
@@ -350,18 +393,20 @@ def is_lowest(state: ClusterState, incarnation: Incarnation) -> bool:
     return bool(living) and living[0].incarnation == incarnation
 
 
-def _staged_listing(listed: Mapping[str, tuple[BucketObject, ObjectMeta]]) -> Listing:
-    """What is to be known of a listing for the batches that are over; nothing of one that may have
-    left out slots."""
-    slots: dict[Incarnation, Slot] = {}
-    staged, number = [], 0
-    for key, (found, _) in listed.items():
-        if isinstance(found, StagedObject):
-            staged.append(key)
-        elif isinstance(found, WalObject):
-            number += 1
-            slots[found.incarnation] = max(found.slot, slots.get(found.incarnation, Slot(0)))
-    return Listing(frozenset(staged if number < LISTED_MAX else ()), slots)
+def _staged(listed: Mapping[str, Listed]) -> frozenset[str]:
+    return frozenset(k for k, found in listed.items() if isinstance(found.what, StagedObject))
+
+
+def _staged_references(handovers: frozenset[str], anchors: Sequence[Anchor]) -> frozenset[str]:
+    """The staged objects that bases refer to. Pure; in a worker thread."""
+    referenced = map(object_key, handovers.union(*(anchor.objects for anchor in anchors)))
+    return frozenset(key for key in referenced if key.startswith(STAGED_FOLDER))
+
+
+def _is_staged_over(
+    listed: Mapping[str, Listed], adoptable_ms: int, over: frozenset[str], key: str
+) -> bool:
+    return key in over or listed[key].meta.modified_ms < adoptable_ms
 
 
 def newest_snapshots(found: Iterable[BucketObject]) -> dict[tuple[str, int], int]:

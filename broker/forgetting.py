@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final, NoReturn
 
 from tidelog.broker.collector import is_lowest
-from tidelog.broker.deletion import Marks
+from tidelog.broker.marks import Marks
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.incarnations import RetiredWal

@@ -26,4 +26,5 @@ def wal_settings(settings: BrokerSettings) -> WalSettings:
         uploads_in_flight_max=settings.integer("wal.uploads.in.flight.max"),
         buffer_bytes_max=settings.integer("wal.buffer.max.bytes"),
         checkpoint_interval_bytes=settings.integer("wal.checkpoint.interval.bytes"),
+        checkpoint_interval_slots=settings.integer("wal.checkpoint.interval.slots"),
     )

@@ -181,6 +181,10 @@ class LogReader:
             chosen.append(extent)
         self._reads.read_ahead(chosen)
 
+    def whole(self, key: str) -> memoryview | None:
+        """A whole object, if the tail cache has it."""
+        return self._tail.whole(key)
+
     async def read_extent(self, extent: Extent) -> memoryview:
         """One extent's bytes, from wherever they are. Raises CorruptObject or StoreError."""
         outcome = (await self.load([extent]))[(extent.key, extent.position)]

@@ -1,12 +1,14 @@
 """Keeps the WAL objects few that this broker's partitions refer to, so that a collector finds
 nothing left to keep. `run` is its task; a pass has three parts:
 
-1. Partitions that were not written to since this incarnation took over are opened (C2), so that the
-   WALs of the incarnations before are named by nobody any more.
+1. A checkpoint is written, if there is enough that the newest one does not say: only what lies
+   below a checkpoint can go (F1).
 2. Where what is not in tables yet is spread over too many old objects, the emptiest of them are
    copied into one (`merge_plan`, `merged_object`), and the WAL is told where their batches lie now.
-3. A checkpoint is written, if there is enough that the newest one does not say: only what lies
-   below a checkpoint can go (F1).
+3. A checkpoint is written of that.
+
+The first passes come soon after the start, each at twice the time of the one before, up to the
+interval: what a process inherits becomes less though none of them lives long.
 
 What happens when something fails in a merge:
 
@@ -39,7 +41,6 @@ from tidelog.bucket.object_keys import MergedObject as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.openings import Openings
-from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
@@ -51,7 +52,7 @@ from tidelog.wal.checkpoint import Checkpointer
 from tidelog.wal.extents import Extent
 from tidelog.wal.merge_plan import MergeLimits, MergePlan, plan_merge
 from tidelog.wal.merged_object import MergedObject, Run, Source, assemble_merged
-from tidelog.wal.object_format import SlotIndex
+from tidelog.wal.object_format import SlotIndex, decode_tail
 from tidelog.wal.pace import Pace, rate_of
 from tidelog.wal.wal_reader import read_index
 from tidelog.wal.writer import WalWriter
@@ -61,21 +62,20 @@ logger = logging.getLogger(__name__)
 MERGES_A_PASS_MAX = 256
 MERGE_BYTES_MAX = 16 * 1024 * 1024
 """What is copied at a time; twice as much is in memory."""
-MERGE_SOURCES_MAX = 4096
+MERGE_SOURCES_MAX = 1024
 """Whose indexes are held at a time: to let go of them takes the event loop some 5 µs each."""
 EXTENTS_AT_ONCE = 64
 EXTENT_OBJECTS = 1 / 16
 """What an extent costs, as a part of what an object does."""
-INDEXES_AT_ONCE_MAX = 16
+INDEXES_AT_ONCE_MAX = 64
+FIRST_SHARE = 1 / 64
+"""Of the interval: when the first pass begins."""
 SPREAD_SHARE = 3 / 4
 """Of the interval: over how long a pass is spread."""
 GRACE_SHARE_MAX = 1 / 8
 """Of the grace: what a table has meanwhile must not be missing before it is read."""
-LEFT_SHARE_MIN = 1 / 2
-"""With less than that of it left, what has become old in a pass is left to the next."""
 OBJECTS_A_SECOND_MIN = 100
-"""Each is about a quarter of a millisecond of the event loop's."""
-OPENINGS_A_PASS_MAX = 1000
+"""Each is up to a quarter of a millisecond of the event loop's."""
 CHECKPOINT_SLOTS_MIN = 64
 """With so many slots since the newest checkpoint there is a newer one with the next pass."""
 DAMAGED_REMEMBERED_MAX = 10_000
@@ -126,7 +126,7 @@ class MergedObjects:
 
 
 class Merger:
-    """One incarnation's merges, late openings and timely checkpoints."""
+    """One incarnation's merges and timely checkpoints."""
 
     def __init__(
         self,
@@ -138,7 +138,6 @@ class Merger:
         log_writer: LogWriter,
         reader: LogReader,
         partitions: PartitionRegistry,
-        state: ClusterState,
         openings: Openings,
         checkpointer: Checkpointer,
         interval_seconds: float,
@@ -146,7 +145,6 @@ class Merger:
         objects_max: int,
         crash_points: CrashPoints,
     ) -> None:
-        """`state`: of the cluster as of the start: which partitions were taken over."""
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -160,8 +158,6 @@ class Merger:
         self._interval_seconds = interval_seconds
         self._limits = MergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
         self._crash_points = crash_points
-        self._taken_over = [p for p, _ in state.unopened(writer.incarnation.epoch)]
-        self._open_from = clock.monotonic() + grace_seconds
         self._checkpoint_seconds = grace_seconds
         self._checkpointed_at = clock.monotonic()
         self._has_merged = False
@@ -175,12 +171,14 @@ class Merger:
     async def run(self) -> NoReturn:
         """Passes at intervals, until cancelled."""
         began_at = self._clock.monotonic()
+        share = FIRST_SHARE
         while True:
-            seconds = began_at + self._interval_seconds - self._clock.monotonic()
+            seconds = began_at + share * self._interval_seconds - self._clock.monotonic()
             await self._clock.sleep(max(0.0, seconds))
             began_at = self._clock.monotonic()
+            share = min(1.0, 2 * share)
             try:
-                await self.maintain()
+                await self.maintain(share)
             except StoreError as error:
                 # Nothing depends on it but what the bucket costs.
                 self.metrics.failures += 1
@@ -189,24 +187,25 @@ class Merger:
                     extra={"key": error.key, "why": str(error)},
                 )
 
-    async def maintain(self) -> None:
-        """One pass. Raises StoreError, WalLost."""
-        self._open_taken_over()
-        self._spread_until = self._clock.monotonic() + self._spread_seconds
-        await self._merge_what_is_old()
+    async def maintain(self, share: float = 1.0) -> None:
+        """One pass, at the pace of one that lasts for an interval; it ends when this share of that
+        is over. Raises StoreError, WalLost."""
+        began_at = self._clock.monotonic()
+        self._spread_until = began_at + self._spread_seconds
+        ends_at = began_at + share * self._spread_seconds
+        # What lies below it is old from then on.
+        await self._checkpoint_if_worth_it()
+        for _ in range(MERGES_A_PASS_MAX):
+            if not await self._merge() or self._clock.monotonic() > ends_at:
+                # What is left is left to the next pass.
+                break
+        await self._checkpoint_if_worth_it()
+
+    async def _checkpoint_if_worth_it(self) -> None:
         if self._checkpoint_is_worth_it():
             await self._checkpointer.checkpoint()
             self._checkpointed_at = self._clock.monotonic()
             self._has_merged = False
-            # What lies below the new checkpoint is old from now on.
-            if self._seconds_left() >= LEFT_SHARE_MIN * self._spread_seconds:
-                await self._merge_what_is_old()
-
-    async def _merge_what_is_old(self) -> None:
-        for _ in range(MERGES_A_PASS_MAX):
-            if not await self._merge() or self._seconds_left() < 0:
-                # What is left is left to the next pass.
-                return
 
     def _checkpoint_is_worth_it(self) -> bool:
         since = self._checkpointer.slots_since
@@ -217,17 +216,6 @@ class Merger:
             or (since > 0 and waited)
             or (self._openings.waiting > 0 and len(self._partitions.checkpointed) > 0)
         )
-
-    def _open_taken_over(self) -> None:
-        """Later than the start, since most partitions are written to soon after it."""
-        if not self._taken_over or self._clock.monotonic() < self._open_from:
-            return
-        batch = self._taken_over[-OPENINGS_A_PASS_MAX:]
-        del self._taken_over[-OPENINGS_A_PASS_MAX:]
-        for place in batch:
-            hosted = self._partitions.get(place)
-            if hosted is not None and hosted.fault is None:
-                self._log_writer.open(hosted)
 
     async def _merge(self) -> bool:
         """Merge once; whether there may be more to merge."""
@@ -322,8 +310,13 @@ class Merger:
 
     async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
         async def read(key: str) -> SlotIndex | CorruptObject:
+            held = self._reader.whole(key)
             try:
-                found = await read_index(self._store, self._offload, key)
+                if held is not None:
+                    # To decode it costs a third of what a read from the store does.
+                    found = decode_tail(key, held, len(held))
+                else:
+                    found = await read_index(self._store, self._offload, key)
             except ObjectNotFound:
                 return MissingObject(key, "it is missing")
             except CorruptObject as error:

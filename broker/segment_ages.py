@@ -77,8 +77,8 @@ class SegmentAgingStore:
     def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
         return self._inner.list(prefix, start_after)
 
-    async def delete(self, key: str) -> None:
-        await self._inner.delete(key)
+    async def delete(self, *keys: str) -> None:
+        await self._inner.delete(*keys)
 
     async def close(self) -> None:
         await self._inner.close()

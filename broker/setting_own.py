@@ -41,7 +41,16 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         Kind.LONG,
         256 * MIB,
         1,
-        "WAL bytes between checkpoints: what a restart has to read at most, about.",
+        "WAL bytes between checkpoints: what a restart has to replay at most, about.",
+    ),
+    _own(
+        "wal.checkpoint.interval.slots",
+        Kind.INT,
+        1_000,
+        1,
+        "WAL objects between checkpoints: a restart reads each one above the newest checkpoint"
+        " twice, a little of its beginning and of its end, 64 and 128 at a time. A checkpoint of"
+        " more than 2 MiB comes less often: one object for each 2 KiB of it.",
     ),
     _own(
         "merge.segment.bytes",

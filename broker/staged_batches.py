@@ -50,7 +50,7 @@ from tidelog.wal.staging import read_staged_index
 
 logger = logging.getLogger(__name__)
 
-PURPOSES_READ_MAX: Final = 1000
+PURPOSES_READ_MAX: Final = 10_000
 """Of objects that are looked into in one pass."""
 READS_AT_ONCE_MAX: Final = 16
 
@@ -117,6 +117,11 @@ class StagedBatches:
         """For the checkpoints to pass what was there."""
         self._passed = Committed()
         self._progress: Mapping[str, Progress] = {}
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it can be told of any batch that it is over."""
+        return bool(self._passed.progress)
 
     async def look(self) -> None:
         """Begin a pass, ahead of its listing. Raises StoreError."""

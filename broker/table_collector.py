@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tidelog.broker.collector import Cluster, is_lowest
-from tidelog.broker.deletion import CollectorMetrics, Deleter, Marks
+from tidelog.broker.deletion import CollectorMetrics, Deleter, DueObject
+from tidelog.broker.mark_file import MarkFile
 from tidelog.bucket.object_keys import SegmentObject, TableObject, parse_key
 from tidelog.bucket.reachability import StoredSegment, loose_segments
 from tidelog.clock import Clock
@@ -34,6 +35,8 @@ from tidelog.storage.table_state import NO_VERSION
 
 logger = logging.getLogger(__name__)
 
+FIRST_SHARE = 1 / 32
+"""Of the interval: when the first pass begins."""
 TOPIC_OBJECTS_MAX = 200_000
 """Objects of a topic that one pass looks at."""
 
@@ -60,6 +63,7 @@ class TableCollector:
         incarnation: Incarnation,
         interval_seconds: float,
         grace_seconds: float,
+        marks: MarkFile,
         deleter: Deleter,
         metrics: CollectorMetrics,
         crash_points: CrashPoints = NO_CRASH_POINTS,
@@ -75,13 +79,17 @@ class TableCollector:
         self._deleter = deleter
         self._metrics = metrics
         self._crash_points = crash_points
-        self._marks: Marks[str] = Marks(grace_seconds)
-        self._uncommitted: Marks[str] = Marks(grace_seconds)
+        self._marks = marks
+        self._handed: set[str] = set()
+        """Keys that the deleter has and the last listing still had."""
 
     async def run(self) -> NoReturn:
-        """Collect at intervals, until cancelled."""
+        """Collect at intervals, until cancelled; sooner after the start, for processes that do not
+        live for an interval."""
+        share = FIRST_SHARE
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            await self._clock.sleep(share * self._interval_seconds)
+            share = min(1.0, 2 * share)
             if not is_lowest(self._cluster.state, self._incarnation):
                 continue
             try:
@@ -102,11 +110,14 @@ class TableCollector:
             superfluous |= {key: listed.sizes[key] for key in gone}
             uncommitted |= dict.fromkeys(waiting, listed.topic_id)
         now = self._clock.monotonic()
-        due = self._marks.update(superfluous, now)
-        stuck = {uncommitted[key] for key in self._uncommitted.update(uncommitted, now)}
-        self._metrics.marked["topics"] = len(self._marks) + len(self._uncommitted)
+        marks = self._marks
+        due = [key for key in marks.segments.update(superfluous, now) if key not in self._handed]
+        stuck = {uncommitted[key] for key in marks.uncommitted.update(uncommitted, now)}
+        self._handed = {*(self._handed & superfluous.keys()), *due}
+        marked = len(marks.segments) - len(self._handed)
+        self._metrics.marked["topics"] = marked + len(marks.uncommitted)
         self._metrics.passes += 1
-        await self._deleter.delete((key, superfluous[key]) for key in due)
+        self._deleter.add(DueObject(key, superfluous[key]) for key in due)
         for topic_id in sorted(stuck):
             await self._fence(topic_id)
 

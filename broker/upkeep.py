@@ -4,7 +4,8 @@ Put together here, with what they count."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,18 +14,26 @@ from prometheus_client.registry import Collector as MetricCollector
 from tidelog.broker.collector import Collector
 from tidelog.broker.deletion import CollectorMetrics, Deleter
 from tidelog.broker.forgetting import Forgetting
+from tidelog.broker.inherited import InheritedPartitions
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.mark_file import MarkFile
 from tidelog.broker.merger import MergeMetrics, Merger
 from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.settings import BrokerSettings
 from tidelog.broker.staged_batches import StagedBatches
 from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.table_collector import TableCollector
+from tidelog.broker.wal_inventory import OwnWal, WalInventory
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.object_store import StoreError
 from tidelog.wal.checkpoint import Checkpointer
+from tidelog.wal.image import PartitionImage
 from tidelog.wal.writer import WalWriter
+
+logger = logging.getLogger(__name__)
 
 
 class Upkeep:
@@ -38,6 +47,7 @@ class Upkeep:
         log_writer: LogWriter,
         reader: LogReader,
         partitions: PartitionRegistry,
+        recovered: Mapping[TopicPartition, PartitionImage],
         openings: Openings,
         checkpointer: Checkpointer,
         settings: BrokerSettings,
@@ -45,6 +55,16 @@ class Upkeep:
         store, clock, entropy, offload = world.store, world.clock, world.entropy, world.offload
         interval_seconds = settings.integer("log.collect.interval.ms") / 1000
         grace_seconds = settings.integer("log.delete.grace.ms") / 1000
+        self.inherited = InheritedPartitions(
+            clock,
+            writer,
+            log_writer,
+            partitions,
+            metadata.state,
+            recovered,
+            openings,
+            checkpointer,
+        )
         self.merger = Merger(
             store,
             clock,
@@ -54,7 +74,6 @@ class Upkeep:
             log_writer,
             reader,
             partitions,
-            metadata.state,
             openings,
             checkpointer,
             interval_seconds,
@@ -63,19 +82,36 @@ class Upkeep:
             world.crash_points,
         )
         counted = CollectorMetrics()
-        deleter = Deleter(store, clock, world.crash_points, counted)
+        self.deleter = Deleter(
+            store,
+            clock,
+            world.crash_points,
+            counted,
+            min(interval_seconds, grace_seconds / 8),
+        )
+        tables_interval_seconds = settings.integer("log.collect.tables.interval.ms") / 1000
+        me = writer.incarnation
+        self.marks = MarkFile(store, clock, offload, me.broker_id, grace_seconds)
         self.collector = Collector(
             store,
             clock,
             offload,
             metadata,
-            writer.incarnation,
+            me,
             self.merger.merged.is_settled,
+            lambda: checkpointer.floor,
+            WalInventory(
+                store,
+                me,
+                lambda: OwnWal(writer.durable_end, writer.newest_slot, writer.metrics.bytes),
+            ),
             interval_seconds,
+            tables_interval_seconds,
             grace_seconds,
             settings.integer("staged.retention.ms"),
             StagedBatches(store, clock, entropy, offload, metadata.settings),
-            deleter,
+            self.marks,
+            self.deleter,
             counted,
         )
         self.table_collector = TableCollector(
@@ -84,10 +120,11 @@ class Upkeep:
             entropy,
             offload,
             metadata,
-            writer.incarnation,
-            settings.integer("log.collect.tables.interval.ms") / 1000,
+            me,
+            tables_interval_seconds,
             grace_seconds,
-            deleter,
+            self.marks,
+            self.deleter,
             counted,
             world.crash_points,
         )
@@ -101,13 +138,26 @@ class Upkeep:
         )
         self.metrics = UpkeepCollector(self.merger.metrics, counted)
 
+    async def open_inherited(self) -> None:
+        """Open what was taken over; to be ended before the WAL is."""
+        await self.inherited.run()
+
     async def merge(self) -> NoReturn:
         """Keep the WAL's objects few, until cancelled; to be ended before the WAL is."""
         await self.merger.run()
 
     async def collect(self) -> None:
         """Delete what nobody can need any more, until cancelled."""
+        try:
+            await self.marks.load()
+        except StoreError as error:
+            logger.warning(
+                "what the process before has observed could not be read: superfluous objects are"
+                " kept for the grace once more",
+                extra={"key": error.key, "why": str(error)},
+            )
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.deleter.run())
             tasks.create_task(self.collector.run())
             tasks.create_task(self.table_collector.run())
             tasks.create_task(self.forgetting.run())
@@ -154,6 +204,11 @@ class UpkeepCollector(MetricCollector):
                 labels=["pass"],
             ),
             found.marked,
+        )
+        yield GaugeMetricFamily(
+            "tidelog_collect_backlog_objects",
+            "Objects that the grace has passed for and that are being deleted.",
+            value=found.waiting,
         )
         yield _counter("tidelog_collections", "Passes of the collector.", found.passes)
         yield _counter("tidelog_collection_failures", "Passes that were given up.", found.failures)

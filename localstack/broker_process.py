@@ -52,10 +52,13 @@ class BrokerProcess:
         settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        module: str = "tidelog.cli",
         ready_seconds_max: float = READY_SECONDS_MAX,
     ) -> BrokerProcess:
-        """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then."""
-        command = [sys.executable, "-m", "tidelog.cli", "server", "--store", store]
+        """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then.
+
+        `module`: what takes the command line of `tidelog`."""
+        command = [sys.executable, "-m", module, "server", "--store", store]
         command += ["--listen", listen, "--broker-id", str(broker_id)]
         if http is not None:
             command += ["--http", http]

@@ -46,7 +46,7 @@ import fcntl
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -179,17 +179,21 @@ class Directory:
             raise PreconditionFailed(key, "the object is not the expected version")
         return etag
 
-    def remove(self, key: str, now_ns: int) -> None:
-        """Delete; absent is no error."""
-        self._refuse_after_failure(key)
-        path = self._path(key)
-        if stat_or_none(path) is None:
-            return
-        with nothing_applied(key):
-            self._ensure_open(key, now_ns)
-            with self._locked(key), suppress(FileNotFoundError):
-                os.unlink(path)
-        self._sync_visible(key)
+    def remove(self, keys: Sequence[str], now_ns: int) -> None:
+        """Delete; absent is no error. Each directory is synced once."""
+        changed: dict[str, str] = {}
+        for key in keys:
+            self._refuse_after_failure(key)
+            path = self._path(key)
+            if stat_or_none(path) is None:
+                continue
+            with nothing_applied(key):
+                self._ensure_open(key, now_ns)
+                with self._locked(key), suppress(FileNotFoundError):
+                    os.unlink(path)
+            changed[os.path.dirname(path)] = key
+        for key in changed.values():
+            self._sync_visible(key)
 
     def walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         """The objects in key order. Reads the names of a directory when it comes to it, and of no

@@ -138,8 +138,9 @@ class FaultyStore:
         async for meta in self._store.list(prefix, start_after):
             yield meta
 
-    async def delete(self, key: str) -> None:
-        await self._write(key, self._fault("delete", key), self._store.delete(key))
+    async def delete(self, *keys: str) -> None:
+        fault = next(filter(None, (self._fault("delete", key) for key in keys)), None)
+        await self._write(keys[0], fault, self._store.delete(*keys))
 
     async def close(self) -> None:
         """Let go what was sent, then close."""

@@ -76,8 +76,9 @@ class FilesystemStore:
             for meta in page:
                 yield meta
 
-    async def delete(self, key: str) -> None:
-        await self._run(self._directory.remove, validate_key(key), self._stamp().time_ns)
+    async def delete(self, *keys: str) -> None:
+        found = list(map(validate_key, keys))
+        await self._run(self._directory.remove, found, self._stamp().time_ns)
 
     async def close(self) -> None:
         """End the threads; calls that run are finished first."""

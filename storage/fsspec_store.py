@@ -72,8 +72,8 @@ class FsspecStore:
             if meta.key > start_after:
                 yield meta
 
-    async def delete(self, key: str) -> None:
-        self._refuse(key)
+    async def delete(self, *keys: str) -> None:
+        self._refuse(keys[0])
 
     async def close(self) -> None:
         """End the threads."""

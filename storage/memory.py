@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -27,6 +27,9 @@ from tidelog.storage.object_store import (
 )
 
 _PAGE_ENTRIES = 1000
+_DELETED_KEYS_MAX = 1000
+"""Beside as many as there are objects: to take one out of a list costs as much as to go through
+it."""
 
 
 class _Body:
@@ -82,6 +85,7 @@ class MemoryStore:
         self._url = url
         self._objects: dict[str, tuple[_Body, ObjectMeta]] = {}
         self._keys: list[str] = []
+        """In order; also some that were deleted, at most half of them (`delete`)."""
         self._puts = 0
 
     @property
@@ -107,7 +111,7 @@ class MemoryStore:
             case IfMatch(etag) if current is None or current[1].etag != etag:
                 raise PreconditionFailed(key, "the object is not the expected version")
         if current is None:
-            insort(self._keys, key)
+            self._remember(key)
         body = _Body(data)
         self._puts += 1
         meta = ObjectMeta(
@@ -129,12 +133,20 @@ class MemoryStore:
                     yield found[1]
             first = bisect_right(self._keys, page[-1])
 
-    async def delete(self, key: str) -> None:
-        if self._objects.pop(validate_key(key), None) is not None:
-            del self._keys[bisect_left(self._keys, key)]
+    async def delete(self, *keys: str) -> None:
+        for key in keys:
+            self._objects.pop(validate_key(key), None)
+        if len(self._keys) > 2 * len(self._objects) + _DELETED_KEYS_MAX:
+            # Not in place: listings may be under way.
+            self._keys = [key for key in self._keys if key in self._objects]
 
     async def close(self) -> None:
         """Nothing to release; the objects stay."""
+
+    def _remember(self, key: str) -> None:
+        position = bisect_left(self._keys, key)
+        if position == len(self._keys) or self._keys[position] != key:
+            self._keys.insert(position, key)
 
     def _find(self, key: str) -> tuple[_Body, ObjectMeta]:
         try:

@@ -138,9 +138,9 @@ class MeteredStore:
                 self.statistics.list.entries_total += 1
                 yield meta
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, *keys: str) -> None:
         with self._observed(self.statistics.delete):
-            await self._store.delete(key)
+            await self._store.delete(*keys)
 
     async def close(self) -> None:
         await self._store.close()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tidelog.errors import TidelogError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+DELETED_AT_ONCE_MAX: Final = 1000
+"""Keys of one delete; what S3 takes in one request."""
 
 
 class StoreError(TidelogError):
@@ -122,8 +125,9 @@ class ObjectStore(Protocol):
         """The objects whose key begins with `prefix` and is above `start_after`, in key order."""
         ...
 
-    async def delete(self, key: str) -> None:
-        """Remove it; an absent key is no error."""
+    async def delete(self, *keys: str) -> None:
+        """Remove the objects, at most DELETED_AT_ONCE_MAX; an absent key is no error. After an
+        error each of them may be gone or not."""
         ...
 
     async def close(self) -> None:

@@ -92,8 +92,8 @@ class RetryingStore:
             except _PASSING as error:
                 await attempts.pause(error)
 
-    async def delete(self, key: str) -> None:
-        await self._repeat("delete", lambda: self._store.delete(key), _PASSING)
+    async def delete(self, *keys: str) -> None:
+        await self._repeat("delete", lambda: self._store.delete(*keys), _PASSING)
 
     async def close(self) -> None:
         await self._store.close()

@@ -53,7 +53,8 @@ class S3Store:
     """Objects of a bucket below the address's prefix.
 
     Each method sends one request and never repeats it (`max_retries=0`): repeating is the caller's,
-    who knows whether that is safe. Puts are single PUTs, never multipart. Bodies are not hashed
+    who knows whether that is safe. Several keys are deleted by one DeleteObjects, or by a DELETE
+    each where the address says so. Puts are single PUTs, never multipart. Bodies are not hashed
     into the signature unless the address says so. A HEAD's answer has no body, so `head` cannot
     tell a missing bucket from a missing object; every other method can.
 
@@ -67,7 +68,8 @@ class S3Store:
     def __init__(self, address: S3Address) -> None:
         self._address = address
         self._prefix = f"{address.prefix}/" if address.prefix else ""
-        self._store = _obstore(address)
+        self._store = _obstore(address, bulk_delete=False)
+        self._deleting = _obstore(address, bulk_delete=address.bulk_delete)
 
     @property
     def url(self) -> str:
@@ -145,14 +147,17 @@ class S3Store:
         except _ERRORS as error:
             raise store_error(error, prefix, self._address.bucket, Operation.LIST) from error
 
-    async def delete(self, key: str) -> None:
-        path = self._path(key)
+    async def delete(self, *keys: str) -> None:
+        paths = list(map(self._path, keys))
         try:
-            await obstore.delete_async(self._store, path)
+            if len(paths) == 1:
+                await obstore.delete_async(self._store, paths[0])
+            else:
+                await obstore.delete_async(self._deleting, paths)
         except _ERRORS as error:
-            if Answer.of(error).code == "NoSuchKey":
+            if len(paths) == 1 and Answer.of(error).code == "NoSuchKey":
                 return
-            raise store_error(error, key, self._address.bucket, Operation.DELETE) from error
+            raise store_error(error, keys[0], self._address.bucket, Operation.DELETE) from error
 
     async def close(self) -> None:
         """Nothing to wait for: idle connections go with the store."""
@@ -181,7 +186,7 @@ class S3Store:
         return StoredObject(data=b"", size=meta.size, etag=meta.etag)
 
 
-def _obstore(address: S3Address) -> ObstoreS3:
+def _obstore(address: S3Address, *, bulk_delete: bool) -> ObstoreS3:
     try:
         credentials = Boto3CredentialProvider(address.session(), ttl=_CREDENTIALS_TTL)
     except (ValueError, BotoCoreError) as error:
@@ -197,7 +202,7 @@ def _obstore(address: S3Address) -> ObstoreS3:
         "unsigned_payload": not address.sign_payload,
         "conditional_put": "etag",
         "skip_signature": False,
-        "disable_bulk_delete": True,
+        "disable_bulk_delete": not bulk_delete,
     }
     if address.endpoint is not None:
         config["aws_endpoint_url_s3"] = address.endpoint

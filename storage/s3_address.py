@@ -24,6 +24,7 @@ _OPTIONS = (
     "profile",
     "path_style",
     "sign_payload",
+    "bulk_delete",
     "connect_timeout_ms",
     "request_timeout_ms",
     *sorted(_SECRET_OPTIONS),
@@ -49,6 +50,8 @@ class S3Address:
     sign_payload: bool = False
     """Hash each body into the signature. Without it only the headers are signed: TLS protects the
     body, and over plain HTTP (loopback, a private network) the checksums of our formats do."""
+    bulk_delete: bool = True
+    """Delete several objects by one DeleteObjects request; some stores have none."""
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     """From connecting to the last byte of the answer."""
@@ -83,7 +86,7 @@ class S3Address:
 def parse_s3_url(url: str) -> S3Address:
     """The address that an `s3://bucket/prefix?option=value` URL and the AWS environment name.
 
-    Options: endpoint, region, profile, path_style, sign_payload, connect_timeout_ms,
+    Options: endpoint, region, profile, path_style, sign_payload, bulk_delete, connect_timeout_ms,
     request_timeout_ms, access_key_id, secret_access_key, session_token. An endpoint comes from the
     URL, else from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile; a region from the URL, else
     from AWS_REGION, AWS_DEFAULT_REGION or the profile. InvalidConfiguration names what is wrong,
@@ -112,6 +115,7 @@ def parse_s3_url(url: str) -> S3Address:
         secret_access_key=options.get("secret_access_key"),
         session_token=options.get("session_token"),
         sign_payload=_boolean("sign_payload", options.get("sign_payload", "false")),
+        bulk_delete=_boolean("bulk_delete", options.get("bulk_delete", "true")),
         connect_timeout_ms=_milliseconds("connect_timeout_ms", options, CONNECT_TIMEOUT_MS),
         request_timeout_ms=_milliseconds("request_timeout_ms", options, REQUEST_TIMEOUT_MS),
     )

@@ -27,7 +27,8 @@ from tidelog.storage.object_store import (
 )
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+_CODE = re.compile(r"<Code>([^<]{1,100})</Code>|\(code: (\w{1,100})\)")
+"""In the body of an error, or of one key of a DeleteObjects that was answered with 200."""
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _CONNECT = re.compile(r"Error\(\s*Connect,|HttpError \{\s*kind: Connect,")
 _CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
@@ -82,7 +83,7 @@ class Answer:
             message = cause
         return cls(
             status=int(status[1]) if status else None,
-            code=code[1] if code else "",
+            code=(code[1] or code[2]) if code else "",
             message=message[1] if message else text.splitlines()[0][:300],
             connected=_CONNECT.search(debug) is None,
             timed_out=_TIMED_OUT.search(debug) is not None,
@@ -135,6 +136,8 @@ def store_error(
 def _without_answer(
     error: BaseException, answer: Answer, key: str, operation: Operation
 ) -> StoreError:
+    if answer.code in _CREDENTIAL_CODES:
+        return AccessDenied(key, f"{operation.value} is refused ({answer}); {_CREDENTIALS_REMEDY}")
     if isinstance(error, UnauthenticatedError):
         return AccessDenied(key, f"no credentials ({answer}); {_CREDENTIALS_REMEDY}")
     if "incorrectly configured region" in answer.message:

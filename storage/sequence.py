@@ -171,7 +171,7 @@ class Sequence:
         """A range of entry `number`. ObjectNotFound if absent."""
         return await self._store.get(self.key(number), byte_range)
 
-    async def iterate(self, start: int, read_ahead: int = 8) -> AsyncIterator[Entry]:
+    async def iterate(self, start: int, read_ahead: int = READ_AHEAD_MAX) -> AsyncIterator[Entry]:
         """The entries from `start` upwards, up to the first number that is absent.
 
         Up to `read_ahead` entries are read at once and held in memory; the number doubles from

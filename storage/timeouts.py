@@ -58,8 +58,8 @@ class TimeoutStore:
                 return
             yield meta
 
-    async def delete(self, key: str) -> None:
-        await self._bounded(self._store.delete(key), key, StoreOutcomeUnknown)
+    async def delete(self, *keys: str) -> None:
+        await self._bounded(self._store.delete(*keys), keys[0], StoreOutcomeUnknown)
 
     async def close(self) -> None:
         await self._store.close()

@@ -43,6 +43,8 @@ FIRST_FORMAT_VERSION = 1
 """Of the first release: without a stamp."""
 CHECKPOINT_FORMAT_VERSION = 2
 RETRY_SECONDS = 1.0
+BYTES_A_SLOT = 2048
+"""A checkpoint of so many bytes is worth the reading of one slot."""
 
 _HEADER = Struct("<8sIiqqq")
 _CRC = Struct("<I")
@@ -166,10 +168,13 @@ async def newest_checkpoint(store: ObjectStore, incarnation: Incarnation) -> Slo
 class CheckpointSchedule:
     """When a checkpoint is due: pure."""
 
-    def __init__(self, interval_bytes: int) -> None:
+    def __init__(self, interval_bytes: int, interval_slots: int) -> None:
         self._interval_bytes = interval_bytes
+        self._interval_slots = interval_slots
         self._newest: Slot | None = None
+        self._newest_bytes = 0
         self._taken = Slot(0)
+        self._end = Slot(0)
         self._bytes = 0
         self._bytes_since_taken = 0
 
@@ -181,10 +186,12 @@ class CheckpointSchedule:
     @property
     def is_due(self) -> bool:
         """Whether so much would have to be replayed that a checkpoint is worth its price."""
-        return self._bytes >= self._interval_bytes
+        slots = max(self._interval_slots, self._newest_bytes // BYTES_A_SLOT)
+        return self._bytes >= self._interval_bytes or self._end - (self._newest or Slot(0)) >= slots
 
     def note(self, slot: Slot, size_bytes: int) -> None:
         """A slot became durable."""
+        self._end = Slot(slot + 1)
         self._bytes += size_bytes
         if slot >= self._taken:
             self._bytes_since_taken += size_bytes
@@ -197,9 +204,10 @@ class CheckpointSchedule:
         self._bytes_since_taken = 0
         return True
 
-    def written(self) -> None:
-        """The images that were taken last are in the bucket."""
+    def written(self, size_bytes: int) -> None:
+        """The images that were taken last are in the bucket, in an object of this size."""
         self._newest = self._taken
+        self._newest_bytes = size_bytes
         self._bytes = self._bytes_since_taken
 
 
@@ -214,6 +222,7 @@ class Checkpointer:
         writer: WalWriter,
         partitions: CheckpointImages,
         interval_bytes: int,
+        interval_slots: int,
         metadata_stamp: Callable[[], MetadataStamp],
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
@@ -227,7 +236,7 @@ class Checkpointer:
         self._partitions = partitions
         self._metadata_stamp = metadata_stamp
         self._crash_points = crash_points
-        self._schedule = CheckpointSchedule(interval_bytes)
+        self._schedule = CheckpointSchedule(interval_bytes, interval_slots)
         self._due = asyncio.Event()
         self._writing = asyncio.Lock()
         self.written = 0
@@ -298,7 +307,7 @@ class Checkpointer:
             )
             await self._store.put(checkpoint_key(incarnation, slot), data)
             self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
-            self._schedule.written()
+            self._schedule.written(len(data))
             self._writer.checkpointed(slot)
             self.written += 1
             return slot

@@ -45,7 +45,7 @@ from tidelog.wal.wal_end import proved_end
 from tidelog.wal.wal_listing import list_slots
 
 BARRIERS = 6
-READS_AT_ONCE_MAX = 16
+READS_AT_ONCE_MAX = 64
 SEAL_DEADLINE_SECONDS = 30.0
 
 

@@ -25,3 +25,5 @@ class WalSettings:
     `log.delete.grace.ms` (rule A2)."""
     checkpoint_interval_bytes: int = 256 * MIB
     """`wal.checkpoint.interval.bytes`: about what a recovery has to replay at most."""
+    checkpoint_interval_slots: int = 1_000
+    """`wal.checkpoint.interval.slots`: about how many objects a recovery has to read at most."""

@@ -32,7 +32,7 @@ from tidelog.wal.previous_slots import TenureKey
 from tidelog.wal.reading import read_all
 from tidelog.wal.wal_end import proved_end
 
-READS_AT_ONCE_MAX = 64
+READS_AT_ONCE_MAX = 128
 READ_AHEAD_SLOTS_MAX = 32
 REMEMBERED_WALS_MAX = 64
 

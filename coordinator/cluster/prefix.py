@@ -13,6 +13,8 @@ LOG_PREFIX = "cluster/log/"
 LOG_SUFFIX = ".json"
 SNAPSHOT_PREFIX = "cluster/snapshot/"
 LEASE_PREFIX = "cluster/lease/"
+COLLECTION_PREFIX = "cluster/collection/"
+"""What the collectors of each broker id have observed so far."""
 PROBE_FOLDER = "probe/"
 """What the store's start-up probe leaves behind when it is interrupted; never a cluster's."""
 _NUMBERED = re.compile(rf"({LOG_PREFIX}|{SNAPSHOT_PREFIX})\d{{{NUMBER_DIGITS}}}{LOG_SUFFIX}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -188,6 +188,11 @@ class ClusterState:
     def retired_ends(self) -> Mapping[Epoch, Slot]:
         """The slot of the seal that ends each retired incarnation's WAL."""
         return {epoch: wal.end_slot for epoch, wal in self.retired.items()}
+
+    @property
+    def never_written(self) -> Iterator[Incarnation]:
+        """Retired incarnations whose WAL ends at slot 0: no partition was opened in it."""
+        return (wal.incarnation for wal in self.retired.values() if wal.end_slot == 0)
 
     def owned_by(self, epoch: Epoch) -> tuple[TopicPartition, ...]:
         """Whose current tenure is this incarnation's, in order of topics. Looks at all partitions:

@@ -18,7 +18,12 @@ from tidelog.bucket.object_keys import (
     WalObject,
     parse_key,
 )
-from tidelog.coordinator.cluster.prefix import LEASE_PREFIX, LOG_PREFIX, SNAPSHOT_PREFIX
+from tidelog.coordinator.cluster.prefix import (
+    COLLECTION_PREFIX,
+    LEASE_PREFIX,
+    LOG_PREFIX,
+    SNAPSHOT_PREFIX,
+)
 
 
 class Kind(Enum):
@@ -27,6 +32,7 @@ class Kind(Enum):
     ENTRY = "metadata entry"
     SNAPSHOT = "metadata snapshot"
     LEASE = "lease"
+    MARKS = "marks of collections"
     WAL = "WAL slot"
     SEAL = "seal"
     CHECKPOINT = "checkpoint"
@@ -60,6 +66,7 @@ def kind_of(key: str, data: bytes) -> Kind:
         (LOG_PREFIX, Kind.ENTRY),
         (SNAPSHOT_PREFIX, Kind.SNAPSHOT),
         (LEASE_PREFIX, Kind.LEASE),
+        (COLLECTION_PREFIX, Kind.MARKS),
     ):
         if key.startswith(prefix):
             return kind

@@ -161,6 +161,9 @@ async def some_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
     while one.broker.metadata.state.sequence < METADATA_ENTRIES * (life + 1) // LIVES:
         await one.broker.metadata.append(epoch, lambda _: (LeaseResumed(epoch),))
     await one.broker.tables.maintain_due()
+    upkeep = one.broker.upkeep
+    await upkeep.collector.collect()
+    await upkeep.marks.store(upkeep.deleter.waiting_slots)
 
 
 async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> None:

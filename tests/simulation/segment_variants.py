@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.simulation.patches import Breakage, Patch
 from tidelog.broker import log_retention, table_collector
-from tidelog.broker.deletion import Marks
+from tidelog.broker.marks import Marks
 from tidelog.bucket import atomic, partition_view, reachability, reading
 from tidelog.bucket.partition_view import PartitionView, TableEnd
 from tidelog.bucket.reachability import Reachability
@@ -36,7 +36,7 @@ def _no_grace() -> list[Patch]:
     def loose_segments(table: Any, newest_ms: int, stored: Any, _: int) -> Any:
         return right(table, _FAR, stored, 0)
 
-    def update(self: Marks, superfluous: Iterable[str], _: float) -> list[str]:
+    def update(self: Marks, superfluous: Iterable[str], *_: Any) -> list[str]:
         return list(superfluous)
 
     return [(table_collector, "loose_segments", loose_segments), (Marks, "update", update)]

@@ -341,9 +341,9 @@ class ProcessStore:
                 return
             start_after = page[-1].key
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, *keys: str) -> None:
         await self._store.request(
-            self._process, "delete", key, lambda: finish(self._memory.delete(key))
+            self._process, "delete", keys[0], lambda: finish(self._memory.delete(*keys))
         )
 
     async def close(self) -> None:

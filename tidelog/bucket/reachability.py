@@ -19,10 +19,11 @@ that refers to offsets that are in the table (E4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.bucket.object_keys import (
+    WAL_FOLDER,
     BucketObject,
     CheckpointObject,
     HandoverObject,
@@ -36,9 +37,12 @@ from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Tenures
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.storage.segment import SegmentName
+from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.table_state import TableState
 from tidelog.wal.adoption import object_key
 from tidelog.wal.image_codec import Images
+from tidelog.wal.object_format import WAL_SUFFIX, wal_position
+from tidelog.wal.slot_runs import Run, below, runs_of, without
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
@@ -130,6 +134,23 @@ def unanchored(
             yield partition
 
 
+def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[Run]]:
+    """The slots among these keys. Tens of thousands are usual."""
+    slots: dict[str, list[int]] = {}
+    for key in keys:
+        if key.startswith(WAL_FOLDER):
+            folder, _, name = key.rpartition("/")
+            digits = name.removesuffix(WAL_SUFFIX)
+            if digits.isdecimal():
+                slots.setdefault(folder, []).append(int(digits))
+    found = {}
+    for folder, numbers in slots.items():
+        position = wal_position(f"{folder}/{numbers[0]:0{NUMBER_DIGITS}d}{WAL_SUFFIX}")
+        if position is not None:
+            found[position.incarnation] = runs_of(sorted(numbers))
+    return found
+
+
 @dataclass(frozen=True)
 class Reachability:
     """What may go of the objects that no table has to be read for."""
@@ -154,20 +175,22 @@ class Reachability:
     _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
+    _referenced_slots: Mapping[Incarnation, Sequence[Run]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_needed", needed_incarnations(self.state))
         object.__setattr__(self, "_handovers", named_handovers(self.state))
         objects = (anchor.objects for anchor in self.anchors.values())
-        referenced = map(object_key, self.handover_objects.union(*objects))
-        object.__setattr__(self, "_referenced", frozenset(referenced))
+        referenced = frozenset(map(object_key, self.handover_objects.union(*objects)))
+        object.__setattr__(self, "_referenced", referenced)
+        object.__setattr__(self, "_referenced_slots", _slots_by_wal(referenced))
 
     def may_go(self, key: str, found: BucketObject) -> bool:
         """Whether nobody can need this object any more. Of tables, leases and the metadata log it
         says nothing."""
         match found:
             case WalObject(incarnation, slot):
-                return key not in self._referenced and self._slot_may_go(incarnation, slot)
+                return bool(self.slots_may_go(incarnation, [Run(slot, slot + 1)]))
             case MergedObject(incarnation):
                 return key not in self._referenced and self._merged_may_go(incarnation, found)
             case CheckpointObject(incarnation, slot):
@@ -182,11 +205,15 @@ class Reachability:
                 return True
         return False
 
-    def _slot_may_go(self, incarnation: Incarnation, slot: Slot) -> bool:
+    def slots_may_go(self, incarnation: Incarnation, runs: Sequence[Run]) -> list[Run]:
+        """Which of these slots of a WAL, seals included, nobody can need any more."""
         if self._is_passed(incarnation):
             # The lowest seal stays for ever: a late put must meet it.
-            return slot != self.state.retired[incarnation.epoch].end_slot
-        return slot < self._floor(incarnation)
+            end = self.state.retired[incarnation.epoch].end_slot
+            free = without(runs, [Run(end, end + 1)])
+        else:
+            free = below(runs, self._floor(incarnation))
+        return without(free, self._referenced_slots.get(incarnation, ()))
 
     def _merged_may_go(self, incarnation: Incarnation, found: MergedObject) -> bool:
         if self._is_passed(incarnation):

@@ -155,6 +155,7 @@ class Broker:
             self.writer,
             self.checkpointed,
             self.settings.checkpoint_interval_bytes,
+            self.settings.checkpoint_interval_slots,
             lambda: METADATA,
         )
         for partition, image in images.items():

@@ -10,6 +10,7 @@ from benchmarks.latency import Latency
 from benchmarks.load import percentile
 from benchmarks.recovery import Recovery
 from benchmarks.report import Results, tables
+from benchmarks.restarts import Life, Restarts
 from benchmarks.scale import Scale
 from benchmarks.targets import Usage
 from benchmarks.throughput import KIB, MIB, Measured, Shape
@@ -132,3 +133,12 @@ def test_a_recovery_from_the_snapshot_is_set_against_one_from_the_log() -> None:
     cells = row_of(tables(Results("make bench", recovery=[found])), "many ids")
 
     assert cells[1:] == ["3.0", "30.0", "100, 90", "1.0", "20.0", "2.0", "7"]
+
+
+def test_the_tenth_restart_is_set_against_the_first() -> None:
+    lives = [Life(9.0, 9.5), *(Life(1.0 + number, 2.0 + number) for number in range(10))]
+
+    document = tables(Results("make bench", restarts=[Restarts("killed", lives, 110)]))
+
+    cells = row_of(document, "killed")
+    assert cells[1:] == ["11", "10", "1.00", "10.00", "10.00", "5.50, 5.50", "1.00", "6.50"]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass
+
+import pytest
 
 from tests.unit.broker.one_broker import OneBroker
 from tidelog.broker.collector import Collector
 from tidelog.broker.deletion import CollectorMetrics, Deleter
+from tidelog.broker.inherited import InheritedPartitions
+from tidelog.broker.mark_file import MarkFile
 from tidelog.broker.staged_batches import StagedBatches
 from tidelog.broker.table_collector import TableCollector
+from tidelog.broker.wal_inventory import OwnWal, WalInventory
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.storage.object_store import ObjectStore
 
@@ -20,17 +26,25 @@ class Collections:
 
     objects: Collector
     tables: TableCollector
+    marks: MarkFile
+    deleter: Deleter
     metrics: CollectorMetrics
+
+    async def pass_once(self) -> None:
+        """One look, and the deletion of what is due."""
+        await self.objects.collect()
+        await self.deleter.drain()
 
     async def collect(self) -> None:
         """Mark, then delete."""
         for _ in range(2):
-            await self.objects.collect()
+            await self.pass_once()
 
     async def collect_tables(self) -> None:
         """Mark, then delete."""
         for _ in range(2):
             await self.tables.collect()
+            await self.deleter.drain()
 
 
 def collections(
@@ -42,8 +56,10 @@ def collections(
     """Of a broker that runs."""
     broker = one.broker
     counted = CollectorMetrics()
-    deleter = Deleter(store, broker.clock, crash_points, counted)
+    deleter = Deleter(store, broker.clock, crash_points, counted, spread_seconds=1.0)
     me = broker.incarnation
+    wal = broker.wal
+    marks = MarkFile(store, broker.clock, broker._offload, me.broker_id, grace_seconds)
     offload = broker._offload
     settled = broker.upkeep.merger.merged.is_settled
     return Collections(
@@ -54,10 +70,16 @@ def collections(
             broker.metadata,
             me,
             settled,
+            lambda: broker._checkpointer.floor,
+            WalInventory(
+                store, me, lambda: OwnWal(wal.durable_end, wal.newest_slot, wal.metrics.bytes)
+            ),
+            1.0,
             1.0,
             grace_seconds,
             broker.settings.integer("staged.retention.ms"),
             StagedBatches(store, broker.clock, broker.entropy, offload, broker.metadata.settings),
+            marks,
             deleter,
             counted,
         ),
@@ -70,9 +92,12 @@ def collections(
             me,
             1.0,
             grace_seconds,
+            marks,
             deleter,
             counted,
         ),
+        marks,
+        deleter,
         counted,
     )
 
@@ -85,6 +110,30 @@ async def objects(store: ObjectStore, prefix: str = "") -> list[str]:
 async def by_folder(store: ObjectStore) -> Counter[str]:
     """How many objects each folder holds."""
     return Counter(key.partition("/")[0] for key in await objects(store))
+
+
+def hold_openings(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What brokers take over from now on is opened when this event is set."""
+    opening = asyncio.Event()
+    run_at_once = InheritedPartitions.run
+
+    async def run_later(inherited: InheritedPartitions) -> None:
+        await opening.wait()
+        await run_at_once(inherited)
+
+    monkeypatch.setattr(InheritedPartitions, "run", run_later)
+    return opening
+
+
+async def until_opened(one: OneBroker) -> None:
+    """Wait until the metadata log names no tenure but the current ones."""
+    broker = one.broker
+    changed = asyncio.Event()
+    unsubscribe = broker.metadata.subscribe(lambda *_: changed.set())
+    while broker.metadata.state.unopened(broker.incarnation.epoch):
+        changed.clear()
+        await changed.wait()
+    unsubscribe()
 
 
 async def checkpoint(one: OneBroker) -> None:

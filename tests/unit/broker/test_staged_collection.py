@@ -6,7 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.broker.collections import Collections, collections, objects
+from tests.unit.broker.collections import (
+    Collections,
+    collections,
+    hold_openings,
+    objects,
+    until_opened,
+)
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.rolled import flush, hosted
 from tests.unit.broker.sink_world import SINK, ShiftedClock, Sink, client_of, world
@@ -34,7 +40,10 @@ async def checkpoint(one: OneBroker) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_staged_objects_go_by_age_when_nothing_refers_to_them(restarts: bool) -> None:
+def test_staged_objects_go_by_age_when_nothing_refers_to_them(
+    restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = hold_openings(monkeypatch)
     clock = ShiftedClock()
     store = MemoryStore(clock)
     here = world(store, staged_retention_ms=HOUR_MS)
@@ -70,12 +79,10 @@ def test_staged_objects_go_by_age_when_nothing_refers_to_them(restarts: bool) ->
     async def goes_on(one: OneBroker) -> None:
         before = await staged_in(store)
         # What was not written to since the start is opened, so that no older WAL is needed.
-        merger = one.broker.upkeep.merger
-        merger._open_from = 0.0
-        await merger.maintain()
-        await one.broker.wal.flush()
+        opening.set()
+        await until_opened(one)
+        await one.produce(batch(b"more"))
         await checkpoint(one)
-        await one.broker._openings.flush()
         await collections(one, store).collect()
         left = await staged_in(store)
         assert len(before - left) == 1, "the orphan alone"
@@ -92,7 +99,7 @@ def test_staged_objects_go_by_age_when_nothing_refers_to_them(restarts: bool) ->
 
 async def passes(found: Collections, number: int = 1) -> None:
     for _ in range(number):
-        await found.objects.collect()
+        await found.pass_once()
 
 
 async def known(one: OneBroker, store: MemoryStore) -> Collections:
@@ -105,7 +112,6 @@ async def known(one: OneBroker, store: MemoryStore) -> Collections:
 async def pass_by(one: OneBroker) -> None:
     """Checkpoints come to hold all that lies in slots."""
     merger = one.broker.upkeep.merger
-    merger._open_from = 0.0
     await merger.maintain()
     await one.broker.wal.flush()
     await checkpoint(one)
@@ -214,5 +220,31 @@ def test_without_the_groups_offset_objects_wait_for_their_age() -> None:
                 await pass_by(one)
             await passes(collector, 2)
             assert keys(failed) <= await staged_in(store)
+
+    run(story)
+
+
+def test_staged_objects_go_however_many_slots_lie_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.collector.LISTED_MAX", 10)
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            failed = await sink.stage(topic_id, 0, {0: [b"x"]})
+            committed = await sink.stage(topic_id, 0, {0: [b"a"]})
+            await sink.commit(one, 0, {0: [committed]})
+            for number in range(30):
+                await one.produce(batch(b"%d" % number))
+            collector = await known(one, store)
+            await pass_by(one)
+            await passes(collector, 2)
+            assert len(await objects(store, "wal/")) > 10
+            assert await staged_in(store) == keys(committed), failed
 
     run(story)

@@ -12,6 +12,7 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, commit_of, listed
 from tidelog.broker.deletion import CollectorMetrics, Deleter
+from tidelog.broker.mark_file import MarkFile
 from tidelog.broker.table_collector import TableCollector
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
@@ -63,6 +64,7 @@ class World:
         self.cluster = Cluster()
         self.cluster.create(TOPIC_ID)
         self.metrics = CollectorMetrics()
+        self.deleter = Deleter(self.store, self.clock, NO_CRASH_POINTS, self.metrics, 1.0)
         self.collector = TableCollector(
             self.store,
             self.clock,
@@ -72,7 +74,8 @@ class World:
             ME,
             1800.0,
             GRACE,
-            Deleter(self.store, self.clock, NO_CRASH_POINTS, self.metrics),
+            MarkFile(self.store, self.clock, InlineOffload(), ME.broker_id, GRACE),
+            self.deleter,
             self.metrics,
         )
 
@@ -94,6 +97,7 @@ class World:
     async def collect(self, passes: int = 1, seconds: float = 700.0) -> None:
         for _ in range(passes):
             await self.collector.collect()
+            await self.deleter.drain()
             await self.clock.sleep(seconds)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.broker.collections import hold_openings
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ClusterCreated, decode_entry, encode_entry
@@ -114,7 +115,12 @@ def test_a_read_only_store_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "altered"])
-def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(damage: str) -> None:
+def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second process dies before it has opened what it took over.
+    hold_openings(monkeypatch)
+
     async def story() -> None:
         store = memory()
         world = World(store)

@@ -74,8 +74,8 @@ class WatchedStore:
         async for meta in self._store.list(prefix, start_after):
             yield meta
 
-    async def delete(self, key: str) -> None:
-        raise AssertionError(f"a reader deletes {key}")
+    async def delete(self, *keys: str) -> None:
+        raise AssertionError(f"a reader deletes {keys}")
 
     async def close(self) -> None:
         await self._store.close()

@@ -390,7 +390,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
         """What the broker itself would delete after its grace."""
         patient = collections(broker, here.store, grace_seconds=3600.0).objects
         await patient.collect()
-        return {key for key in patient._marks._marked if key.startswith("merged/")}
+        return {key for key in patient._marks.objects._marked if key.startswith("merged/")}
 
     async def story() -> None:
         async with here.broker(politely=False) as broker:

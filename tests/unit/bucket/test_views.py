@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.broker.collections import hold_openings
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.transactional_client import TransactionalClient
 from tests.unit.bucket.bucket_world import (
@@ -317,7 +318,10 @@ def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
     run(stories)
 
 
-def test_a_missing_object_is_looked_for_again_and_then_named() -> None:
+def test_a_missing_object_is_looked_for_again_and_then_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hold_openings(monkeypatch)
     here = world()
 
     async def story() -> None:

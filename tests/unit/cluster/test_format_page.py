@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.unit.cluster.samples import RETIRED, after, fenced
+from tidelog.broker.mark_file import decode_marks, encode_marks
 from tidelog.coordinator.cluster.bucket_format import (
     FORMAT_VERSION,
     READER_VERSION,
@@ -23,11 +24,12 @@ EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
 def test_the_examples_are_objects_as_we_write_them() -> None:
-    entry, snapshot, lease = EXAMPLES
+    entry, snapshot, lease, marks = EXAMPLES
     assert encode_entry(decode_entry("k", entry)) == entry
     assert encode_lease(decode_lease(lease_key(BrokerId(1)), lease)) == lease
     assert encode_snapshot(decode_snapshot("k", snapshot), 1_700_000_000_123) == snapshot
     assert decode_snapshot("k", snapshot) == after(fenced(), 2, RETIRED)
+    assert encode_marks(*decode_marks("k", marks)) == marks
 
 
 def test_every_record_and_every_member_is_explained() -> None:

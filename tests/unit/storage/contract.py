@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from tidelog.storage.object_store import (
+    DELETED_AT_ONCE_MAX,
     ByteRange,
     IfAbsent,
     IfMatch,
@@ -284,6 +285,19 @@ class ObjectStoreContract:
                     await store.get("dir/a")
                 assert await keys(store) == ["dir/b"]
             await store.delete("never/was")
+
+        run(make_store, story)
+
+    def test_many_keys_are_deleted_at_once(self, make_store: MakeStore) -> None:
+        async def story(store: ObjectStore) -> None:
+            names = [f"wal/1-{number % 3}/{number:04d}" for number in range(DELETED_AT_ONCE_MAX)]
+            for first in range(0, len(names), 100):
+                await asyncio.gather(*(store.put(n, b"x") for n in names[first : first + 100]))
+            await store.put("wal/1-1/kept", b"x")
+            await store.delete(*names[1:], "wal/1-1/absent")
+            assert await keys(store) == sorted([names[0], "wal/1-1/kept"])
+            await store.put(names[1], b"again", IfAbsent())
+            assert await keys(store) == sorted([*names[:2], "wal/1-1/kept"])
 
         run(make_store, story)
 

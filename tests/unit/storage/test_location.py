@@ -115,7 +115,8 @@ def test_a_wrong_url_is_explained_without_its_secrets(url: str, says: str) -> No
 def test_options_of_the_url() -> None:
     address = parse_s3_url(
         f"s3://bucket/a/b/?{CREDENTIALS}&session_token=t0k3n&endpoint=https://s3.local:9000/"
-        "&region=eu-west-3&sign_payload=true&connect_timeout_ms=100&request_timeout_ms=200"
+        "&region=eu-west-3&sign_payload=true&bulk_delete=false&connect_timeout_ms=100"
+        "&request_timeout_ms=200"
     )
     assert address == S3Address(
         bucket="bucket",
@@ -127,6 +128,7 @@ def test_options_of_the_url() -> None:
         session_token="t0k3n",
         path_style=True,
         sign_payload=True,
+        bulk_delete=False,
         connect_timeout_ms=100,
         request_timeout_ms=200,
     )

@@ -96,10 +96,10 @@ class OtherEtags(MemoryStore):
 class KeepsDeleted(MemoryStore):
     deletions = 0
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, *keys: str) -> None:
         self.deletions += 1
         if self.deletions > 1:
-            await super().delete(key)
+            await super().delete(*keys)
 
 
 class ReadOnly(MemoryStore):
@@ -108,8 +108,8 @@ class ReadOnly(MemoryStore):
 
 
 class AppendOnly(MemoryStore):
-    async def delete(self, key: str) -> None:
-        raise AccessDenied(key, "delete is refused (403 AccessDenied)")
+    async def delete(self, *keys: str) -> None:
+        raise AccessDenied(keys[0], "delete is refused (403 AccessDenied)")
 
 
 def run(store: ObjectStore) -> StoreError | None:

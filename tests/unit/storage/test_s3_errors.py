@@ -195,6 +195,49 @@ def test_a_delete_says_what_happened(act: Act, expected: type) -> None:
     assert len(requests) == 1
 
 
+def some_failed(*codes: str) -> Act:
+    """The answer to a DeleteObjects of which some keys were refused."""
+    failed = "".join(
+        f"<Error><Key>prefix/log/7</Key><Code>{code}</Code><Message>no</Message></Error>"
+        for code in codes
+    )
+    deleted = "<Deleted><Key>prefix/log/8</Key></Deleted>"
+    body = f"<?xml version='1.0'?><DeleteResult>{deleted}{failed}</DeleteResult>"
+    return answer(200, body.encode(), content_type="application/xml")
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (some_failed(), type(None)),
+        (some_failed("AccessDenied"), AccessDenied),
+        (some_failed("SlowDown"), StoreOutcomeUnknown),
+        (error(403, "AccessDenied"), AccessDenied),
+        (error(404, "NoSuchBucket"), StoreMisconfigured),
+        (error(501, "NotImplemented"), StoreMisconfigured),
+        (error(503, "SlowDown"), StoreOutcomeUnknown),
+        (Break(), StoreOutcomeUnknown),
+    ],
+)
+def test_many_are_deleted_in_one_request_that_says_what_happened(act: Act, expected: type) -> None:
+    outcome, requests = ask([act, some_failed()], lambda store: store.delete("log/7", "log/8"))
+    assert type(outcome) is expected, outcome
+    assert requests[0].startswith("POST /bucket?delete HTTP/1.1")
+    assert len(requests) == 1
+
+
+def test_a_store_without_bulk_deletes_gets_a_request_for_each() -> None:
+    async def deleted(url: str) -> None:
+        await S3Store(parse_s3_url(f"{url}&bulk_delete=false")).delete("log/7", "log/8")
+
+    with ScriptedServer([answer(204), answer(204)]) as server:
+        asyncio.run(deleted(server.url))
+        assert sorted(head.partition(" HTTP")[0] for head in server.requests) == [
+            "DELETE /bucket/prefix/log/7",
+            "DELETE /bucket/prefix/log/8",
+        ]
+
+
 def test_nobody_there_means_not_applied() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]

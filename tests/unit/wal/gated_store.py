@@ -65,8 +65,8 @@ class GatedStore:
     def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
         return self._store.list(prefix, start_after)
 
-    async def delete(self, key: str) -> None:
-        await self._store.delete(key)
+    async def delete(self, *keys: str) -> None:
+        await self._store.delete(*keys)
 
     async def close(self) -> None:
         await self._store.close()

@@ -197,7 +197,7 @@ def test_who_asks_for_one_is_told_that_it_failed() -> None:
 
 
 def test_what_is_durable_while_a_checkpoint_is_written_counts_towards_the_next() -> None:
-    schedule = CheckpointSchedule(interval_bytes=100)
+    schedule = CheckpointSchedule(interval_bytes=100, interval_slots=1000)
     schedule.note(Slot(0), 80)
     schedule.note(Slot(1), 30)
     assert schedule.is_due
@@ -205,7 +205,7 @@ def test_what_is_durable_while_a_checkpoint_is_written_counts_towards_the_next()
     schedule.note(Slot(2), 500)
     schedule.note(Slot(3), 60)
     assert schedule.is_due
-    schedule.written()
+    schedule.written(0)
     assert not schedule.is_due
     schedule.note(Slot(4), 40)
     assert schedule.is_due

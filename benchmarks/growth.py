@@ -1,0 +1,216 @@
+"""What a bucket holds while a producer writes for an hour: `make growth MINUTES=60`.
+
+A broker with the default settings on a filesystem store; producers that send record after record,
+each when the one before is acknowledged, so that nearly every record is a WAL slot of its own. Each
+minute: the slots that were written and the objects that were deleted a second, what waits for the
+grace and for its deletion, the objects that lie in the bucket, and how long acknowledgements took.
+
+Prints a table, line by line as it is measured; exit code 1 if the bucket was still growing in the
+last third of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from benchmarks.load import percentile
+from tidelog.localstack.broker_process import BrokerProcess
+
+TOPIC = "growing"
+MINUTE = 60.0
+FLUSH_SECONDS_MAX = 30.0
+GROWTH_MAX = 0.1
+"""Of the objects: how much more the last third may hold than the second."""
+COLUMNS = ("minute", "slots/s", "deleted/s", "marked", "waiting", "objects", "p50 ms", "p99 ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What one minute has shown."""
+
+    number: int
+    slots_a_second: float
+    deleted_a_second: float
+    marked: int
+    waiting: int
+    objects: int
+    p50_ms: float
+    p99_ms: float
+
+    def row(self) -> str:
+        """The table's line."""
+        cells = (
+            str(self.number),
+            f"{self.slots_a_second:.0f}",
+            f"{self.deleted_a_second:.0f}",
+            str(self.marked),
+            str(self.waiting),
+            str(self.objects),
+            f"{self.p50_ms:.2f}",
+            f"{self.p99_ms:.2f}",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def measure(folder: Path, minutes: int, producers: int, settings: dict[str, str]) -> list[Minute]:
+    """Minute by minute, printed as it comes."""
+    bucket = folder / "bucket"
+    bucket.mkdir(parents=True)
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---:|' * len(COLUMNS)}", flush=True)
+    found: list[Minute] = []
+    with BrokerProcess.start(
+        f"file://{bucket}",
+        folder / "broker.log",
+        http="127.0.0.1:0",
+        settings={"num.partitions": producers, **settings},
+    ) as broker:
+        command = [sys.executable, "-m", "benchmarks.growth", "--load", broker.kafka]
+        with subprocess.Popen(
+            [*command, "--producers", str(producers)], stdout=subprocess.PIPE, text=True
+        ) as load:
+            try:
+                assert load.stdout is not None
+                before = _counters(broker.http)
+                for number, line in enumerate(_minutes(load.stdout, minutes), start=1):
+                    after = _counters(broker.http)
+                    found.append(_minute(number, line, before, after, _count(bucket)))
+                    print(found[-1].row(), flush=True)
+                    before = after
+            finally:
+                load.kill()
+    return found
+
+
+def is_level(minutes: list[Minute]) -> bool:
+    """Whether the last third held no more than the second, but for a little."""
+    third = len(minutes) // 3
+    if third == 0:
+        return True
+    second = max(each.objects for each in minutes[third : 2 * third])
+    return max(each.objects for each in minutes[2 * third :]) <= (1 + GROWTH_MAX) * second
+
+
+def _minutes(lines: Iterator[str], number: int) -> Iterator[dict[str, float]]:
+    for _ in range(number):
+        yield json.loads(next(lines))
+
+
+def _minute(
+    number: int,
+    acknowledged: dict[str, float],
+    before: dict[str, float],
+    after: dict[str, float],
+    objects: int,
+) -> Minute:
+    seconds = after["at"] - before["at"]
+    return Minute(
+        number,
+        (after["slots"] - before["slots"]) / seconds,
+        (after["deleted"] - before["deleted"]) / seconds,
+        int(after["marked"]),
+        int(after["waiting"]),
+        objects,
+        acknowledged["p50_ms"],
+        acknowledged["p99_ms"],
+    )
+
+
+def _counters(http: str) -> dict[str, float]:
+    names = {
+        "tidelog_wal_slots_total": "slots",
+        "tidelog_collected_objects_total": "deleted",
+        "tidelog_collectable_objects": "marked",
+        "tidelog_collect_backlog_objects": "waiting",
+    }
+    found = {"at": time.perf_counter(), **dict.fromkeys(names.values(), 0.0)}
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=30) as answer:
+        for line in answer.read().decode().splitlines():
+            name = line.partition("{")[0].partition(" ")[0]
+            if name in names:
+                found[names[name]] += float(line.rpartition(" ")[2])
+    return found
+
+
+def _count(bucket: Path) -> int:
+    """Objects in the bucket; nothing is asked of the files, so the broker hardly feels it."""
+    number = 0
+    for folder, _, files in os.walk(bucket):
+        if ".tidelog" not in folder:
+            number += len(files)
+    return number
+
+
+# In a process of its own.
+
+
+def _load(bootstrap: str, producers: int) -> None:
+    """Records one after the other from each producer; a line of JSON each minute, until killed."""
+    milliseconds: list[float] = []
+
+    def work(number: int) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "socket.nagle.disable": True,
+                "log_level": 0,
+            }
+        )
+        while True:
+            begun = time.perf_counter()
+            producer.produce(TOPIC, b"x" * 100, partition=number)
+            if producer.flush(FLUSH_SECONDS_MAX):
+                raise RuntimeError("a record was not acknowledged")
+            milliseconds.append(1000 * (time.perf_counter() - begun))
+
+    for number in range(producers):
+        threading.Thread(target=work, args=(number,), daemon=True).start()
+    while True:
+        time.sleep(MINUTE)
+        values, milliseconds[:] = sorted(milliseconds), []
+        print(
+            json.dumps(
+                {
+                    "acknowledged": len(values),
+                    "p50_ms": percentile(values, 0.50),
+                    "p99_ms": percentile(values, 0.99),
+                }
+            ),
+            flush=True,
+        )
+
+
+def main() -> int:
+    """The whole run, or its load."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--producers", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--load", metavar="BOOTSTRAP")
+    arguments = parser.parse_args()
+    if arguments.load is not None:
+        _load(arguments.load, arguments.producers)
+    settings = dict(each.split("=", 1) for each in arguments.set)
+    with tempfile.TemporaryDirectory(prefix="tidelog-growth-") as folder:
+        found = measure(Path(folder), arguments.minutes, arguments.producers, settings)
+    level = is_level(found)
+    print(f"\n{'level' if level else 'growing'}: {found[-1].objects} objects in the end")
+    return 0 if level else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

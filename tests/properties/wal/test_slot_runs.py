@@ -1,0 +1,41 @@
+"""Runs of slots say what sets of slots say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.wal.slot_runs import Run, below, count, extended, runs_of, without
+
+slots = st.sets(st.integers(0, 40))
+
+
+def members(runs: list[Run]) -> set[int]:
+    found = [slot for run in runs for slot in range(run.first, run.end)]
+    assert found == sorted(set(found)), "they ascend, and none is empty or overlaps"
+    return set(found)
+
+
+@given(slots)
+def test_runs_are_the_longest_ones(chosen: set[int]) -> None:
+    runs = runs_of(sorted(chosen))
+    assert members(runs) == chosen
+    assert count(runs) == len(chosen)
+    assert all(before.end < after.first for before, after in pairwise(runs))
+
+
+@given(slots, slots, st.integers(0, 41))
+def test_differences_are_those_of_sets(chosen: set[int], others: set[int], end: int) -> None:
+    runs = runs_of(sorted(chosen))
+    assert members(without(runs, runs_of(sorted(others)))) == chosen - others
+    assert members(below(runs, end)) == {slot for slot in chosen if slot < end}
+
+
+@given(slots, st.integers(41, 50), st.integers(0, 5))
+def test_an_end_that_moves_on_adds_what_lies_between(
+    chosen: set[int], since: int, more: int
+) -> None:
+    runs = extended(runs_of(sorted(chosen)), since + more, since)
+    assert members(runs) == chosen | set(range(since, since + more))

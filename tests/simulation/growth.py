@@ -1,0 +1,261 @@
+"""How many objects a bucket holds under constant load, hour after hour of virtual time.
+
+A whole broker runs on a store in memory: its WAL, checkpoints, merges, rolls and collections are
+those of production. A feeder appends so many batches a second, each of which is a slot of its own.
+Processes may die at intervals; the next one goes on with what the bucket says.
+
+    python -m tests.simulation.growth --rate 630 --hours 3 [--lives 480] [--scale 10]
+
+`--scale N` divides the grace, the intervals and the hours by N: the bucket then holds an Nth of the
+objects, and the run takes an Nth of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.loop import SimulatedLoop
+from tests.unit.broker.one_broker import batch
+from tidelog.broker.broker import Broker
+from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.settings import BrokerSettings
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import TopicCreated
+from tidelog.entropy import SeededEntropy
+from tidelog.identifiers import BrokerId, TopicPartition
+from tidelog.network import Listener, ProtocolFactory
+from tidelog.offload import InlineOffload
+from tidelog.records.batch import BatchHeader
+from tidelog.storage.memory import MemoryStore
+
+GRACE_SECONDS = 600.0
+INTERVAL_SECONDS = 60.0
+TOPIC = "growing"
+PARTITIONS = 4
+SAMPLE_SECONDS = 60.0
+
+
+class NoListener:
+    """A listener to which nobody connects."""
+
+    address = ("127.0.0.1", 9092)
+
+    async def accept(self) -> None:
+        """Nothing comes."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class NoNetwork:
+    """A network without anybody else."""
+
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
+    ) -> Listener:
+        return NoListener()
+
+    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+        raise OSError("there is nobody else")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is done to the broker."""
+
+    slots_a_second: float
+    hours: float
+    scale: float = 1.0
+    life_seconds: float | None = None
+    """How long each process lives, unscaled; None: it does not die."""
+    slots_max: int | None = None
+    """After so many nothing more is written."""
+
+    @property
+    def grace_seconds(self) -> float:
+        return GRACE_SECONDS / self.scale
+
+    @property
+    def interval_seconds(self) -> float:
+        return INTERVAL_SECONDS / self.scale
+
+
+@dataclass(slots=True)
+class Growth:
+    """What a run has shown."""
+
+    slots: int = 0
+    """Slots that were written."""
+    samples: list[int] = field(default_factory=list)
+    """Objects in the bucket, a minute apart (unscaled)."""
+    folders: Counter[str] = field(default_factory=Counter)
+    """Objects in the end."""
+    lives: int = 0
+    ready_seconds: list[float] = field(default_factory=list)
+    """How long each process took from its start to ready."""
+
+    def is_level(self, share: float = 0.1) -> bool:
+        """Whether the last third of the run held no more than the second, but for `share`."""
+        third = len(self.samples) // 3
+        return max(self.samples[2 * third :]) <= (1 + share) * max(self.samples[third : 2 * third])
+
+
+def settings_of(load: Load) -> BrokerSettings:
+    """Production's, with the scaled times."""
+    scaled: Mapping[str, object] = {
+        "log_delete_grace_ms": int(load.grace_seconds * 1000),
+        "log_collect_interval_ms": int(load.interval_seconds * 1000),
+        "log_collect_tables_interval_ms": int(30 * load.interval_seconds * 1000),
+        "roll_age_ms": int(3_600_000 / load.scale),
+        "wal_linger_ms": 0,
+        "broker_session_timeout_ms": 9_000,
+        "tail_cache_bytes": 64 * 1024 * 1024,
+    }
+    return BrokerSettings.of(**scaled)
+
+
+class GrowingBucket:
+    """A bucket, a broker on it, and its feeder."""
+
+    def __init__(self, loop: SimulatedLoop, load: Load) -> None:
+        self._loop = loop
+        self._load = load
+        self._clock = SimulatedClock(loop)
+        self._random = random.Random(1)
+        self.store = MemoryStore(self._clock)
+        self.growth = Growth()
+        self._topic_id: UUID | None = None
+
+    async def run(self) -> Growth:
+        """One process after the other, until the time is over."""
+        load = self._load
+        ends_at = self._clock.monotonic() + 3600 * load.hours / load.scale
+        sampling = asyncio.create_task(self._sample())
+        while self._clock.monotonic() < ends_at:
+            seconds = ends_at - self._clock.monotonic()
+            if load.life_seconds is not None:
+                seconds = min(seconds, load.life_seconds / load.scale)
+            await self.live(seconds)
+        sampling.cancel()
+        self.growth.folders = self._folders()
+        return self.growth
+
+    async def live(self, seconds: float, *, since_ready: bool = False) -> None:
+        """A process, which is killed so long after its start, or after it is ready."""
+        self.growth.lives += 1
+        broker = Broker(
+            settings_of(self._load),
+            broker_id=BrokerId(0),
+            listen=("127.0.0.1", 9092),
+            advertise=None,
+            store=self.store,
+            clock=self._clock,
+            entropy=SeededEntropy(self.growth.lives),
+            offload=InlineOffload(),
+            network=NoNetwork(),
+            metrics=BrokerMetrics(),
+            process=ProcessIdentity("host", "boot", "pids", self.growth.lives, self.growth.lives),
+            is_running=lambda _: False,
+        )
+        begun_at = self._clock.monotonic()
+        running = asyncio.create_task(broker.run())
+        try:
+            async with asyncio.timeout(None if since_ready else seconds) as ending:
+                await broker.ready.wait()
+                if not broker.is_ready:
+                    await running
+                self.growth.ready_seconds.append(self._clock.monotonic() - begun_at)
+                if since_ready:
+                    ending.reschedule(asyncio.get_running_loop().time() + seconds)
+                await self._create_topic(broker)
+                await self._feed(broker)
+                await running
+            raise AssertionError("the broker ended by itself")
+        except TimeoutError:
+            pass
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _create_topic(self, broker: Broker) -> None:
+        if self._topic_id is None:
+            epoch = broker.incarnation.epoch
+            topic_id = broker.entropy.uuid()
+            created = TopicCreated(topic_id, TOPIC, (epoch,) * PARTITIONS, {"retention.ms": "-1"})
+            await broker.metadata.append(epoch, lambda _: (created,))
+            self._topic_id = topic_id
+
+    async def _feed(self, broker: Broker) -> None:
+        """A batch at a time, each durable before the next: what is behind is made up for."""
+        writer = LogWriter(broker.wal, broker.partitions.checkpointed, broker._openings.add)
+        data = batch(b"x" * 100)
+        header = BatchHeader.parse(data)
+        assert self._topic_id is not None
+        hosted = [
+            broker.partitions.find(TopicPartition(self._topic_id, number))
+            for number in range(PARTITIONS)
+        ]
+        begun_at = self._clock.monotonic()
+        number = 0
+        while self._load.slots_max is None or self.growth.slots < self._load.slots_max:
+            now_ms = self._clock.time_ms()
+            placed = writer.append(hosted[number % PARTITIONS], data, header, now_ms)
+            await broker.wal.durable(placed.slot)
+            number += 1
+            self.growth.slots += 1
+            due_at = begun_at + number / self._load.slots_a_second
+            if due_at > self._clock.monotonic():
+                await self._clock.sleep(due_at - self._clock.monotonic())
+
+    async def _sample(self) -> None:
+        while True:
+            await self._clock.sleep(SAMPLE_SECONDS / self._load.scale)
+            self.growth.samples.append(len(self.store._objects))
+
+    def _folders(self) -> Counter[str]:
+        return Counter(key.partition("/")[0] for key in self.store._objects)
+
+
+def grow(load: Load) -> Growth:
+    """A run from an empty bucket."""
+    with SimulatedLoop(1) as loop:
+        bucket = GrowingBucket(loop, load)
+        return loop.run(bucket.run())
+
+
+def main(arguments: list[str]) -> int:
+    """One run; how many objects there were, every ten minutes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, action="append", help="slots a second")
+    parser.add_argument("--hours", type=float, default=3.0)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--lives", type=float, help="seconds between two kills")
+    found = parser.parse_args(arguments)
+    failures = 0
+    for rate in found.rate or (250.0, 630.0, 2000.0):
+        load = Load(rate, found.hours, found.scale, found.lives)
+        started = time.perf_counter()
+        growth = grow(load)
+        print(
+            f"{rate:.0f} slots a second for {found.hours:g} h / {found.scale:g}, {growth.lives}"
+            f" processes: {growth.slots} slots, objects every ten minutes {growth.samples[9::10]},"
+            f" in the end {dict(growth.folders)}, level: {growth.is_level()},"
+            f" {time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
+        failures += not growth.is_level()
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""A start reads what one process has written, however many died before it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.broker.collections import hold_openings, objects, until_opened
+from tests.unit.broker.one_broker import World, batch, run
+from tidelog.broker import inherited
+from tidelog.clock import SystemClock
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.metered import MeteredStore
+from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
+from tidelog.wal.checkpoint import list_checkpoints
+
+PARTITIONS = 20
+
+
+class ReadWals(MemoryStore):
+    """Notes which WALs are read."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.read: list[str] = []
+
+    async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        if key.startswith("wal/"):
+            self.read.append(key)
+        return await super().get(key, byte_range)
+
+    def taken(self) -> list[str]:
+        """What was read since the last time."""
+        found, self.read = self.read, []
+        return found
+
+
+async def values(one: object, partition: int) -> list[bytes | None]:
+    return [record.value for record in await one.read_all(partition)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dies", ["opened", "at once"])
+def test_the_tenth_start_reads_no_more_than_the_first(dies: str) -> None:
+    """Each process writes ten slots of one partition and dies: when all it took over is opened, or
+    as soon as its images are durable, before its first checkpoint."""
+    store = ReadWals()
+    here = World(store, wal_linger_ms=0)
+
+    async def story() -> None:
+        reads = []
+        for life in range(12):
+            store.taken()
+            async with here.broker(politely=False) as one:
+                reads.append(len(store.taken()))
+                if life == 0:
+                    await one.create_topic(retention_ms="-1", partitions=PARTITIONS)
+                for number in range(10):
+                    await one.produce(batch(b"%d" % number), life % 2)
+                if dies == "opened":
+                    await until_opened(one)
+        async with here.broker() as one:
+            for partition in range(PARTITIONS):
+                found = await values(one, partition)
+                assert found == [b"%d" % (n % 10) for n in range(60 if partition < 2 else 0)]
+        # The first start that finds anything reads the ten slots, twice, and seals the WAL.
+        assert reads[1] >= 20
+        assert max(reads[2:]) <= 1.2 * reads[1], reads
+
+    run(story)
+
+
+def test_who_dies_before_it_has_written_anything_costs_the_next_ones_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = ReadWals()
+    here = World(store, wal_linger_ms=0)
+    hold_openings(monkeypatch)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            await one.create_topic(retention_ms="-1", partitions=PARTITIONS)
+            await one.produce(batch(b"a"))
+            first = str(one.broker.incarnation)
+        for _ in range(10):
+            async with here.broker(politely=False) as one:
+                died = str(one.broker.incarnation)
+            store.taken()
+        async with here.broker() as one:
+            read = {key.split("/")[1] for key in store.taken()}
+            # The one that has just died is sealed; of those before it nothing is asked.
+            assert read <= {first, died}
+            assert await values(one, 0) == [b"a"]
+
+    run(story)
+
+
+def test_many_partitions_are_opened_in_groups_those_with_most_tenures_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that opens a few before it dies shortens what the next ones have to go through."""
+    monkeypatch.setattr(inherited, "PARTITIONS_AT_ONCE_MAX", 3)
+    monkeypatch.setattr(inherited, "PAUSE_SECONDS", 3600.0)
+    store = ReadWals()
+    here = World(store, wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic(retention_ms="-1", partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                await one.produce(batch(b"%d" % partition), partition)
+        for _ in range(14):
+            async with here.broker(politely=False) as one:
+                broker = one.broker
+                await broker.wal.flush()
+                opened = [str(each) for each in broker.partitions if each.opened]
+                assert 0 < len(opened) <= 3
+        # None of it is in a checkpoint: the metadata log names all tenures of all partitions.
+        tenures = broker.metadata.state.tenures(TopicPartition(topic_id, 0))
+        assert len(tenures) == 15
+        lives = {key.split("/")[1] for key in await objects(store, "wal/")}
+        assert len(lives) == 15
+        store.taken()
+        async with here.broker() as one:
+            read = {key.split("/")[1] for key in store.taken()}
+            # 20 partitions, three a life: no base is older than 7 lives.
+            assert len(read) <= 20 // 3 + 2, sorted(read)
+            for partition in range(PARTITIONS):
+                assert await values(one, partition) == [b"%d" % partition]
+
+    run(story)
+
+
+def test_checkpoints_come_by_slots() -> None:
+    store = MeteredStore(MemoryStore(SystemClock()), SystemClock())
+    here = World(store, wal_linger_ms=0, wal_checkpoint_interval_slots=10)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            await one.create_topic(retention_ms="-1")
+            for number in range(100):
+                await one.produce(batch(b"%d" % number))
+                await asyncio.sleep(0)
+            me = one.broker.incarnation
+            checkpoints = await list_checkpoints(store, me)
+            assert 5 <= len(checkpoints) <= 10
+            assert one.broker.wal.durable_end - checkpoints[-1] <= 20
+        async with here.broker() as one:
+            assert await values(one, 0) == [b"%d" % number for number in range(100)]
+
+    run(story)
