@@ -19,7 +19,7 @@ from tidelog.records.row_arrays import integers_of
 from tidelog.records.rows import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
 from tidelog.records.varints import Integers
 from tidelog.storage.object_store import Buffer, ByteRange
-from tidelog.storage.parquet_seal import check_chunks, chunk_places, open_footer
+from tidelog.storage.parquet_seal import check_chunks, chunk_places, open_footer, tail_bytes
 from tidelog.storage.segment import METADATA_KEY, SegmentIdentity, read_identity
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
@@ -39,6 +39,7 @@ class SegmentIndex:
         """`tail`: the object's end, with seal and footer. CorruptObject, UnsupportedFormat."""
         self.key = key
         self.size_bytes = size_bytes
+        self.tail_bytes = tail_bytes(key, tail)
         with _corruption(key, "its footer does not decode"):
             self._footer = open_footer(key, tail)
             self._metadata = self._footer.metadata

@@ -73,7 +73,7 @@ class WalContent:
     def damage_of(self, tenure: TenureKey, start: int) -> CorruptObject | None:
         """The first slot from `start` on that is damaged and may hold an entry of a tenure."""
         for number, fault in self._damaged:
-            if number >= start and self._may_hold(number, tenure):
+            if number >= start and self.may_hold(number, tenure):
                 return fault
         return None
 
@@ -102,8 +102,9 @@ class WalContent:
         slots = enumerate(self.slots, self.start)
         return [(number, found) for number, found in slots if isinstance(found, CorruptObject)]
 
-    def _may_hold(self, number: int, tenure: TenureKey) -> bool:
-        """By what the slots behind a damaged one say of the slots before them."""
+    def may_hold(self, number: int, tenure: TenureKey) -> bool:
+        """Whether a damaged slot may hold an entry of a tenure, by what the slots behind it say of
+        the slots before them."""
         for slot in islice(self.slots, number + 1 - self.start, None):
             if not isinstance(slot, SlotIndex):
                 continue
@@ -206,7 +207,7 @@ class WalReader:
     async def _read(self, incarnation: Incarnation, end: Slot | None, told: Slot) -> WalContent:
         floor = await newest_checkpoint(self._store, incarnation)
         while True:
-            content = await self._read_from(incarnation, floor, end, told)
+            content = await self.read_from(incarnation, floor, end, told)
             if end is not None and not content.misses_objects:
                 return content
             newest = await newest_checkpoint(self._store, incarnation)
@@ -224,9 +225,10 @@ class WalReader:
             except ObjectNotFound:
                 return MissingObject(key, "it is missing")
 
-    async def _read_from(
+    async def read_from(
         self, incarnation: Incarnation, floor: Slot | None, end: Slot | None, told: Slot
     ) -> WalContent:
+        """As `read`, from one checkpoint or from the WAL's beginning, and without a second look."""
         checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
         start = Slot(0) if floor is None else floor
         known = self._known.get(incarnation)

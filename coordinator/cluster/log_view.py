@@ -189,25 +189,8 @@ class LogView:
 
     def _absorb(self, number: int, data: Buffer) -> None:
         """Apply another's entry."""
-        key = self.key(number)
-        entry = decode_entry(key, data)
-        if entry.sequence != number:
-            raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
-        before = self.state.checksum
-        if None not in (entry.previous, before) and entry.previous != before:
-            raise CorruptObject(
-                key,
-                f"it follows an entry with checksum {entry.previous:08x}, and the one before it has"
-                f" {before:08x}: that one is another than the one that was there."
-                f" {DAMAGED_LOG_REMEDY}",
-            )
-        try:
-            state = self.state.apply(entry)
-        except InvalidRecord as error:
-            raise CorruptObject(key, f"it cannot follow the entries before it: {error}") from error
-        if state.cluster is None:
-            raise CorruptObject(key, "it does not create a cluster")
-        self._adopt(replace(state, checksum=checksum_of(data)), entry.records)
+        entry, state = following(self.state, self.key(number), number, data)
+        self._adopt(state, entry.records)
 
     def _adopt(self, state: ClusterState, records: Sequence[Record]) -> None:
         if self.state.cluster is None and state.cluster is not None:
@@ -242,6 +225,31 @@ class LogView:
                 f" look at the log's end, and after {self._trust_seconds:.0f} s (half of"
                 " log.delete.grace.ms) none can be believed"
             )
+
+
+def following(
+    state: ClusterState, key: str, number: int, data: Buffer
+) -> tuple[Entry, ClusterState]:
+    """The entry in an object that is to follow a state, and the state after it. CorruptObject where
+    it cannot, UnsupportedFormat. Pure."""
+    entry = decode_entry(key, data)
+    if entry.sequence != number:
+        raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
+    before = state.checksum
+    if None not in (entry.previous, before) and entry.previous != before:
+        raise CorruptObject(
+            key,
+            f"it follows an entry with checksum {entry.previous:08x}, and the one before it has"
+            f" {before:08x}: that one is another than the one that was there."
+            f" {DAMAGED_LOG_REMEDY}",
+        )
+    try:
+        after = state.apply(entry)
+    except InvalidRecord as error:
+        raise CorruptObject(key, f"it cannot follow the entries before it: {error}") from error
+    if after.cluster is None:
+        raise CorruptObject(key, "it does not create a cluster")
+    return entry, replace(after, checksum=checksum_of(data))
 
 
 def abandoned(why: str) -> LogAbandoned:

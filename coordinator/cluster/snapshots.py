@@ -65,6 +65,17 @@ class Snapshots:
                 missing = key
         raise CorruptObject(SNAPSHOT_PREFIX, "snapshots vanish faster than they can be read")
 
+    async def newest_readable(self) -> tuple[ClusterState | None, list[str]]:
+        """The newest snapshot's state that can be read, and the keys of newer ones, which cannot;
+        for who repairs a damaged log."""
+        unreadable: list[str] = []
+        for listed in reversed(await self._list()):
+            try:
+                return await self._read(listed), unreadable
+            except (CorruptObject, ObjectNotFound):
+                unreadable.append(listed.meta.key)
+        return None, unreadable
+
     async def write(self, state: ClusterState) -> None:
         """Make the state durable. Another's snapshot of the same entry is as good as ours."""
         data = await self._offload.run(encode_snapshot, state, self._clock.time_ms())

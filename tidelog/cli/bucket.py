@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.exits import REFUSED
+from tidelog.cli.broker_client import json_option
+from tidelog.cli.exits import INCONSISTENT, REFUSED
 
 if TYPE_CHECKING:
     from tidelog.storage.bucket_admin import BucketReport
@@ -51,6 +52,36 @@ def check(url: str, as_json: bool) -> None:
         _print(report)
     if not report.ok:
         sys.exit(REFUSED)
+
+
+@bucket.command()
+@click.argument("url")
+@click.option(
+    "--accept-loss",
+    "accepted",
+    multiple=True,
+    metavar="WHAT",
+    help="Give up what is lost of WHAT: log-end, a topic, a partition like flights-0, or all that"
+    " the loss of one object has spoiled, by its key. May be repeated.",
+)
+@json_option
+def repair(url: str, accepted: tuple[str, ...], as_json: bool) -> None:
+    """Print what a damaged bucket has lost; with --accept-loss, go on without it.
+
+    Without --accept-loss nothing is changed. With it, no broker may run; the decision is recorded
+    in the metadata log for ever, and brokers serve what is left. Exits with 4 if something is lost
+    that was not accepted.
+    """
+    from tidelog.repair.command import repair_bucket
+
+    found = repair_bucket(url, accepted)
+    if as_json:
+        print(json.dumps(found.facts()))
+    else:
+        for line in found.lines():
+            print(line)
+    if not found.is_whole:
+        sys.exit(INCONSISTENT)
 
 
 def _print(report: BucketReport) -> None:

@@ -29,6 +29,9 @@ from tidelog.coordinator.cluster.records import (
     IncarnationsForgotten,
     LeaseResumed,
     OpenedTenures,
+    LogEndAccepted,
+    LossAccepted,
+    OffsetRange,
     PartitionMoved,
     PartitionsCreated,
     ProducerIdsAllocated,
@@ -60,6 +63,9 @@ EVERY_RECORD: list[Record] = [
     ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "1000", "größe": "ja"}),
     TenuresOpened((OpenedTenures(FLIGHTS, LeaderEpoch(3), (0, 2)),)),
     PartitionMoved(FLIGHTS, 1, Epoch(1), "handover/abc"),
+    LossAccepted(FLIGHTS, 1, "handover/abc", (OffsetRange(5, 9),), ("wal/1-1/5.wal",)),
+    LossAccepted(FLIGHTS, 1, None, (), ()),
+    LogEndAccepted(EntryRange(7, 9)),
     ProducerIdsAllocated(ProducerId(2000), 1000),
 ]
 

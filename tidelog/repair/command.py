@@ -1,0 +1,36 @@
+"""What `tidelog bucket repair` runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster import processes
+from tidelog.entropy import SystemEntropy
+from tidelog.offload import ThreadOffload
+from tidelog.repair.repair import Survey, accept, survey
+from tidelog.storage.location import open_reader, open_store
+from tidelog.wal.settings import WalSettings
+
+THREADS = 2
+
+
+def repair_bucket(url: str, accepted: Collection[str]) -> Survey:
+    """Give up what is named, if anything, and look at what is lost then."""
+    return asyncio.run(_repair(url, accepted))
+
+
+async def _repair(url: str, accepted: Collection[str]) -> Survey:
+    clock, entropy, offload = SystemClock(), SystemEntropy(), ThreadOffload(THREADS)
+    store = open_store(url, clock, entropy) if accepted else open_reader(url, clock, entropy)
+    try:
+        if accepted:
+            in_flight_max = WalSettings().uploads_in_flight_max
+            bucket = Bucket.unread(store, clock, entropy, offload)
+            await accept(bucket.access, accepted, processes.current(), in_flight_max)
+        return await survey(Bucket.unread(store, clock, entropy, offload).access)
+    finally:
+        offload.close()
+        await store.close()

@@ -1,0 +1,182 @@
+"""The metadata log's end: which entries are lost, and the log that goes on behind them (C11).
+
+What is left is the newest snapshot that can be read and the entries after it that continue each
+other. The entries above, up to the last one that anything in the bucket proves, are lost.
+
+Accepting that, step by step, and what holds if the process dies after each:
+
+1. What lies above the good end, or cannot be read, is deleted, the highest first. The log is
+   damaged as it was before, and says so.
+2. Each lost number gets an entry with `LogEndAccepted`. A log with some of them ends below the
+   stamps as before: the next run finds fewer entries lost, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from tidelog.bucket.reading import BucketAccess
+from tidelog.coordinator.cluster.documents import checksum_of
+from tidelog.coordinator.cluster.leases import list_leases
+from tidelog.coordinator.cluster.log_view import LogView, following
+from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX
+from tidelog.coordinator.cluster.records import Entry, EntryRange, LogEndAccepted, encode_entry
+from tidelog.coordinator.cluster.snapshots import Snapshots
+from tidelog.coordinator.cluster.stamps import found_stamps
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import Incarnation, MetadataStamp, Slot
+from tidelog.storage.object_store import ObjectNotFound, ObjectStore
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.object_format import wal_position
+from tidelog.wal.wal_end import newest_stamps
+
+NAME = "log-end"
+"""By which the loss is accepted."""
+_WAL_FOLDER = "wal/"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a look at the metadata log has shown."""
+
+    good: ClusterState
+    """After the last entry that is proved right."""
+    last: int
+    """The last entry that was there, as far as anything tells."""
+    why: str
+    superfluous: tuple[str, ...]
+    """Objects to be deleted: snapshots that cannot be read, entries above the good end."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.last == self.good.sequence
+
+    @property
+    def lost(self) -> EntryRange:
+        """The entries that are lost; there are some."""
+        return EntryRange(self.good.sequence + 1, self.last)
+
+
+async def find_log_end(access: BucketAccess) -> LogEnd:
+    """Look at the log. CorruptObject if not even its beginning is left; UnsupportedFormat,
+    StoreError. Nothing is changed."""
+    store = access.store
+    snapshots = Snapshots(store, access.clock, access.offload)
+    base, unreadable = await snapshots.newest_readable()
+    listed = [number async for number in _entries(store)]
+    good, why = await _follow(store, base or ClusterState(), None)
+    if good.cluster is None:
+        raise CorruptObject(
+            _key(0), f"neither it nor a snapshot can be read ({why}): nothing can be repaired"
+        )
+    last = max([good.sequence, *listed])
+    disagreeing = None
+    async for stamp, source in _stamps(store, good):
+        last = max(last, stamp.sequence)
+        if stamp.sequence > good.sequence:
+            why = why or f"{source} was written when it had {_key(stamp.sequence)}"
+        elif not good.is_lost_entry(stamp.sequence) and not await _agrees(store, stamp):
+            disagreeing = min(stamp.sequence, disagreeing or stamp.sequence)
+            why = f"{source} was written when {_key(stamp.sequence)} was another entry"
+    if disagreeing is not None:
+        if base is not None and disagreeing <= base.sequence:
+            raise CorruptObject(_key(disagreeing), f"{why}, and a snapshot stands for it already")
+        good, _ = await _follow(store, base or ClusterState(), disagreeing)
+    for incarnation in [each async for each in _incarnations(store)]:
+        last = max(last, incarnation.epoch)
+    above = [_key(number) for number in reversed(listed) if number > good.sequence]
+    return LogEnd(good, last, why or "", (*above, *unreadable))
+
+
+async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
+    """Give up what is lost. No broker may live meanwhile. StoreError: call again."""
+    store, clock = access.store, access.clock
+    for key in end.superfluous:
+        await store.delete(key)
+    if end.is_whole:
+        return
+    snapshots = Snapshots(store, clock, access.offload)
+    view = LogView(store, clock, access.settings, snapshots)
+    await view.load(writing=True)
+    for number in range(end.lost.first, end.last + 1):
+        entry = Entry(
+            sequence=number,
+            writer_id=access.entropy.uuid().bytes,
+            time_ms=clock.time_ms(),
+            author=None,
+            records=(LogEndAccepted(end.lost),),
+            previous=view.state.checksum,
+        )
+        if not await view.put(entry, encode_entry(entry), view.state.apply(entry)):
+            raise CorruptObject(_key(number), "somebody else writes to the metadata log: a broker")
+
+
+async def _follow(
+    store: ObjectStore, state: ClusterState, below: int | None
+) -> tuple[ClusterState, str]:
+    """The state after the last entry that continues the one before it, and what ends that; up to
+    an entry, if given."""
+    if state.sequence >= 0 and state.checksum is None:
+        # A snapshot of the first release does not tell it.
+        try:
+            data = (await store.get(_key(state.sequence))).data
+            state = replace(state, checksum=checksum_of(data))
+        except ObjectNotFound:
+            pass
+    while below is None or state.sequence + 1 < below:
+        number = state.sequence + 1
+        try:
+            data = (await store.get(_key(number))).data
+            _, state = following(state, _key(number), number, data)
+        except ObjectNotFound:
+            return state, ""
+        except CorruptObject as error:
+            return state, str(error)
+    return state, ""
+
+
+async def _stamps(
+    store: ObjectStore, state: ClusterState
+) -> AsyncIterator[tuple[MetadataStamp, str]]:
+    """All stamps: those of incarnations, too, whose registration is lost."""
+    async for found in found_stamps(store, state):
+        yield found
+    async for key, lease in list_leases(store):
+        incarnation = Incarnation(lease.broker_id, lease.epoch)
+        newest = await newest_stamps(store, incarnation, Slot(0))
+        if newest is not None:
+            yield newest.stamps.metadata, key
+
+
+async def _agrees(store: ObjectStore, stamp: MetadataStamp) -> bool:
+    try:
+        return checksum_of((await store.get(_key(stamp.sequence))).data) == stamp.checksum
+    except ObjectNotFound:
+        return True  # deleted below a snapshot
+
+
+async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
+    """Those that have a WAL: one look for each."""
+    after = _WAL_FOLDER
+    while True:
+        key = await anext((meta.key async for meta in store.list(_WAL_FOLDER, after)), None)
+        if key is None:
+            return
+        position = wal_position(key)
+        if position is not None:
+            yield position.incarnation
+        # Behind all keys of this folder.
+        after = key.rpartition("/")[0] + "0"
+
+
+async def _entries(store: ObjectStore) -> AsyncIterator[int]:
+    async for meta in store.list(LOG_PREFIX):
+        digits = meta.key.removeprefix(LOG_PREFIX).removesuffix(LOG_SUFFIX)
+        if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit():
+            yield int(digits)
+
+
+def _key(sequence: int) -> str:
+    return f"{LOG_PREFIX}{sequence:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"

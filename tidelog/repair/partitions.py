@@ -1,0 +1,268 @@
+"""Which partitions have lost something, and what is left of them.
+
+A partition that cannot be recovered is rebuilt around what is lost (`wal/salvage`); one that can be
+is read, and what cannot be read is filled. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.tail_rows import batches_of
+from tidelog.coordinator.cluster.leases import told_durable
+from tidelog.coordinator.cluster.records import OffsetRange
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
+from tidelog.storage.table_state import PartitionTable
+from tidelog.wal.adoption import object_key
+from tidelog.wal.checkpoint import Checkpoint, list_checkpoints
+from tidelog.wal.extents import Extent, Extents
+from tidelog.wal.filler import Filler
+from tidelog.wal.image import PartitionImage
+from tidelog.wal.leader_epochs import EpochStart
+from tidelog.wal.previous_slots import TenureKey
+from tidelog.wal.reading import read_all
+from tidelog.wal.recovery import FIRST_LEADER_EPOCH, decode_handover
+from tidelog.wal.salvage import AbortedLoss, Event, events_of, filled_offsets, patch, salvage
+from tidelog.wal.tenure import Tenure
+from tidelog.wal.wal_reader import WalContent
+
+PARTITIONS_AT_ONCE_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDamage:
+    """What one partition has lost, and the image with which it goes on."""
+
+    partition: TopicPartition
+    name: str
+    """As people know it, like `flights-0`."""
+    faults: Mapping[str, str]
+    """What is wrong with the objects to blame, by their keys."""
+    image: PartitionImage
+    lost: tuple[OffsetRange, ...]
+    aborted: tuple[AbortedLoss, ...] = ()
+    superfluous: tuple[str, ...] = ()
+    """Objects to be deleted with the loss: states of a coordinator that cannot be read."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is found of one partition on the way to its base."""
+
+    events: list[Event] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def blaming(cls, errors: Iterable[CorruptObject]) -> _Search:
+        found = cls()
+        for error in errors:
+            found.blame(error)
+        return found
+
+    def blame(self, error: CorruptObject) -> None:
+        self.faults.setdefault(object_key(error.key), error.why)
+
+
+@dataclass(frozen=True, slots=True)
+class SoundEnd:
+    """Where the part of a table ends that can be read, and what is to blame if it ended later."""
+
+    table: PartitionTable
+    faults: tuple[CorruptObject, ...] = ()
+
+
+async def damaged_partitions(
+    bucket: Bucket, ends: Mapping[TopicPartition, SoundEnd], filler: Filler
+) -> list[PartitionDamage]:
+    """The partitions that have lost something of their tails, by name. `ends`: of all partitions.
+    StoreError, UnsupportedFormat."""
+    state = await bucket.refresh()
+    view = await bucket.view_partitions(ends)
+    at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+    survey = _Survey(bucket, filler)
+
+    async def whole(seen: PartitionView) -> PartitionDamage | None:
+        end = ends[seen.partition]
+        found = _Search.blaming(end.faults) if end.faults else None
+        return await survey.patched(view.name_of(seen.partition), seen.image, end, found)
+
+    async def broken(partition: TopicPartition) -> PartitionDamage | None:
+        name = view.name_of(partition)
+        found = _Search.blaming((*ends[partition].faults, view.failures[partition]))
+        return await survey.rebuilt(
+            name, state.tenures(partition), partition, ends[partition], found
+        )
+
+    found = [
+        *await read_all(whole, list(view.partitions.values()), at_once),
+        *await read_all(broken, [each for each in view.failures if each in ends], at_once),
+    ]
+    return sorted((each for each in found if each is not None), key=lambda each: each.name)
+
+
+class _Readable(NamedTuple):
+    content: WalContent
+    faults: Sequence[CorruptObject]
+    """Of newer checkpoints."""
+
+
+class _Survey:
+    def __init__(self, bucket: Bucket, filler: Filler) -> None:
+        self._bucket = bucket
+        self._access = bucket.access
+        self._filler = filler
+        self._contents: dict[Incarnation, asyncio.Task[_Readable]] = {}
+
+    async def patched(
+        self,
+        name: str,
+        image: PartitionImage,
+        end: SoundEnd,
+        found: _Search | None = None,
+        aborted: tuple[AbortedLoss, ...] = (),
+    ) -> PartitionDamage | None:
+        """What is lost of a partition whose log is known; None if nothing is."""
+        known = found or _Search()
+        unreadable = set()
+        table_next = end.table.next_offset
+        async for extent, error in self._unreadable(image.extents, table_next):
+            unreadable.add(extent)
+            known.blame(error)
+        if not unreadable and found is None:
+            return None
+        image = patch(image, unreadable, table_next, self._filler)
+        fault = image.fault()
+        if fault is not None:
+            raise CorruptObject(self._filler.key, f"what is left of {name} makes no log: {fault}")
+        lost = tuple(OffsetRange(*each) for each in filled_offsets(image, self._filler))
+        superfluous = tuple(fault.key for fault in end.faults)
+        return PartitionDamage(
+            image.partition, name, known.faults, image, lost, aborted, superfluous
+        )
+
+    async def rebuilt(
+        self,
+        name: str,
+        tenures: Sequence[Tenure],
+        partition: TopicPartition,
+        end: SoundEnd,
+        found: _Search,
+    ) -> PartitionDamage | None:
+        """What is left of a partition that cannot be recovered."""
+        base = await self._base(tenures, partition, end, found)
+        left = await self._access.offload.run(salvage, base, found.events, self._filler)
+        for event in found.events:
+            if isinstance(event, CorruptObject):
+                found.blame(event)
+        return await self.patched(name, left.image, end, found, left.aborted)
+
+    async def _base(
+        self,
+        tenures: Sequence[Tenure],
+        partition: TopicPartition,
+        end: SoundEnd,
+        found: _Search,
+    ) -> PartitionImage:
+        """The newest image that can be read; what follows it goes to `found.events`."""
+        for number in range(len(tenures) - 1, -1, -1):
+            tenure = tenures[number]
+            key = (partition, tenure.leader_epoch)
+            content = await self._content(tenure.incarnation, found)
+            image, slot = self._image_in(content, key, found)
+            found.events[:0] = events_of(content, key, slot)
+            if image is not None:
+                return image
+            if tenure.handover is not None:
+                image = await self._handover(tenure.handover, partition, found)
+                if image is not None:
+                    return image
+        oldest = tenures[0].leader_epoch
+        if oldest == FIRST_LEADER_EPOCH:
+            return PartitionImage.empty(partition, oldest)
+        # What was before is told by the table alone.
+        following, segments = end.table.next_offset, end.table.segments
+        start = segments[0].segment.name.base_offset if segments else following
+        epochs = (EpochStart(oldest, following),)
+        return PartitionImage(
+            partition, oldest, following, start, following, epochs, (), True, (), Extents()
+        )
+
+    async def _content(self, incarnation: Incarnation, found: _Search) -> WalContent:
+        if incarnation not in self._contents:
+            self._contents[incarnation] = asyncio.create_task(self._read(incarnation))
+        content, faults = await self._contents[incarnation]
+        for fault in faults:
+            found.blame(fault)
+        return content
+
+    async def _read(self, incarnation: Incarnation) -> _Readable:
+        """A WAL from its newest checkpoint that can be read, else from its beginning."""
+        access = self._access
+        state = access.cluster.state
+        retired = state.retired.get(incarnation.epoch)
+        info = state.brokers.get(incarnation.epoch)
+        told = FIRST_SLOT if info is None else await told_durable(access.store, info)
+        end = None if retired is None else retired.end_slot
+        floors: list[Slot | None] = [*await list_checkpoints(access.store, incarnation)]
+        faults: list[CorruptObject] = []
+        for floor in (*reversed(floors), None):
+            content = await access.wals.read_from(incarnation, floor, end, told)
+            if not isinstance(content.checkpoint, CorruptObject):
+                return _Readable(content, faults)
+            faults.append(content.checkpoint)
+        raise AssertionError("a WAL that is read without a checkpoint has none that is damaged")
+
+    def _image_in(
+        self, content: WalContent, key: TenureKey, found: _Search
+    ) -> tuple[PartitionImage | None, Slot]:
+        try:
+            row = content.in_checkpoint.get(key)
+            if row is not None:
+                assert isinstance(content.checkpoint, Checkpoint)
+                return content.checkpoint.images.image(row), content.start
+            opening = content.openings.get(key)
+            if opening is not None:
+                slot, row = opening
+                index = content.slots[slot - content.start]
+                assert not isinstance(index, CorruptObject)
+                assert index.images is not None
+                return index.images.image(row), slot
+        except CorruptObject as error:
+            found.blame(error)
+        return None, content.start
+
+    async def _handover(
+        self, key: str, partition: TopicPartition, found: _Search
+    ) -> PartitionImage | None:
+        data = await self._access.wals.read_object(key)
+        try:
+            if isinstance(data, MissingObject):
+                raise data
+            return decode_handover(key, data, partition)
+        except CorruptObject as error:
+            found.blame(error)
+            return None
+
+    async def _unreadable(
+        self, extents: Extents, table_next: int
+    ) -> AsyncIterator[tuple[Extent, CorruptObject]]:
+        """The extents from an offset on whose batches cannot be read, and why. What is filled
+        already is not in the bucket yet."""
+        for extent in extents.from_offset(table_next):
+            if extent.key == self._filler.key:
+                continue
+            try:
+                async for read, data in self._bucket.tails.batches((extent,)):
+                    await self._access.offload.run(_check, read, data)
+            except CorruptObject as error:
+                yield extent, error
+
+
+def _check(extent: Extent, data: memoryview) -> None:
+    batches_of(extent, data, check_crc=True)

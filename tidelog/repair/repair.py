@@ -1,0 +1,317 @@
+"""`tidelog bucket repair`: surveys what a bucket has lost, and lets it go on behind that.
+
+A survey changes nothing. Accepting losses, step by step, and what holds if the process dies after
+each; no broker may live meanwhile:
+
+1. The metadata log's end (`log_end`). Nothing else is looked at before the log is whole.
+2. This process registers as the broker that was there before, which fences it, and takes over what
+   it owned, as a broker that starts does. The next start of either finds that.
+3. What is left is stored: an object that fills the holes, then an image of each partition. Nobody
+   knows of them yet; a collector deletes them in time.
+4. `LossAccepted` gives each partition the next tenure, which begins with its image. All that are
+   recorded count, the others are as they were.
+5. This process fences itself. The next broker takes over, as it does without this step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.reading import BucketAccess
+from tidelog.coordinator.cluster.leases import Lease, list_leases
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.processes import is_running
+from tidelog.coordinator.cluster.records import BrokerFenced, LossAccepted
+from tidelog.coordinator.cluster.registration import register
+from tidelog.coordinator.cluster.takeover import take_over_fenced
+from tidelog.errors import Refused
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation
+from tidelog.repair import log_end
+from tidelog.repair.log_end import LogEnd, accept_log_end, find_log_end
+from tidelog.repair.partitions import PartitionDamage, damaged_partitions
+from tidelog.repair.tables import TableDamage, accept_table, damaged_tables, sound_ends
+from tidelog.wal.filler import Filler
+from tidelog.wal.image_codec import encode_images
+
+NOBODY = Incarnation(BrokerId(0), Epoch(0))
+"""In whose name a survey fills holes: what it fills is thrown away."""
+ADDRESS = ("repair.invalid", 1)
+"""Where no client finds the process that repairs."""
+
+
+class BrokersLive(Refused):
+    """A broker renews its lease. Nothing was changed."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"broker {lease.broker_id} lives: {lease.process}. Nothing was changed. Stop it first"
+        )
+
+
+class UnknownLoss(Refused):
+    """What is to be accepted is not lost. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a bucket has lost. Where the metadata log's end is lost, nothing else was looked at."""
+
+    log_end: LogEnd | None
+    tables: Sequence[TableDamage] = ()
+    partitions: Sequence[PartitionDamage] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.log_end is None and not self.tables and not self.partitions
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        end = self.log_end
+        return {
+            "whole": self.is_whole,
+            "log_end": None
+            if end is None
+            else {
+                "lost": None if end.is_whole else [end.lost.first, end.lost.last],
+                "why": end.why,
+                "deleted": list(end.superfluous),
+            },
+            "tables": [
+                {
+                    "topic": damage.topic.name,
+                    "objects": damage.faults,
+                    "version": damage.state.version,
+                    "cut": damage.cut is not None,
+                    "lost": {
+                        f"{damage.topic.name}-{number}": [
+                            [each.name.base_offset, each.name.last_offset]
+                            for each in damage.lost_of(number)
+                        ]
+                        for number in damage.partitions
+                    },
+                }
+                for damage in self.tables
+            ],
+            "partitions": [
+                {
+                    "partition": damage.name,
+                    "objects": dict(damage.faults),
+                    "lost": [[each.first, each.last] for each in damage.lost],
+                    "aborted": [each._asdict() for each in damage.aborted],
+                    "end": damage.image.next_offset,
+                }
+                for damage in self.partitions
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        if self.is_whole:
+            return ["nothing is lost"]
+        lines: list[str] = []
+        if self.log_end is not None:
+            lines += _log_end_lines(self.log_end)
+        for table in self.tables:
+            lines += _table_lines(table)
+        for damage in self.partitions:
+            lines += _partition_lines(damage)
+        return [*lines, "nothing was changed: --accept-loss gives up what it names"]
+
+    def names(self) -> list[str]:
+        """What can be accepted."""
+        found = [] if self.log_end is None else [log_end.NAME]
+        found += [damage.topic.name for damage in self.tables]
+        return [*found, *(damage.name for damage in self.partitions)]
+
+
+async def survey(access: BucketAccess, filler: Filler | None = None) -> Survey:
+    """Look at everything that a broker would serve. UnsupportedFormat, StoreError; CorruptObject
+    where nothing can be repaired."""
+    end = await find_log_end(access)
+    if not end.is_whole or end.superfluous:
+        return Survey(end)
+    bucket = Bucket(access)
+    state = await bucket.refresh()
+    tables = await damaged_tables(access, state)
+    if filler is None:
+        filler = Filler(NOBODY, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
+    ends = await sound_ends(access, state, tables)
+    partitions = await damaged_partitions(bucket, ends, filler)
+    return Survey(None, tables, partitions)
+
+
+async def accept(
+    access: BucketAccess, wanted: Collection[str], process: ProcessIdentity, in_flight_max: int
+) -> None:
+    """Give up what is named: the log's end, topics, partitions, or whatever a damaged object has
+    spoiled, by its key. UnknownLoss, BrokersLive, StoreError: call again; the rest as `survey`."""
+    found = await survey(access)
+    _check_names(found, wanted)
+    if found.is_whole:
+        return
+    if found.log_end is not None:
+        await _require_silence(access)
+        await accept_log_end(access, found.log_end)
+        return
+    log = await MetadataLog.open(
+        access.store,
+        access.clock,
+        access.entropy,
+        settings=access.settings,
+        offload=access.offload,
+    )
+    try:
+        me = await _take_over_everything(access, log, process, in_flight_max)
+        await _accept_losses(access, log, me, wanted)
+        await _fence_oneself(log, me)
+    finally:
+        await log.close()
+
+
+async def _take_over_everything(
+    access: BucketAccess, log: MetadataLog, process: ProcessIdentity, in_flight_max: int
+) -> Incarnation:
+    """Become the broker that was there before. Other broker ids are fenced in the same way."""
+    first, *others = sorted((await log.refresh()).live_epochs) or [_last_broker_id(log)]
+    for broker_id in others:
+        other = await register(
+            log, access.store, access.clock, broker_id, ADDRESS, process, is_running
+        )
+        await _fence_oneself(log, other.incarnation)
+    mine = await register(log, access.store, access.clock, first, ADDRESS, process, is_running)
+    await take_over_fenced(
+        log, access.store, access.clock, access.entropy, mine.incarnation, in_flight_max
+    )
+    return mine.incarnation
+
+
+def _last_broker_id(log: MetadataLog) -> BrokerId:
+    """Of the incarnation that registered last, all of which are fenced."""
+    state = log.state
+    known = [info.incarnation for info in state.brokers.values()]
+    known += [wal.incarnation for wal in state.retired.values()]
+    return max(known, key=lambda each: each.epoch, default=NOBODY).broker_id
+
+
+async def _fence_oneself(log: MetadataLog, me: Incarnation) -> None:
+    await log.append(me.epoch, lambda _: (BrokerFenced(me.epoch, FIRST_SLOT),))
+
+
+async def _accept_losses(
+    access: BucketAccess, log: MetadataLog, me: Incarnation, wanted: Collection[str]
+) -> None:
+    store = access.store
+    # Now that every WAL has ended; tables first, since tails begin where they end.
+    for table in await damaged_tables(access, await access.cluster.refresh()):
+        accepted = table.accepted(wanted)
+        if accepted is not None:
+            for record in await accept_table(access, accepted):
+                await _record(log, me, record)
+    filler = Filler(me, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
+    found = await survey(access, filler)
+    cut = {damage.topic.topic_id for damage in found.tables if damage.cut is not None}
+    chosen = [
+        damage
+        for damage in found.partitions
+        # A tail goes on where its table ends: the table's loss has to be accepted first.
+        if damage.partition.topic_id not in cut and _is_named(damage, wanted)
+    ]
+    if not filler.is_empty:
+        await store.put(filler.key, await access.offload.run(filler.data))
+    for damage in chosen:
+        key = f"handover/{access.entropy.uuid()}"
+        await store.put(key, await access.offload.run(encode_images, [damage.image]))
+        for superfluous in damage.superfluous:
+            await store.delete(superfluous)
+        topic_id, number = damage.partition
+        keys = tuple(sorted(damage.faults))
+        await _record(log, me, LossAccepted(topic_id, number, key, damage.lost, keys))
+
+
+async def _record(log: MetadataLog, me: Incarnation, record: LossAccepted) -> None:
+    await log.append(me.epoch, lambda _: (record,))
+
+
+def _is_named(damage: PartitionDamage, wanted: Collection[str]) -> bool:
+    """Whether a partition's loss is among what is to be accepted."""
+    topic = damage.name.rpartition("-")[0]
+    return bool({damage.name, topic, *damage.faults} & set(wanted))
+
+
+def _check_names(found: Survey, wanted: Collection[str]) -> None:
+    """UnknownLoss, naming what is lost, where something else is to be accepted."""
+    keys: set[str] = set()
+    topics: set[str] = set()
+    for damage in found.partitions:
+        keys |= damage.faults.keys()
+        topics.add(damage.name.rpartition("-")[0])
+    for table in found.tables:
+        keys |= table.faults.keys()
+    unknown = sorted(set(wanted) - {*found.names(), *keys, *topics})
+    if unknown:
+        lost = ", ".join(found.names()) or "nothing"
+        raise UnknownLoss(
+            f"{', '.join(unknown)}: nothing of that is lost. Nothing was changed. What is lost:"
+            f" {lost}"
+        )
+
+
+async def _require_silence(access: BucketAccess) -> None:
+    """Before the metadata log can be read, leases alone tell of brokers: BrokersLive where one
+    changes within a session timeout, or where its process is seen to run."""
+    before = {key: lease async for key, lease in list_leases(access.store)}
+    running = [is_running(lease.process) for lease in before.values()]
+    for lease, runs in zip(before.values(), running, strict=True):
+        if runs:
+            raise BrokersLive(lease)
+    if None in running:
+        await access.clock.sleep(access.settings.session_timeout_ms / 1000)
+        async for key, lease in list_leases(access.store):
+            if before.get(key) != lease:
+                raise BrokersLive(lease)
+
+
+def _log_end_lines(end: LogEnd) -> list[str]:
+    lines = [f"{log_end.NAME}: {end.why}"] if end.why else [f"{log_end.NAME}:"]
+    if not end.is_whole:
+        lines.append(
+            f"  lost: entries {end.lost.first} to {end.lost.last} of the metadata log: topics,"
+            " settings and brokers that they told of, with all that those brokers wrote"
+        )
+    lines += [f"  deleted with it: {key}" for key in end.superfluous]
+    return [*lines, "  what else is lost shows when this is accepted"]
+
+
+def _table_lines(damage: TableDamage) -> list[str]:
+    name = damage.topic.name
+    lines = [f"{name}: its table"]
+    lines += [f"  {key}: {why}" for key, why in sorted(damage.faults.items())]
+    if damage.cut is not None:
+        back = sum(map(len, damage.cut.readopted.values()))
+        lines.append(
+            f"  given up: what its log says behind version {damage.state.version}; {back} segments"
+            " behind it are whole and come back"
+        )
+    for number in damage.partitions:
+        for each in damage.lost_of(number):
+            lines.append(
+                f"  lost: {each.row_count} records of {name}-{number} in offsets"
+                f" {each.name.base_offset} to {each.name.last_offset}"
+            )
+    return lines
+
+
+def _partition_lines(damage: PartitionDamage) -> list[str]:
+    lines = [f"{damage.name}:"]
+    lines += [f"  {key}: {why}" for key, why in sorted(damage.faults.items())]
+    lines += [f"  lost: offsets {each.first} to {each.last}" for each in damage.lost]
+    lines += [
+        f"  aborted: the transaction of producer {each.producer_id} that begins at offset"
+        f" {each.first_offset}, whose end is lost"
+        for each in damage.aborted
+    ]
+    return [*lines, f"  it goes on at offset {damage.image.next_offset}"]

@@ -1,0 +1,329 @@
+"""Which tables have lost something, what is left of them, and how they go on without it.
+
+Segments that are lost leave the table by a commit. A table log with a lost entry is cut there: what
+follows it cannot be told from it. Segments behind the cut that can be read, and that follow each
+other, come back by a commit, since their files say what they are.
+
+Accepting a cut, step by step, and what holds if the process dies after each:
+
+1. The hint goes back to a checkpoint below the cut. The entry is lost as before.
+2. What lies at the cut and above is deleted, the highest first. While any is left the log is
+   damaged as before. When none is, tails begin behind the table's end, which is damage too.
+3. One commit brings the segments back that are left, and removes those that are lost.
+
+In internal topics snapshots of a coordinator's state stand for a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidelog.bucket.reading import BucketAccess
+from tidelog.bucket.segment_check import check_segment, read_whole
+from tidelog.bucket.states import GROUPS, TRANSACTIONS
+from tidelog.coordinator.cluster.records import LossAccepted, OffsetRange
+from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.snapshots import apply_snapshot
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import TopicPartition
+from tidelog.repair.partitions import SoundEnd
+from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.segment import Segment, SegmentName, table_prefix
+from tidelog.storage.segment_reader import SegmentReader
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.storage.table_change import Advance, PartitionChange, decode_commit
+from tidelog.storage.table_checkpoint import decode_checkpoint
+from tidelog.storage.table_log import Committed, commit_key, log_prefix
+from tidelog.storage.table_state import NO_VERSION, PartitionTable, TableState
+
+_COMMIT_SUFFIX = ".json"
+_CHECKPOINT_SUFFIX = ".checkpoint.parquet"
+_HINT = "_last_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A table log whose entries from a version on are given up."""
+
+    fault: CorruptObject
+    checkpoint: int
+    """The newest below the cut that can be read, or NO_VERSION."""
+    deleted: tuple[str, ...]
+    """The log's objects at the cut and above, the highest first."""
+    readopted: Mapping[int, Sequence[Segment]]
+    """The segments that come back, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDamage:
+    """What one topic's table has lost."""
+
+    topic: Topic
+    state: TableState
+    """What can be read of it."""
+    cut: Cut | None
+    lost: Mapping[Segment, CorruptObject]
+    """The segments that cannot be read, and why."""
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """What is wrong with the objects to blame, by their keys."""
+        errors = [*self.lost.values(), *([] if self.cut is None else [self.cut.fault])]
+        return {error.key: error.why for error in errors}
+
+    def lost_of(self, partition: int) -> list[Segment]:
+        """The lost segments of one partition, by offset."""
+        found = [each for each in self.lost if each.name.partition == partition]
+        return sorted(found, key=lambda each: each.name.base_offset)
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that have lost segments."""
+        return sorted({each.name.partition for each in self.lost})
+
+    def end(self, partition: int) -> PartitionTable:
+        """What is left of a partition's part, with what comes back."""
+        table = self.state.partition(partition)
+        back = self.cut.readopted.get(partition, ()) if self.cut is not None else ()
+        return PartitionTable(back[-1].name.last_offset + 1) if back else table
+
+    def accepted(self, wanted: Collection[str]) -> TableDamage | None:
+        """The part of the damage that is named: by topic, partition or key."""
+        name = self.topic.name
+        cut = self.cut if self.cut and {name, self.cut.fault.key} & set(wanted) else None
+        lost = {
+            segment: error
+            for segment, error in self.lost.items()
+            if {name, f"{name}-{segment.name.partition}", error.key} & set(wanted)
+        }
+        if (self.cut is not None and cut is None) or not (cut or lost):
+            return None
+        return TableDamage(self.topic, self.state, cut, lost)
+
+
+async def damaged_tables(access: BucketAccess, state: ClusterState) -> list[TableDamage]:
+    """The tables that have lost something, by name. StoreError, UnsupportedFormat."""
+    found = []
+    for topic in sorted(state.topics.values(), key=lambda topic: topic.name):
+        if not topic.internal:
+            damage = await _damage_of(access, topic)
+            if damage is not None:
+                found.append(damage)
+    return found
+
+
+async def sound_ends(
+    access: BucketAccess, state: ClusterState, damaged: Iterable[TableDamage]
+) -> dict[TopicPartition, SoundEnd]:
+    """Where what can be read of each partition's table ends."""
+    damages = {damage.topic.topic_id: damage for damage in damaged}
+    ends = {}
+    for topic in state.topics.values():
+        damage = damages.get(topic.topic_id)
+        table = None
+        if not topic.internal and damage is None:
+            table = (await access.open_table(topic)).state
+        for number in range(topic.partition_count):
+            place = TopicPartition(topic.topic_id, number)
+            if topic.internal:
+                ends[place] = await _snapshot_end(access, topic, number)
+            elif damage is None:
+                assert table is not None
+                ends[place] = SoundEnd(table.partition(number))
+            else:
+                ends[place] = SoundEnd(damage.end(number))
+    return ends
+
+
+async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAccepted]:
+    """Give up what a table has lost; what is to be recorded of it."""
+    if damage.cut is not None:
+        await _cut(access, damage.topic, damage.cut)
+    log = await access.open_table(damage.topic)
+    changes = _changes(log.state, damage)
+    if changes:
+        result = await log.commit(changes)
+        if not isinstance(result, Committed):
+            raise CorruptObject(commit_key(log.topic_id, log.state.version), result.reason)
+    return [
+        LossAccepted(
+            damage.topic.topic_id,
+            number,
+            None,
+            tuple(
+                OffsetRange(each.name.base_offset, each.name.last_offset)
+                for each in damage.lost_of(number)
+            ),
+            tuple(each.key(damage.topic.topic_id) for each in damage.lost_of(number)),
+        )
+        for number in damage.partitions
+    ]
+
+
+def _changes(state: TableState, damage: TableDamage) -> tuple[PartitionChange, ...]:
+    readopted = damage.cut.readopted if damage.cut is not None else {}
+    changes = []
+    for number in sorted({*readopted, *damage.partitions}):
+        back = tuple(readopted.get(number, ()))
+        advance = None
+        if back:
+            base = state.partition(number).next_offset
+            advance = Advance(base, back[-1].name.last_offset + 1)
+        removed = tuple(each.name for each in damage.lost_of(number))
+        changes.append(
+            PartitionChange(partition=number, advance=advance, appended=back, removed=removed)
+        )
+    return tuple(changes)
+
+
+async def _damage_of(access: BucketAccess, topic: Topic) -> TableDamage | None:
+    cut = None
+    try:
+        state = (await access.open_table(topic)).state
+    except CorruptObject as error:
+        state, cut = await _find_cut(access, topic, error)
+    lost: dict[Segment, CorruptObject] = {}
+    for number in state.partitions:
+        partition = TopicPartition(topic.topic_id, number)
+        for stored in state.partition(number).segments:
+            fault = await _segment_fault(access, partition, stored.segment)
+            if fault is not None:
+                lost[stored.segment] = fault
+    return None if cut is None and not lost else TableDamage(topic, state, cut, lost)
+
+
+async def _segment_fault(
+    access: BucketAccess, partition: TopicPartition, segment: Segment
+) -> CorruptObject | None:
+    try:
+        await check_segment(access.store, access.offload, partition, segment, deep=True)
+    except ObjectNotFound:
+        key = segment.key(partition.topic_id)
+        return MissingObject(key, "it is missing: the table lists it")
+    except CorruptObject as error:
+        return error
+    return None
+
+
+async def _find_cut(
+    access: BucketAccess, topic: Topic, error: CorruptObject
+) -> tuple[TableState, Cut]:
+    """The newest state that the log leads to, and what is given up behind it."""
+    prefix = log_prefix(topic.topic_id)
+    listed = [meta.key async for meta in access.store.list(prefix)]
+    commits = _versions(prefix, listed, _COMMIT_SUFFIX)
+    checkpoints = _versions(prefix, listed, _CHECKPOINT_SUFFIX)
+    state, base = TableState(topic.topic_id), NO_VERSION
+    for version in sorted(checkpoints, reverse=True):
+        try:
+            key = checkpoints[version]
+            data = (await access.store.get(key)).data
+            state = await access.offload.run(decode_checkpoint, key, data, topic.topic_id, version)
+            base = version
+            break
+        except CorruptObject:
+            continue
+    while state.version + 1 in commits:
+        version = state.version + 1
+        try:
+            data = (await access.store.get(commits[version])).data
+            commit = await access.offload.run(decode_commit, commits[version], data, topic.topic_id)
+            state.apply(commits[version], version, commit)
+        except CorruptObject:
+            break
+    above = {
+        (version, key)
+        for found in (commits, checkpoints)
+        for version, key in found.items()
+        if version > state.version
+    }
+    deleted = tuple(key for _, key in sorted(above, reverse=True))
+    back = await _left_behind(access, topic, state)
+    return state, Cut(error, base, deleted, back)
+
+
+def _versions(prefix: str, keys: Iterable[str], suffix: str) -> dict[int, str]:
+    found = {}
+    for key in keys:
+        digits = key.removeprefix(prefix).removesuffix(suffix)
+        if key.endswith(suffix) and len(digits) == NUMBER_DIGITS and digits.isdecimal():
+            found[int(digits)] = key
+    return found
+
+
+async def _left_behind(
+    access: BucketAccess, topic: Topic, state: TableState
+) -> dict[int, list[Segment]]:
+    """The segments behind the ends that can be read, of each partition those that follow each
+    other; of several with the same begin the longest."""
+    prefix = table_prefix(topic.topic_id)
+    names = []
+    async for meta in access.store.list(prefix):
+        name = SegmentName.parse(meta.key.removeprefix(prefix))
+        if name is not None and name.partition < topic.partition_count:
+            names.append(name)
+    names.sort(key=lambda name: (name.partition, name.base_offset, -name.last_offset))
+    found: dict[int, list[Segment]] = {}
+    ends = {number: state.partition(number).next_offset for number in range(topic.partition_count)}
+    for name in names:
+        if name.base_offset < ends[name.partition]:
+            continue
+        segment = await _described(access, topic, name)
+        if segment is not None:
+            found.setdefault(name.partition, []).append(segment)
+            ends[name.partition] = name.last_offset + 1
+    return found
+
+
+async def _described(access: BucketAccess, topic: Topic, name: SegmentName) -> Segment | None:
+    """What a table says of a segment, from its file; None if that cannot be read."""
+    key = table_prefix(topic.topic_id) + name.path
+    try:
+        reader = await SegmentReader.open_key(access.store, access.offload, key)
+        rows, crc = await read_whole(access.store, access.offload, reader.index)
+    except (CorruptObject, ObjectNotFound):
+        return None
+    identity = reader.index.identity
+    said = identity.topic_partition, identity.base_offset, identity.last_offset
+    place = TopicPartition(topic.topic_id, name.partition)
+    if said != (place, name.base_offset, name.last_offset):
+        return None
+    return Segment(
+        name=name,
+        size_bytes=reader.index.size_bytes,
+        crc32c=crc,
+        tail_bytes=reader.index.tail_bytes,
+        **rows.facts(),  # type: ignore[arg-type]  # as `Segment` names them
+    )
+
+
+async def _cut(access: BucketAccess, topic: Topic, cut: Cut) -> None:
+    key = log_prefix(topic.topic_id) + _HINT
+    if cut.checkpoint == NO_VERSION:
+        await access.store.delete(key)
+    else:
+        await access.store.put(key, json.dumps({"version": cut.checkpoint}).encode())
+    for each in cut.deleted:
+        await access.store.delete(each)
+
+
+async def _snapshot_end(access: BucketAccess, topic: Topic, number: int) -> SoundEnd:
+    """The newest state of a coordinator that can be read."""
+    (kind,) = [each for each in (TRANSACTIONS, GROUPS) if each.topic == topic.name]
+    origin = access.origin(topic, number)
+    keys = [meta.key async for meta in access.store.list(origin.prefix)]
+    faults: list[CorruptObject] = []
+    for key in reversed(keys):
+        offset = origin.offset_in(key)
+        if offset is None:
+            continue
+        try:
+            data = (await access.store.get(key)).data
+            await apply_snapshot(access.offload, kind.table, origin, key, data, lambda _: None)
+            return SoundEnd(PartitionTable(offset), tuple(faults))
+        except CorruptObject as error:
+            faults.append(error)
+    return SoundEnd(PartitionTable(0), tuple(faults))
