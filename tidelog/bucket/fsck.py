@@ -30,6 +30,7 @@ from tidelog.bucket.fsck_wals import (
     check_wal,
     incarnations_of,
 )
+from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 
@@ -73,7 +74,20 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
         findings.merge(await _check_partitions(context, partitions))
     findings.merge(await check_states(context))
     findings.merge(await context.settled(lambda: check_leftovers(context)))
+    _leave_out_given_up(findings, state)
     return findings
+
+
+def _leave_out_given_up(findings: Findings, state: ClusterState) -> None:
+    """What operators have given up is no fault any more, unless more rests on it."""
+    given_up = state.given_up
+    faults = findings.faults
+    findings.faults = [each for each in faults if each.affected or each.key not in given_up]
+    if state.losses:
+        findings.counts["losses that were accepted"] = len(state.losses)
+        findings.counts["damaged objects that were given up"] = len(faults) - len(findings.faults)
+    for entries in state.lost_entries:
+        findings.counts["metadata entries that were given up"] += entries.last - entries.first + 1
 
 
 async def _check_partitions(context: CheckContext, partitions: list[TopicPartition]) -> Findings:

@@ -10,7 +10,7 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster import processes
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import ThreadOffload
-from tidelog.repair.repair import Survey, accept, survey
+from tidelog.repair.repair import Processes, Survey, accept, survey
 from tidelog.storage.location import open_reader, open_store
 from tidelog.wal.settings import WalSettings
 
@@ -29,7 +29,8 @@ async def _repair(url: str, accepted: Collection[str]) -> Survey:
         if accepted:
             in_flight_max = WalSettings().uploads_in_flight_max
             bucket = Bucket.unread(store, clock, entropy, offload)
-            await accept(bucket.access, accepted, processes.current(), in_flight_max)
+            me = Processes(processes.current(), processes.is_running)
+            await accept(bucket.access, accepted, me, in_flight_max)
         return await survey(Bucket.unread(store, clock, entropy, offload).access)
     finally:
         offload.close()

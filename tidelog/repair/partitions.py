@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from tidelog.bucket.bucket import Bucket
 from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.reading import BucketView
 from tidelog.bucket.tail_rows import batches_of
 from tidelog.coordinator.cluster.leases import told_durable
 from tidelog.coordinator.cluster.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
+from tidelog.storage.segment import table_prefix
 from tidelog.storage.table_state import PartitionTable
 from tidelog.wal.adoption import object_key
 from tidelog.wal.checkpoint import Checkpoint, list_checkpoints
@@ -50,6 +52,11 @@ class PartitionDamage:
     superfluous: tuple[str, ...] = ()
     """Objects to be deleted with the loss: states of a coordinator that cannot be read."""
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether records, or the ends of transactions, are lost."""
+        return bool(self.lost or self.aborted or self.superfluous)
+
 
 @dataclass(slots=True)
 class _Search:
@@ -78,12 +85,11 @@ class SoundEnd:
 
 
 async def damaged_partitions(
-    bucket: Bucket, ends: Mapping[TopicPartition, SoundEnd], filler: Filler
+    bucket: Bucket, view: BucketView, ends: Mapping[TopicPartition, SoundEnd], filler: Filler
 ) -> list[PartitionDamage]:
-    """The partitions that have lost something of their tails, by name. `ends`: of all partitions.
-    StoreError, UnsupportedFormat."""
-    state = await bucket.refresh()
-    view = await bucket.view_partitions(ends)
+    """The partitions in a view that have lost something of their tails, by name. `ends`: of all of
+    them. StoreError, UnsupportedFormat."""
+    state = view.state
     at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
     survey = _Survey(bucket, filler)
 
@@ -93,11 +99,14 @@ async def damaged_partitions(
         return await survey.patched(view.name_of(seen.partition), seen.image, end, found)
 
     async def broken(partition: TopicPartition) -> PartitionDamage | None:
-        name = view.name_of(partition)
-        found = _Search.blaming((*ends[partition].faults, view.failures[partition]))
-        return await survey.rebuilt(
+        name, failure = view.name_of(partition), view.failures[partition]
+        found = _Search.blaming((*ends[partition].faults, failure))
+        damage = await survey.rebuilt(
             name, state.tenures(partition), partition, ends[partition], found
         )
+        # Where its table is to blame and comes back whole, the partition has lost nothing.
+        is_tables = failure.key.startswith(table_prefix(partition.topic_id))
+        return damage if damage.is_loss or not is_tables else None
 
     found = [
         *await read_all(whole, list(view.partitions.values()), at_once),
@@ -153,14 +162,16 @@ class _Survey:
         partition: TopicPartition,
         end: SoundEnd,
         found: _Search,
-    ) -> PartitionDamage | None:
+    ) -> PartitionDamage:
         """What is left of a partition that cannot be recovered."""
         base = await self._base(tenures, partition, end, found)
         left = await self._access.offload.run(salvage, base, found.events, self._filler)
         for event in found.events:
             if isinstance(event, CorruptObject):
                 found.blame(event)
-        return await self.patched(name, left.image, end, found, left.aborted)
+        damage = await self.patched(name, left.image, end, found, left.aborted)
+        assert damage is not None
+        return damage
 
     async def _base(
         self,

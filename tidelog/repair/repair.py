@@ -15,25 +15,25 @@ each; no broker may live meanwhile:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.reading import BucketAccess
+from tidelog.bucket.reading import BucketAccess, BucketView
 from tidelog.coordinator.cluster.leases import Lease, list_leases
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.processes import is_running
 from tidelog.coordinator.cluster.records import BrokerFenced, LossAccepted
 from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.errors import Refused
-from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, TopicPartition
 from tidelog.repair import log_end
 from tidelog.repair.log_end import LogEnd, accept_log_end, find_log_end
 from tidelog.repair.partitions import PartitionDamage, damaged_partitions
 from tidelog.repair.tables import TableDamage, accept_table, damaged_tables, sound_ends
+from tidelog.storage.object_store import IfAbsent
 from tidelog.wal.filler import Filler
 from tidelog.wal.image_codec import encode_images
 
@@ -134,18 +134,36 @@ async def survey(access: BucketAccess, filler: Filler | None = None) -> Survey:
     end = await find_log_end(access)
     if not end.is_whole or end.superfluous:
         return Survey(end)
-    bucket = Bucket(access)
-    state = await bucket.refresh()
-    tables = await damaged_tables(access, state)
+    bucket, view = await _view(access)
+    tables = await damaged_tables(access, view)
     if filler is None:
         filler = Filler(NOBODY, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
-    ends = await sound_ends(access, state, tables)
-    partitions = await damaged_partitions(bucket, ends, filler)
+    ends = await sound_ends(access, view.state, tables)
+    partitions = await damaged_partitions(bucket, view, ends, filler)
     return Survey(None, tables, partitions)
 
 
+async def _view(access: BucketAccess) -> tuple[Bucket, BucketView]:
+    """All partitions."""
+    bucket = Bucket(access)
+    state = await bucket.refresh()
+    return bucket, await bucket.view_partitions(
+        TopicPartition(topic.topic_id, number)
+        for topic in state.topics.values()
+        for number in range(topic.partition_count)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """This process, and how it judges others."""
+
+    mine: ProcessIdentity
+    is_running: Callable[[ProcessIdentity], bool | None]
+
+
 async def accept(
-    access: BucketAccess, wanted: Collection[str], process: ProcessIdentity, in_flight_max: int
+    access: BucketAccess, wanted: Collection[str], processes: Processes, in_flight_max: int
 ) -> None:
     """Give up what is named: the log's end, topics, partitions, or whatever a damaged object has
     spoiled, by its key. UnknownLoss, BrokersLive, StoreError: call again; the rest as `survey`."""
@@ -154,7 +172,7 @@ async def accept(
     if found.is_whole:
         return
     if found.log_end is not None:
-        await _require_silence(access)
+        await _require_silence(access, processes)
         await accept_log_end(access, found.log_end)
         return
     log = await MetadataLog.open(
@@ -165,7 +183,7 @@ async def accept(
         offload=access.offload,
     )
     try:
-        me = await _take_over_everything(access, log, process, in_flight_max)
+        me = await _take_over_everything(access, log, processes, in_flight_max)
         await _accept_losses(access, log, me, wanted)
         await _fence_oneself(log, me)
     finally:
@@ -173,20 +191,28 @@ async def accept(
 
 
 async def _take_over_everything(
-    access: BucketAccess, log: MetadataLog, process: ProcessIdentity, in_flight_max: int
+    access: BucketAccess, log: MetadataLog, processes: Processes, in_flight_max: int
 ) -> Incarnation:
     """Become the broker that was there before. Other broker ids are fenced in the same way."""
     first, *others = sorted((await log.refresh()).live_epochs) or [_last_broker_id(log)]
-    for broker_id in others:
-        other = await register(
-            log, access.store, access.clock, broker_id, ADDRESS, process, is_running
+
+    async def become(broker_id: BrokerId) -> Incarnation:
+        registered = await register(
+            log,
+            access.store,
+            access.clock,
+            broker_id,
+            ADDRESS,
+            processes.mine,
+            processes.is_running,
         )
-        await _fence_oneself(log, other.incarnation)
-    mine = await register(log, access.store, access.clock, first, ADDRESS, process, is_running)
-    await take_over_fenced(
-        log, access.store, access.clock, access.entropy, mine.incarnation, in_flight_max
-    )
-    return mine.incarnation
+        return registered.incarnation
+
+    for broker_id in others:
+        await _fence_oneself(log, await become(broker_id))
+    me = await become(first)
+    await take_over_fenced(log, access.store, access.clock, access.entropy, me, in_flight_max)
+    return me
 
 
 def _last_broker_id(log: MetadataLog) -> BrokerId:
@@ -206,7 +232,8 @@ async def _accept_losses(
 ) -> None:
     store = access.store
     # Now that every WAL has ended; tables first, since tails begin where they end.
-    for table in await damaged_tables(access, await access.cluster.refresh()):
+    _, view = await _view(access)
+    for table in await damaged_tables(access, view):
         accepted = table.accepted(wanted)
         if accepted is not None:
             for record in await accept_table(access, accepted):
@@ -221,10 +248,11 @@ async def _accept_losses(
         if damage.partition.topic_id not in cut and _is_named(damage, wanted)
     ]
     if not filler.is_empty:
-        await store.put(filler.key, await access.offload.run(filler.data))
+        await store.put(filler.key, await access.offload.run(filler.data), IfAbsent())
     for damage in chosen:
         key = f"handover/{access.entropy.uuid()}"
-        await store.put(key, await access.offload.run(encode_images, [damage.image]))
+        data = await access.offload.run(encode_images, [damage.image])
+        await store.put(key, data, IfAbsent())
         for superfluous in damage.superfluous:
             await store.delete(superfluous)
         topic_id, number = damage.partition
@@ -260,11 +288,11 @@ def _check_names(found: Survey, wanted: Collection[str]) -> None:
         )
 
 
-async def _require_silence(access: BucketAccess) -> None:
+async def _require_silence(access: BucketAccess, processes: Processes) -> None:
     """Before the metadata log can be read, leases alone tell of brokers: BrokersLive where one
     changes within a session timeout, or where its process is seen to run."""
     before = {key: lease async for key, lease in list_leases(access.store)}
-    running = [is_running(lease.process) for lease in before.values()]
+    running = [processes.is_running(lease.process) for lease in before.values()]
     for lease, runs in zip(before.values(), running, strict=True):
         if runs:
             raise BrokersLive(lease)
@@ -276,8 +304,10 @@ async def _require_silence(access: BucketAccess) -> None:
 
 
 def _log_end_lines(end: LogEnd) -> list[str]:
-    lines = [f"{log_end.NAME}: {end.why}"] if end.why else [f"{log_end.NAME}:"]
-    if not end.is_whole:
+    lines = [f"{log_end.NAME}: {end.why or 'snapshots that cannot be read are in the way'}"]
+    if end.is_whole:
+        lines.append("  nothing is lost")
+    else:
         lines.append(
             f"  lost: entries {end.lost.first} to {end.lost.last} of the metadata log: topics,"
             " settings and brokers that they told of, with all that those brokers wrote"
@@ -309,6 +339,8 @@ def _partition_lines(damage: PartitionDamage) -> list[str]:
     lines = [f"{damage.name}:"]
     lines += [f"  {key}: {why}" for key, why in sorted(damage.faults.items())]
     lines += [f"  lost: offsets {each.first} to {each.last}" for each in damage.lost]
+    if not damage.is_loss:
+        lines.append("  nothing is lost: what is damaged can be made up for")
     lines += [
         f"  aborted: the transaction of producer {each.producer_id} that begins at offset"
         f" {each.first_offset}, whose end is lost"

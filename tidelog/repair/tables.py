@@ -20,7 +20,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog.bucket.reading import BucketAccess
+from tidelog.bucket.reading import BucketAccess, BucketView
 from tidelog.bucket.segment_check import check_segment, read_whole
 from tidelog.bucket.states import GROUPS, TRANSACTIONS
 from tidelog.coordinator.cluster.records import LossAccepted, OffsetRange
@@ -52,7 +52,8 @@ class Cut:
     checkpoint: int
     """The newest below the cut that can be read, or NO_VERSION."""
     deleted: tuple[str, ...]
-    """The log's objects at the cut and above, the highest first."""
+    """The log's objects at the cut and above, the highest first; then checkpoints that cannot be
+    read."""
     readopted: Mapping[int, Sequence[Segment]]
     """The segments that come back, by partition."""
 
@@ -104,12 +105,19 @@ class TableDamage:
         return TableDamage(self.topic, self.state, cut, lost)
 
 
-async def damaged_tables(access: BucketAccess, state: ClusterState) -> list[TableDamage]:
-    """The tables that have lost something, by name. StoreError, UnsupportedFormat."""
+async def damaged_tables(access: BucketAccess, view: BucketView) -> list[TableDamage]:
+    """The tables that have lost something, by name. `view`: of all partitions; a tail may show that
+    its table has lost its newest entries. StoreError, UnsupportedFormat."""
     found = []
+    state = view.state
+    ends = {
+        partition.topic_id: error
+        for partition, error in view.failures.items()
+        if error.key.startswith(log_prefix(partition.topic_id))
+    }
     for topic in sorted(state.topics.values(), key=lambda topic: topic.name):
         if not topic.internal:
-            damage = await _damage_of(access, topic)
+            damage = await _damage_of(access, topic, ends.get(topic.topic_id))
             if damage is not None:
                 found.append(damage)
     return found
@@ -179,10 +187,14 @@ def _changes(state: TableState, damage: TableDamage) -> tuple[PartitionChange, .
     return tuple(changes)
 
 
-async def _damage_of(access: BucketAccess, topic: Topic) -> TableDamage | None:
+async def _damage_of(
+    access: BucketAccess, topic: Topic, end: CorruptObject | None
+) -> TableDamage | None:
     cut = None
     try:
         state = (await access.open_table(topic)).state
+        if end is not None:
+            raise end
     except CorruptObject as error:
         state, cut = await _find_cut(access, topic, error)
     lost: dict[Segment, CorruptObject] = {}
@@ -217,6 +229,7 @@ async def _find_cut(
     commits = _versions(prefix, listed, _COMMIT_SUFFIX)
     checkpoints = _versions(prefix, listed, _CHECKPOINT_SUFFIX)
     state, base = TableState(topic.topic_id), NO_VERSION
+    unreadable: list[str] = []
     for version in sorted(checkpoints, reverse=True):
         try:
             key = checkpoints[version]
@@ -225,7 +238,7 @@ async def _find_cut(
             base = version
             break
         except CorruptObject:
-            continue
+            unreadable.append(key)
     while state.version + 1 in commits:
         version = state.version + 1
         try:
@@ -240,7 +253,7 @@ async def _find_cut(
         for version, key in found.items()
         if version > state.version
     }
-    deleted = tuple(key for _, key in sorted(above, reverse=True))
+    deleted = tuple(dict.fromkeys([*(key for _, key in sorted(above, reverse=True)), *unreadable]))
     back = await _left_behind(access, topic, state)
     return state, Cut(error, base, deleted, back)
 

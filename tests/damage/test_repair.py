@@ -1,0 +1,157 @@
+"""After a repair every partition goes on: nothing is wrong, and what is lost was given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.damage.damages import FEW_FLIPS, Case, Kind, Place, cases
+from tests.damage.repairs import PROCESSES, access_to, judge_repair, repaired
+from tests.damage.rich_bucket import RichBucket, build, world
+from tidelog.coordinator.cluster.records import EntryRange
+from tidelog.repair.repair import UnknownLoss, accept, survey
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import StoreError
+
+
+@pytest.fixture(scope="module")
+def rich() -> RichBucket:
+    return asyncio.run(build())
+
+
+def cases_of(rich: RichBucket, kind: Kind) -> list[Case]:
+    return [case for case in cases(rich.objects, FEW_FLIPS, seed=1) if case.kind is kind]
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
+def test_a_repaired_bucket_is_served_and_holds_nothing_wrong(rich: RichBucket, kind: Kind) -> None:
+    async def bounded(case: Case) -> list[str]:
+        async with asyncio.timeout(120):
+            return (await judge_repair(rich, case)).wrong
+
+    for case in cases_of(rich, kind):
+        if case.place is not Place.NEWEST:
+            continue
+        wrong = asyncio.run(bounded(case))
+        assert not wrong, (case.key, case.damage.name, wrong)
+
+
+DENSE_STEPS, SPARSE = 6, 5
+"""At which objects a repair is cut off: at each of the first, then at some."""
+
+
+class CutOff(StoreError):
+    """The process has changed the bucket as often as it could."""
+
+
+class EndingStore:
+    """A store that a process changes so often, and then never again."""
+
+    def __init__(self, store: MemoryStore, changes: int) -> None:
+        self._store = store
+        self._changes = changes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, *args: Any) -> str:
+        self._count(key)
+        return await self._store.put(key, *args)
+
+    async def delete(self, key: str) -> None:
+        self._count(key)
+        await self._store.delete(key)
+
+    def _count(self, key: str) -> None:
+        if self._changes == 0:
+            raise CutOff(key, "the process is gone")
+        self._changes -= 1
+
+
+def newest(rich: RichBucket, kind: Kind, damage: str) -> Case:
+    found = [case for case in cases_of(rich, kind) if case.place is Place.NEWEST]
+    return next(case for case in found if case.damage.name == damage)
+
+
+def test_only_what_is_named_is_given_up(rich: RichBucket) -> None:
+    async def story() -> None:
+        case = newest(rich, Kind.WAL, "delete")
+        store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
+        await accept(access_to(store), ["quiet"], PROCESSES, 4)
+        left = await survey(access_to(store))
+        assert [name for name in left.names() if name.startswith("quiet")] == []
+        assert "flights-0" in left.names()
+        await accept(access_to(store), [case.key], PROCESSES, 4)
+        left = await survey(access_to(store))
+        assert left.is_whole, left.lines()
+
+    asyncio.run(story())
+
+
+def test_what_is_not_lost_cannot_be_given_up(rich: RichBucket) -> None:
+    async def story() -> None:
+        store = rich.store()
+        before = [meta async for meta in store.list()]
+        with pytest.raises(UnknownLoss, match="flights-0: nothing of that is lost"):
+            await accept(access_to(store), ["flights-0"], PROCESSES, 4)
+        assert [meta async for meta in store.list()] == before
+
+    asyncio.run(story())
+
+
+def test_a_survey_changes_nothing(rich: RichBucket) -> None:
+    async def story() -> None:
+        for kind in (Kind.WAL, Kind.SEGMENT, Kind.COMMIT, Kind.ENTRY):
+            store = RichBucket(newest(rich, kind, "delete").applied_to(rich.objects), rich.truth)
+            opened = store.store()
+            assert not (await survey(access_to(opened))).is_whole
+            held = {m.key: bytes((await opened.get(m.key)).data) async for m in opened.list()}
+            assert held == store.objects
+
+    asyncio.run(story())
+
+
+def test_the_log_goes_on_behind_its_lost_end(rich: RichBucket) -> None:
+    async def story() -> None:
+        log = sorted(key for key in rich.objects if key.startswith("cluster/log/"))
+        kept = {key: data for key, data in rich.objects.items() if key not in log[-3:]}
+        store = RichBucket(kept, rich.truth).store()
+        assert (await repaired(store))[0] == "log-end"
+        state = await access_to(store).cluster.refresh()
+        last = int(log[-1].removeprefix("cluster/log/").removesuffix(".json"))
+        # The very last entry was written by nobody who renewed a lease since.
+        (lost,) = state.lost_entries
+        assert lost in (EntryRange(last - 2, last - 1), EntryRange(last - 2, last))
+        assert state.sequence >= lost.last
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", [Kind.WAL, Kind.COMMIT, Kind.ENTRY, Kind.STATE])
+def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) -> None:
+    """Whatever the last object was that a repair put or deleted, the next one ends it."""
+    case = newest(rich, kind, "flip")
+
+    async def cut_off_after(steps: int) -> bool:
+        """Whether the repair had more to do."""
+        store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
+        try:
+            await repaired(EndingStore(store, steps))
+            return False
+        except CutOff:
+            pass
+        await repaired(store)
+        async with world(store).broker(politely=False) as one:
+            assert not one.broker.faults()
+        return True
+
+    async def story() -> None:
+        async with asyncio.timeout(200):
+            steps = 0
+            while await cut_off_after(steps):
+                steps += 1 if steps < DENSE_STEPS else SPARSE
+            assert steps > 0
+
+    asyncio.run(story())
