@@ -449,6 +449,7 @@ class Broker:
             self.settings,
             self.clock,
             self._offload,
+            self._world.background,
             self.may_serve_reads,
             self._crash_points,
         )

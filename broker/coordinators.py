@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from tidelog.broker.coordinator_set import CoordinatorSet
 from tidelog.broker.group_config import GroupConfig
+from tidelog.broker.group_work import GroupRuntime, GroupWorker
 from tidelog.broker.internal_log import InternalPartition
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
@@ -22,9 +23,10 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records import ConfigScope, Record, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.decision import Decision
-from tidelog.coordinator.group.commands import Command, ForgetTopics, Reply
+from tidelog.coordinator.group.commands import ForgetTopics, Reply
 from tidelog.coordinator.group.log_records import GroupRecord
 from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.rebalance import GroupDecision
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.internal_topics import (
@@ -60,8 +62,6 @@ LAST_SNAPSHOT_RECORDS_MIN = 1000
 
 RecordT = TypeVar("RecordT")
 
-GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
-
 
 class Coordinators:
     """Which coordinators there are. Kept in step with the partitions; `run` owns their tasks."""
@@ -77,9 +77,11 @@ class Coordinators:
         settings: BrokerSettings,
         clock: Clock,
         offload: Offload,
+        background: Offload,
         may_serve: Callable[[], bool],
         crash_points: CrashPoints,
     ) -> None:
+        """`background`: for what keeps a worker busy for tens of milliseconds, or for longer."""
         self._state = state
         self._settings = settings
         self._cluster_id = state().cluster_id
@@ -90,8 +92,10 @@ class Coordinators:
         self._group_settings = group_settings(settings)
         self._transaction_settings = transaction_settings(settings)
         self._clock = clock
-        self.offload = offload
-        """For what is too much for the event loop."""
+        self._offload = offload
+        self.background = background
+        """For what keeps a worker busy for tens of milliseconds, or for longer."""
+        self.group_work = GroupWorker(background)
         self._may_serve = may_serve
         self._crash_points = crash_points
         self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
@@ -149,6 +153,7 @@ class Coordinators:
         async with asyncio.TaskGroup() as tasks:
             delivering = tasks.create_task(self._delivery.run(), name="markers")
             snapshotting = tasks.create_task(self._snapshotter.run(), name="snapshots")
+            working = tasks.create_task(self.group_work.run(), name="group work")
             while not self._closed:
                 self._changed.clear()
                 for runtime in self._unstarted:
@@ -157,6 +162,7 @@ class Coordinators:
                 await self._changed.wait()
             delivering.cancel()
             snapshotting.cancel()
+            working.cancel()
 
     def _all(self) -> list[CoordinatorRuntime[Any, Any, Any]]:
         return [*self.groups.all(), *self.transactions.all()]
@@ -167,16 +173,21 @@ class Coordinators:
             self.transactions.keep_in_step()
 
     def _start_groups(self, partition: Partition) -> GroupRuntime:
+        def begin_work(decision: Decision[GroupRecord, Reply]) -> None:
+            if isinstance(decision, GroupDecision) and decision.work:
+                self.group_work.begin(runtime, decision.work)
+
         runtime: GroupRuntime = CoordinatorRuntime(
             str(partition),
             self._log(partition),
             lambda: GroupMachine(self._group_settings, self._consumer_timeouts),
             GROUP_CODEC,
             self._clock,
-            self.offload,
+            self._offload,
             self._may_serve,
             self._snapshots(partition, GroupTable()),
             self._snapshotter,
+            begin_work,
         )
         self._start(runtime)
         return runtime
@@ -202,7 +213,7 @@ class Coordinators:
             lambda: TransactionMachine(self._transaction_settings, partition.log.leader_epoch),
             TRANSACTION_CODEC,
             self._clock,
-            self.offload,
+            self._offload,
             self._may_serve,
             self._snapshots(partition, TransactionTable()),
             self._snapshotter,
@@ -221,7 +232,7 @@ class Coordinators:
         return StateSnapshots(
             self._store,
             self._clock,
-            self.offload,
+            self._offload,
             self._crash_points,
             self.snapshot_metrics,
             SnapshotOrigin(self._cluster_id, partition.topic_name, topic_id, number),
@@ -269,6 +280,8 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         consumer_heartbeat_interval_ms=settings.integer("group.consumer.heartbeat.interval.ms"),
         consumer_members_max=settings.integer("group.consumer.max.size"),
         consumer_assignors=settings.items_of("group.consumer.assignors"),
+        regex_length_max=settings.integer("regex.length.max"),
+        regex_lookup_interval_ms=settings.integer("group.consumer.regex.lookup.interval.ms"),
         upgrades=migration in (UPGRADE, BIDIRECTIONAL),
         downgrades=migration in (DOWNGRADE, BIDIRECTIONAL),
         offset_metadata_characters_max=settings.integer("offset.metadata.max.bytes"),

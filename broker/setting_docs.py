@@ -13,6 +13,7 @@ from tidelog.broker.setting_brokers import (
 )
 from tidelog.broker.setting_groups import GROUP_SETTINGS, OF_GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.setting_kinds import INT_MAX, LONG_MAX, Effect, Scope, Setting, format_value
+from tidelog.broker.setting_limits import LIMIT_SETTINGS
 from tidelog.broker.setting_logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.setting_own import OWN_SETTINGS
 from tidelog.broker.setting_producers import PRODUCER_SETTINGS
@@ -52,6 +53,7 @@ tune.
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Network and requests", SERVER_SETTINGS),
     ("Tidelog's own settings", OWN_SETTINGS),
+    ("Limits of what clients ask for and leave behind", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
     ("Brokers and their leases", CLUSTER_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),

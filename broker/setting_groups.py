@@ -148,12 +148,20 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
         "joins that speaks it (upgrade), and back when the last one goes (downgrade). Groups "
         "without members always do.",
     ),
+    Setting(
+        name="group.consumer.regex.lookup.interval.ms",
+        kind=Kind.INT,
+        default=1000,
+        valid=AtLeast(0),
+        doc="How soon after a look the topics of a cluster that changes are looked at again that a "
+        "consumer group's regular expressions name.",
+    ),
     without_effect(
         "group.consumer.regex.refresh.interval.ms",
         Kind.INT,
         10 * MINUTE_MS,
-        "How often Kafka looks for topics that a regular expression names; Tidelog does with the "
-        "next heartbeat after topics have changed.",
+        "How often Kafka looks for topics that a regular expression names; Tidelog looks when a "
+        "heartbeat comes after topics have changed (group.consumer.regex.lookup.interval.ms).",
         10_000,
     ),
 )

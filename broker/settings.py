@@ -22,6 +22,7 @@ from tidelog.broker.setting_brokers import (
 )
 from tidelog.broker.setting_groups import GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.setting_kinds import InvalidValue, Scope, Setting, SettingValue, format_value
+from tidelog.broker.setting_limits import LIMIT_SETTINGS
 from tidelog.broker.setting_logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.setting_own import OWN_SETTINGS
 from tidelog.broker.setting_producers import PRODUCER_SETTINGS
@@ -41,6 +42,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
             GROUP_SETTINGS,
             OFFSETS_SETTINGS,
             OWN_SETTINGS,
+            LIMIT_SETTINGS,
         )
     }
 )

@@ -15,13 +15,16 @@ from tidelog.broker.topic_view import OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.group.commands import Reply
 from tidelog.coordinator.group.consumer_commands import (
+    JOIN_EPOCH,
     ConsumerDescription,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     DescribeConsumerGroup,
     DescribedConsumer,
+    Matches,
 )
 from tidelog.coordinator.group.consumer_records import Assignment
+from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
@@ -51,6 +54,14 @@ async def consumer_group_heartbeat(
     if CONSUMER not in broker.settings.items_of("group.coordinator.rebalance.protocols"):
         why = "the consumer protocol is switched off (group.coordinator.rebalance.protocols)"
         return error_response(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION, why)
+    try:
+        matches = await _matches(broker, request)
+    except InvalidPattern as error:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(error)
+        )
+    except CoordinatorRefused as error:
+        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
     names = request.subscribed_topic_names
     command = ConsumerHeartbeat(
         group_id=request.group_id,
@@ -68,8 +79,20 @@ async def consumer_group_heartbeat(
         brings_member_id=context.api_version >= MEMBER_ID_FROM,
         fresh_id=str(broker.entropy.uuid()),
         topics=broker.metadata.state,
+        matches=matches,
     )
     return await _heard(ask(broker, request.group_id, command))
+
+
+async def _matches(broker: DataServices, request: ConsumerGroupHeartbeatRequest) -> Matches | None:
+    """The topics that the request's regular expression names, if it has one. It is compiled and
+    tried in a worker. Raises InvalidPattern or CoordinatorRefused."""
+    pattern = request.subscribed_topic_regex
+    if not pattern or request.member_epoch < JOIN_EPOCH:
+        return None
+    check_length(pattern, broker.settings.integer("regex.length.max"))
+    matching = broker.coordinators.group_work.patterns
+    return await matching.topics_named(frozenset({pattern}), broker.metadata.state)
 
 
 def _owned(topics: Iterable[HeartbeatTopicPartitions] | None) -> Assignment | None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from tidelog.broker.coordinators import GroupRuntime
+from tidelog.broker.group_work import GroupRuntime
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.group.commands import Command, Reply
 from tidelog.coordinator.runtime import CoordinatorRefused

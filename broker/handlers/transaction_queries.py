@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.transactions import submit
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
-from tidelog.coordinator.patterns import InvalidPattern, check_pattern
+from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (
     DescribeReply,
@@ -22,6 +21,7 @@ from tidelog.coordinator.transaction.commands import (
     ListReply,
     ListTransactions,
     Reply,
+    TransactionListing,
 )
 from tidelog.coordinator.transaction.listing import chosen
 from tidelog.coordinator.transaction.states import STATES_BY_LABEL
@@ -163,11 +163,6 @@ async def list_transactions(
     """The transactional ids that this broker coordinates and that pass the filters."""
     known = [each for each in request.state_filters if each in STATES_BY_LABEL]
     unknown = [each for each in request.state_filters if each not in STATES_BY_LABEL]
-    pattern = request.transactional_id_pattern or ""
-    try:
-        check_pattern(pattern)
-    except InvalidPattern:
-        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     response = ListTransactionsResponse(unknown_state_filters=unknown)
     if unknown and not known:
         return response
@@ -175,12 +170,13 @@ async def list_transactions(
         states=frozenset(STATES_BY_LABEL[each] for each in known),
         producer_ids=frozenset(request.producer_id_filters),
         duration_ms=request.duration_filter,
-        pattern=pattern,
     )
     try:
-        found = await _listed(broker.coordinators, command)
+        found = await _listed(broker, command, request.transactional_id_pattern or "")
         if not broker.may_serve_reads():
             raise CoordinatorRefused(ErrorCode.NOT_COORDINATOR, "the broker's lease is not fresh")
+    except InvalidPattern:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     except CoordinatorRefused as error:
         # Kafka's answer while some are being loaded: ask again. It knows of no partial listing.
         is_moving = error.code is ErrorCode.NOT_COORDINATOR
@@ -190,21 +186,27 @@ async def list_transactions(
     return response
 
 
-async def _listed(coordinators: Coordinators, command: ListTransactions) -> list[ListedTransaction]:
-    found = []
+async def _listed(
+    broker: DataServices, command: ListTransactions, pattern: str
+) -> list[ListedTransaction]:
+    """Raises InvalidPattern or CoordinatorRefused."""
+    check_length(pattern, broker.settings.integer("regex.length.max"))
+    coordinators = broker.coordinators
+    patterns = coordinators.group_work.patterns
+    found: list[TransactionListing] = []
     for coordinator in coordinators.transactions.all():
         reply = await coordinator.submit(command)
         assert isinstance(reply, ListReply)
-        found += await coordinators.offload.run(_listing_of, reply)
-    return found
-
-
-def _listing_of(listed: ListReply) -> list[ListedTransaction]:
+        found += await coordinators.background.run(chosen, reply)
+    if pattern:
+        ids = [each.transactional_id for each in found]
+        wanted = frozenset(await patterns.matching(pattern, ids))
+        found = [each for each in found if each.transactional_id in wanted]
     return [
         ListedTransaction(
             transactional_id=each.transactional_id,
             producer_id=each.producer_id,
             transaction_state=each.state.label,
         )
-        for each in chosen(listed)
+        for each in found
     ]

@@ -38,6 +38,11 @@ class AssignmentTask:
     partition_counts: Mapping[TopicId, int]
     previous: Mapping[str, Assignment]
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether there are members, and all subscribe to the same topics."""
+        return len({member.topics for member in self.members.values()}) == 1
+
 
 Assignor: TypeAlias = Callable[[AssignmentTask], Mapping[str, Assignment]]
 
@@ -48,9 +53,11 @@ def assign_ranges(task: AssignmentTask) -> Mapping[str, Assignment]:
     equally many partitions go to the same members."""
     order = sorted(task.members, key=lambda each: _range_order(each, task.members[each]))
     found: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in task.members}
+    subscribed, is_uniform = order, task.is_uniform
     for topic_id in sorted(task.partition_counts):
         count = task.partition_counts[topic_id]
-        subscribed = [each for each in order if topic_id in task.members[each].topics]
+        if not is_uniform:
+            subscribed = [each for each in order if topic_id in task.members[each].topics]
         begin = 0
         for position, member_id in enumerate(subscribed):
             share, left = divmod(count, len(subscribed))
@@ -70,7 +77,7 @@ def assign_uniformly(task: AssignmentTask) -> Mapping[str, Assignment]:
     that one which leaves members what they have."""
     sharing = _Sharing(task)
     sharing.keep_previous()
-    if len({member.topics for member in task.members.values()}) == 1:
+    if task.is_uniform:
         sharing.cut_to_quota()
         sharing.hand_out()
     else:
@@ -94,9 +101,13 @@ class _Sharing:
         self._loads = dict.fromkeys(task.members, 0)
         """How many partitions each member has."""
         self._subscribers: dict[TopicId, list[str]] = defaultdict(list)
-        for member_id, member in task.members.items():
-            for topic_id in member.topics:
-                self._subscribers[topic_id].append(member_id)
+        if task.is_uniform:
+            everybody = list(task.members)
+            self._subscribers.update(dict.fromkeys(task.partition_counts, everybody))
+        else:
+            for member_id, member in task.members.items():
+                for topic_id in member.topics:
+                    self._subscribers[topic_id].append(member_id)
         self._left: dict[TopicId, list[int]] = {}
         """What nobody has."""
 

@@ -13,9 +13,11 @@ from tidelog.coordinator.group.consumer_commands import (
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
     DescribeConsumerGroup,
+    Matches,
 )
 from tidelog.coordinator.group.log_records import CommittedOffset
 from tidelog.coordinator.group.subscription import SupportedProtocol
+from tidelog.coordinator.group.target_assignment import Target, TargetTask
 from tidelog.protocol.error_codes import ErrorCode
 
 NO_MEMBER = ""
@@ -284,6 +286,35 @@ class ForgetTopics:
     topics: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class PatternLookup:
+    """What is to be found out away from the event loop: which topics the regular expressions of a
+    consumer group name. It comes back as `PatternsFound`."""
+
+    group_id: str
+    patterns: frozenset[str]
+    topics: ClusterTopics
+
+
+@dataclass(frozen=True, slots=True)
+class PatternsFound:
+    """The topics that a consumer group's regular expressions name."""
+
+    group_id: str
+    matches: Matches
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMade:
+    """The target assignment of a large consumer group, which was made away from the event loop."""
+
+    target: Target
+
+
+GroupWork: TypeAlias = PatternLookup | TargetTask
+"""What a decision asks for that takes too long for the event loop. Nothing is lost with it: it is
+asked for again."""
+
 Command: TypeAlias = (
     Join
     | Sync
@@ -299,6 +330,8 @@ Command: TypeAlias = (
     | ConsumerHeartbeat
     | DescribeConsumerGroup
     | ForgetTopics
+    | PatternsFound
+    | TargetMade
 )
 Reply: TypeAlias = (
     JoinReply

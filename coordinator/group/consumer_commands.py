@@ -47,6 +47,14 @@ class ClusterTopics(Protocol):
         ...
 
 
+class Matches(NamedTuple):
+    """The topics that regular expressions name, of the cluster's topics at one moment."""
+
+    topics: Mapping[TopicId, KnownTopic]
+    names: Mapping[str, frozenset[str]]
+    """By expression."""
+
+
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
@@ -76,6 +84,8 @@ class ConsumerHeartbeat:
     fresh_id: str
     """The id of a new member that has chosen none."""
     topics: ClusterTopics
+    matches: Matches | None = None
+    """For the expression in this heartbeat, if there is one: it was looked up before."""
 
     @property
     def is_full(self) -> bool:

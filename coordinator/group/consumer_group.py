@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from tidelog.coordinator.group.consumer_commands import (
-    ClusterTopics,
     DescribedConsumer,
     KnownTopic,
+    Matches,
 )
 from tidelog.coordinator.group.consumer_records import (
     Assignment,
@@ -29,8 +29,6 @@ from tidelog.coordinator.group.consumer_records import (
     TargetRemoved,
     TargetStored,
 )
-from tidelog.coordinator.group.topic_patterns import TopicPatterns
-from tidelog.coordinator.patterns import matches
 from tidelog.identifiers import TopicId, TopicPartition
 
 
@@ -48,8 +46,10 @@ class ConsumerGroupState(Enum):
 class ConsumerGroup:
     """A group. Its members keep the order in which they came."""
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, serial: int = 0) -> None:
+        """`serial` tells it from an earlier group of the same id."""
         self.group_id = group_id
+        self.serial = serial
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
@@ -60,9 +60,18 @@ class ConsumerGroup:
         self._currents: dict[str, CurrentAssignment] = {}
         self._targets: dict[str, Assignment] = {}
         self._holders: dict[TopicPartition, str] = {}
-        self._patterns = TopicPatterns()
+        self._patterns: Counter[str] = Counter()
+        """The regular expressions of the members, and how many have each."""
+        # What follows is lost with the leader.
+        self.matches: dict[str, frozenset[str]] = {}
+        """The topics that each expression names, as far as they were looked up."""
+        self.topics_matched: Mapping[TopicId, KnownTopic] | None = None
+        """The cluster's topics when all of the expressions were looked up last."""
         self.topics_seen: Mapping[TopicId, KnownTopic] | None = None
-        """The cluster's topics when they were looked at last; None after a change of leader."""
+        """The cluster's topics when the target assignment was compared with them last."""
+        self.no_lookup_before_ms = 0
+        self.no_target_before_ms = 0
+        """By the monotonic clock: what is being looked up or made is not asked for again."""
 
     def apply(self, record: ConsumerGroupRecord) -> None:
         """Take up a record of this group."""
@@ -116,6 +125,10 @@ class ConsumerGroup:
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
+        if before is not None and before.topic_regex:
+            self._patterns -= Counter([before.topic_regex])
+        if subscription is not None and subscription.topic_regex:
+            self._patterns[subscription.topic_regex] += 1
         if subscription is None:
             self.subscriptions.pop(member_id, None)
             return
@@ -163,12 +176,11 @@ class ConsumerGroup:
         return TopicPartition(topic_id, partition) not in self._holders
 
     def may_consume(self, topic: str) -> bool:
-        """Whether members subscribe to the topic."""
-        return any(
-            topic in each.topic_names
-            or (each.topic_regex is not None and matches(each.topic_regex, topic))
-            for each in self.subscriptions.values()
-        )
+        """Whether members subscribe to the topic, or may do so by an expression that was not looked
+        up yet."""
+        if any(topic in self.matches.get(pattern, (topic,)) for pattern in self._patterns):
+            return True
+        return any(topic in each.topic_names for each in self.subscriptions.values())
 
     def described_members(self) -> list[DescribedConsumer]:
         """The members, as an administrator is told of them."""
@@ -179,30 +191,27 @@ class ConsumerGroup:
             for member_id, subscription in self.subscriptions.items()
         ]
 
-    # Subscriptions, also of members that are not stored yet.
+    # Regular expressions.
 
-    def subscribed_topics(
-        self, subscriptions: Mapping[str, ConsumerSubscription], topics: ClusterTopics
-    ) -> Mapping[str, list[KnownTopic]]:
-        """The topics that exist of those that each of these members subscribes to."""
-        self.topics_seen = topics.topics
-        regexes = {each.topic_regex for each in subscriptions.values() if each.topic_regex}
-        matching: Mapping[str, frozenset[str]] = {}
-        if regexes:
-            every = frozenset([each.name for each in topics.topics.values()])
-            matching = self._patterns.matching(regexes, every)
-        found = {}
-        for member_id, each in subscriptions.items():
-            names = matching.get(each.topic_regex or "", frozenset()).union(each.topic_names)
-            known = [topics.topic_named(name) for name in sorted(names)]
-            found[member_id] = [topic for topic in known if topic is not None]
-        return found
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Those that members subscribe with."""
+        return frozenset(self._patterns)
 
+    def is_matched(self, also: str | None = None) -> bool:
+        """Whether it is known which topics the expressions name, and this one as well."""
+        return all(each in self.matches for each in self._patterns) and (
+            not also or also in self.matches
+        )
 
-def preferred_assignor(subscriptions: Mapping[str, ConsumerSubscription], default: str) -> str:
-    """The assignor that most members ask for; the default if none asks."""
-    votes = Counter(each.server_assignor for each in subscriptions.values() if each.server_assignor)
-    return votes.most_common(1)[0][0] if votes else default
+    def take_up(self, matches: Matches) -> None:
+        """Note the topics that expressions name."""
+        if any(self.matches.get(each) != names for each, names in matches.names.items()):
+            self.topics_seen = None
+        self.matches.update(matches.names)
+        if all(each in matches.names for each in self._patterns):
+            self.matches = dict(matches.names)
+            self.topics_matched = matches.topics
 
 
 def _held(current: CurrentAssignment) -> Iterator[TopicPartition]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tidelog.coordinator.group.commands import (
-    GroupListing,
-)
+from tidelog.coordinator.group.commands import GroupListing, PatternsFound
 from tidelog.coordinator.group.consumer_commands import (
     ConsumerDescription,
     ConsumerHeartbeat,
@@ -14,7 +12,6 @@ from tidelog.coordinator.group.consumer_commands import (
 from tidelog.coordinator.group.consumer_group import (
     ConsumerGroup,
     ConsumerGroupState,
-    preferred_assignor,
 )
 from tidelog.coordinator.group.consumer_membership import ConsumerMembership
 from tidelog.coordinator.group.consumer_records import (
@@ -28,6 +25,7 @@ from tidelog.coordinator.group.consumer_records import (
 )
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
+from tidelog.coordinator.group.target_assignment import Target, preferred_assignor
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -44,6 +42,7 @@ class ConsumerGroups:
         self._settings = settings
         self.membership = ConsumerMembership(settings, timers, timeouts_of)
         self._groups: dict[str, ConsumerGroup] = {}
+        self._opened = 0
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -82,7 +81,8 @@ class ConsumerGroups:
         """The group, which there will be from now on."""
         group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = ConsumerGroup(group_id)
+            self._opened += 1
+            group = self._groups[group_id] = ConsumerGroup(group_id, self._opened)
         return group
 
     def records(self) -> Iterator[ConsumerGroupRecord]:
@@ -98,6 +98,20 @@ class ConsumerGroups:
             TimerKind.CONSUMER_REBALANCE,
         ):
             self.membership.put_out(group, timer.member_id, turn)
+
+    def patterns_found(self, found: PatternsFound, turn: GroupTurn) -> None:
+        """It was looked up which topics the expressions of a group name."""
+        group = self._groups.get(found.group_id)
+        if group is not None:
+            group.take_up(found.matches)
+            interval_ms = self._settings.regex_lookup_interval_ms
+            group.no_lookup_before_ms = turn.now.monotonic_ms + interval_ms
+
+    def target_made(self, target: Target, turn: GroupTurn) -> None:
+        """The target assignment of a large group was made."""
+        group = self._groups.get(target.task.group_id)
+        if group is not None:
+            self.membership.take_target(group, target, turn)
 
     def describe(self, group_id: str) -> ConsumerDescription:
         """A group, as an administrator is told of it."""

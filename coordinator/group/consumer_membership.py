@@ -3,16 +3,12 @@ assignment follows, and each member is led to it step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from typing import NamedTuple
 
 from tidelog.coordinator.decision import Token
-from tidelog.coordinator.group.assignors import ASSIGNORS, AssignmentTask, Consumer
-from tidelog.coordinator.group.commands import (
-    NO_MEMBER,
-)
+from tidelog.coordinator.group.commands import NO_MEMBER, PatternLookup
 from tidelog.coordinator.group.consumer_commands import (
     JOIN_EPOCH,
     NOT_CHANGED_MS,
@@ -20,9 +16,8 @@ from tidelog.coordinator.group.consumer_commands import (
     ClusterTopics,
     ConsumerHeartbeat,
     ConsumerHeartbeatReply,
-    KnownTopic,
 )
-from tidelog.coordinator.group.consumer_group import ConsumerGroup, preferred_assignor
+from tidelog.coordinator.group.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.consumer_records import (
     Assignment,
     ConsumerGroupStored,
@@ -37,11 +32,10 @@ from tidelog.coordinator.group.consumer_records import (
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.reconciliation import is_within, reconcile
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
-from tidelog.coordinator.patterns import InvalidPattern, check_pattern
+from tidelog.coordinator.group.target_assignment import Target, TargetTask, make_target
+from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
-
-_HASH_BYTES = 8
 
 
 class Refusal(NamedTuple):
@@ -85,7 +79,7 @@ class ConsumerMembership:
                 f" {', '.join(assignors)}.",
             )
         try:
-            check_pattern(heartbeat.topic_regex or "")
+            check_length(heartbeat.topic_regex or "", self._settings.regex_length_max)
         except InvalidPattern as error:
             return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
         return None
@@ -100,6 +94,8 @@ class ConsumerMembership:
         if isinstance(caller, Refusal):
             turn.reply(token, ConsumerHeartbeatReply(*caller))
             return
+        if heartbeat.matches is not None:
+            group.take_up(heartbeat.matches)
         subscription = _updated(caller.subscription, heartbeat)
         current = self.advance(group, caller, subscription, heartbeat.owned, heartbeat.topics, turn)
         is_told = heartbeat.is_full or current.assigned != caller.current.assigned
@@ -210,52 +206,102 @@ class ConsumerMembership:
         turn: GroupTurn,
     ) -> tuple[int, Assignment]:
         """What the member is to have, and in which epoch: made anew if subscriptions have changed,
-        or topics, or if members have gone since."""
+        or topics, or if members have gone since. What is looked up or made elsewhere holds from a
+        later heartbeat on."""
         bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
+        self._look_up_patterns(group, known, turn)
+        if not group.is_matched(subscription.topic_regex):
+            return self._go_on(group, caller, bumps, turn)
         is_behind = group.epoch > group.assignment_epoch
         if not bumps and not is_behind and group.topics_seen is known.topics:
             return group.assignment_epoch, caller.target
         members = {**group.subscriptions, caller.member_id: subscription}
         if caller.replaces is not None and caller.replaces != caller.member_id:
             del members[caller.replaces]
-        topics = group.subscribed_topics(members, known)
-        metadata_hash = _hash(topics)
-        has_changed = metadata_hash != group.metadata_hash
-        epoch = group.epoch + (bumps or (has_changed and not is_behind))
-        if epoch != group.epoch or has_changed:
-            turn.persist(ConsumerGroupStored(group.group_id, epoch, metadata_hash))
-        if epoch == group.assignment_epoch:
-            return epoch, caller.target
-        return epoch, self._assign(group, epoch, caller, members, topics, turn)
-
-    def _assign(
-        self,
-        group: ConsumerGroup,
-        epoch: int,
-        caller: Caller,
-        members: Mapping[str, ConsumerSubscription],
-        topics: Mapping[str, Sequence[KnownTopic]],
-        turn: GroupTurn,
-    ) -> Assignment:
         previous = {each: group.target(each) for each in members}
         previous[caller.member_id] = caller.target
-        task = AssignmentTask(
-            {
-                member_id: Consumer(
-                    each.instance_id, frozenset([topic.topic_id for topic in topics[member_id]])
-                )
-                for member_id, each in members.items()
-            },
-            {each.topic_id: each.partition_count for found in topics.values() for each in found},
+        task = TargetTask(
+            group.group_id,
+            group.serial,
+            group.epoch + bumps,
+            bumps or is_behind,
+            group.metadata_hash,
+            members,
+            group.matches.copy(),
+            known,
             previous,
+            self._settings.consumer_assignors[0],
         )
-        assignor = preferred_assignor(members, self._settings.consumer_assignors[0])
-        targets = ASSIGNORS[assignor](task)
-        for member_id, target in targets.items():
-            if target != previous[member_id]:
-                turn.persist(TargetStored(group.group_id, member_id, target))
-        turn.persist(TargetEpochStored(group.group_id, epoch))
-        return targets[caller.member_id]
+        if task.is_large:
+            return self._make_later(group, caller, task, bumps, turn)
+        target = make_target(task)
+        group.topics_seen = known.topics
+        has_changed = target.metadata_hash != group.metadata_hash
+        epoch = group.epoch + (bumps or (has_changed and not is_behind))
+        if epoch != group.epoch or has_changed:
+            turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
+        if target.assignments is None:
+            return epoch, caller.target
+        _persist_target(group.group_id, target, members, epoch, turn)
+        return epoch, target.assignments[caller.member_id]
+
+    def _make_later(
+        self,
+        group: ConsumerGroup,
+        caller: Caller,
+        task: TargetTask,
+        bumps: bool,
+        turn: GroupTurn,
+    ) -> tuple[int, Assignment]:
+        """Have a worker make the target, unless one is at it, and go on with the one before."""
+        epoch, target = self._go_on(group, caller, bumps, turn)
+        if turn.now.monotonic_ms >= group.no_target_before_ms:
+            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            stored = [each.epoch for each in turn.records if isinstance(each, ConsumerGroupStored)]
+            turn.work.append(replace(task, epoch=max([task.epoch, *stored])))
+        return epoch, target
+
+    def _go_on(
+        self, group: ConsumerGroup, caller: Caller, bumps: bool, turn: GroupTurn
+    ) -> tuple[int, Assignment]:
+        """Without a new target: the group's epoch is ahead of that of the one before."""
+        if not bumps:
+            return group.assignment_epoch, caller.target
+        group_id, epoch, assigned = group.group_id, group.epoch + 1, group.assignment_epoch
+        if assigned == 0:
+            # No member can be in epoch 0, so the first target gives nobody anything.
+            turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
+            turn.persist(TargetEpochStored(group_id, epoch))
+            assigned, epoch = epoch, epoch + 1
+        turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
+        return assigned, caller.target
+
+    def take_target(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> None:
+        """A target was made elsewhere, while the group went on. If members have changed since, it
+        is that of the epoch that it was made for, and the next one follows."""
+        task = target.task
+        if task.serial != group.serial:
+            return
+        group.no_target_before_ms = 0
+        epoch = task.epoch
+        if epoch == group.epoch:
+            group.topics_seen = task.topics.topics
+            if target.metadata_hash != group.metadata_hash:
+                epoch += group.epoch == group.assignment_epoch
+                turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
+        if target.assignments is not None and epoch > group.assignment_epoch:
+            _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
+
+    def _look_up_patterns(
+        self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn
+    ) -> None:
+        """Have the topics looked up that the group's expressions name, if that may have changed."""
+        patterns = group.patterns
+        if not patterns or (group.topics_matched is known.topics and group.is_matched()):
+            return
+        if turn.now.monotonic_ms >= group.no_lookup_before_ms:
+            group.no_lookup_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            turn.work.append(PatternLookup(group.group_id, patterns, known))
 
     # Members that go.
 
@@ -438,12 +484,19 @@ def _subscribes_anew(before: ConsumerSubscription | None, after: ConsumerSubscri
     return (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex)
 
 
-def _hash(topics: Mapping[str, Sequence[KnownTopic]]) -> int:
-    """Tells whether subscribed topics have come, gone, grown or been created anew; 0 for none."""
-    known = {each.topic_id: each for found in topics.values() for each in found}
-    if not known:
-        return 0
-    digest = blake2b(digest_size=_HASH_BYTES)
-    for topic_id, topic in sorted(known.items()):
-        digest.update(topic_id.bytes + topic.partition_count.to_bytes(4, "big"))
-    return int.from_bytes(digest.digest(), "big", signed=True)
+def _persist_target(
+    group_id: str,
+    target: Target,
+    members: Mapping[str, ConsumerSubscription],
+    epoch: int,
+    turn: GroupTurn,
+) -> None:
+    """Have the parts of a target written that differ from the one before, as far as they are those
+    of members that subscribe as they did when it was made."""
+    task = target.task
+    for member_id, assignment in (target.assignments or {}).items():
+        said = members.get(member_id)
+        is_same = said is not None and not _subscribes_anew(task.members[member_id], said)
+        if is_same and assignment != task.previous[member_id]:
+            turn.persist(TargetStored(group_id, member_id, assignment))
+    turn.persist(TargetEpochStored(group_id, epoch))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from tidelog.coordinator.decision import Decision, Now, Token, Turn
+from tidelog.coordinator.decision import Now, Token
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.classic_members import ClassicMembers
 from tidelog.coordinator.group.commands import (
@@ -36,9 +36,10 @@ from tidelog.coordinator.group.commands import (
     LeaveReply,
     ListGroups,
     ListReply,
-    Reply,
+    PatternsFound,
     Sync,
     SyncReply,
+    TargetMade,
 )
 from tidelog.coordinator.group.consumer_commands import (
     JOIN_EPOCH,
@@ -64,7 +65,13 @@ from tidelog.coordinator.group.membership import Membership
 from tidelog.coordinator.group.migration import Migration
 from tidelog.coordinator.group.offset_requests import OffsetRequests
 from tidelog.coordinator.group.offsets import CommittedOffsets
-from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
+from tidelog.coordinator.group.rebalance import (
+    GroupDecision,
+    GroupTurn,
+    Rebalancer,
+    Timer,
+    TimerKind,
+)
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
@@ -146,10 +153,10 @@ class GroupMachine:
         """What was captured has been read."""
         self._offsets.release()
 
-    def loaded(self, now: Now) -> Decision[GroupRecord, Reply]:
+    def loaded(self, now: Now) -> GroupDecision:
         """Everything stored was applied: the groups go on. Members have their session timeout to be
         heard of, since nobody knows how long ago they were."""
-        turn: GroupTurn = Turn(now)
+        turn = GroupTurn(now)
         for group_id, stored in self._stored.items():
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
             for member in group.members.values():
@@ -168,12 +175,12 @@ class GroupMachine:
         """When `tick` is to be called next, on the monotonic clock."""
         return self._timers.next_deadline()
 
-    def tick(self, now: Now) -> Decision[GroupRecord, Reply] | None:
+    def tick(self, now: Now) -> GroupDecision | None:
         """What follows from one timer that has run out; None when none has. Call it until then."""
         timer = self._timers.pop_due(now.monotonic_ms)
         if timer is None:
             return None
-        turn: GroupTurn = Turn(now)
+        turn = GroupTurn(now)
         group = self._groups.get(timer.group_id)
         match timer.kind:
             case TimerKind.SWEEP:
@@ -225,9 +232,9 @@ class GroupMachine:
 
     # Requests.
 
-    def decide(self, command: Command, token: Token, now: Now) -> Decision[GroupRecord, Reply]:
+    def decide(self, command: Command, token: Token, now: Now) -> GroupDecision:
         """What a request leads to. It is answered under `token`, perhaps by a later decision."""
-        turn: GroupTurn = Turn(now)
+        turn = GroupTurn(now)
         match command:
             case Join():
                 self._join(command, token, turn)
@@ -256,6 +263,12 @@ class GroupMachine:
             case ForgetTopics(topics):
                 for group_id in self._offsets.group_ids():
                     turn.records.extend(self._offsets.removals(group_id, sorted(topics)))
+                turn.reply(token, ErrorReply(ErrorCode.NONE))
+            case PatternsFound():
+                self._consumers.patterns_found(command, turn)
+                turn.reply(token, ErrorReply(ErrorCode.NONE))
+            case TargetMade(target):
+                self._consumers.target_made(target, turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
         return turn.decision()
 

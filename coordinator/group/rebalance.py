@@ -6,19 +6,39 @@ passed; then the generation begins, and its leader has the same time to say who 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from tidelog.coordinator.decision import Turn
+from tidelog.coordinator.decision import Decision, Turn
 from tidelog.coordinator.group.classic import ClassicGroup, InitialDelay, Member
-from tidelog.coordinator.group.commands import JoinReply, Reply, SyncReply
+from tidelog.coordinator.group.commands import GroupWork, JoinReply, Reply, SyncReply
 from tidelog.coordinator.group.log_records import GroupRecord, GroupStored
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
-GroupTurn: TypeAlias = Turn[GroupRecord, Reply]
+
+@dataclass(frozen=True, slots=True)
+class GroupDecision(Decision[GroupRecord, Reply]):
+    """A decision, and what it asks for that takes too long for the event loop."""
+
+    work: Sequence[GroupWork] = ()
+
+
+@dataclass(slots=True)
+class GroupTurn(Turn[GroupRecord, Reply]):
+    """A decision being made."""
+
+    work: list[GroupWork] = field(default_factory=list)
+
+    def decision(self) -> GroupDecision:
+        """What was decided."""
+        return GroupDecision(
+            self.records, self.replies, self.replies_when_appended, self.producer, self.work
+        )
 
 
 class TimerKind(Enum):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tidelog.coordinator.patterns import PATTERN_LENGTH_MAX
+
 
 class ConsumerTimeouts(NamedTuple):
     """What the members of one consumer group are held to."""
@@ -46,6 +48,11 @@ class GroupSettings:
     downgrades: bool = True
     """A consumer group becomes one of the classic protocol when the last member goes that does not
     speak that."""
+    regex_length_max: int = PATTERN_LENGTH_MAX
+    regex_lookup_interval_ms: int = 1_000
+    """How soon after a look the topics are looked at again that a group's expressions name."""
+    work_timeout_ms: int = 30_000
+    """What was asked for away from the event loop is asked for again after this."""
     group_record_bytes_max: int = 16 * 1024 * 1024
     """Subscriptions and assignments of all members together."""
 

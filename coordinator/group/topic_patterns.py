@@ -1,30 +1,44 @@
-"""Regular expressions that name topics (KIP-848)."""
+"""Which topics the regular expressions of consumer groups name (KIP-848), as far as it is known."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from tidelog.coordinator.patterns import matches
+
+class _Found(NamedTuple):
+    """The topics that an expression was tried on, and those of them that it names."""
+
+    topics: frozenset[str]
+    named: frozenset[str]
 
 
 class TopicPatterns:
-    """Which topics the expressions of a group name, found again only for topics that are new."""
+    """What is known of expressions, so that only new topics are tried. It remembers the
+    expressions that were used last, as far as there is room."""
 
-    def __init__(self) -> None:
-        self._topics: frozenset[str] = frozenset()
-        self._matching: dict[str, frozenset[str]] = {}
+    def __init__(self, names_max: int) -> None:
+        """`names_max`: topics that all remembered expressions together name."""
+        self._names_max = names_max
+        self._names = 0
+        self._found: OrderedDict[str, _Found] = OrderedDict()
 
-    def matching(
-        self, patterns: Collection[str], topics: frozenset[str]
-    ) -> dict[str, frozenset[str]]:
-        """For each of the expressions, those of the topics that it names."""
-        added = topics - self._topics
-        removed = self._topics - topics
-        found = {}
-        for pattern in patterns:
-            known = self._matching.get(pattern)
-            looked_at = topics if known is None else added
-            named = frozenset([each for each in looked_at if matches(pattern, each)])
-            found[pattern] = named if known is None else (known - removed) | named
-        self._topics, self._matching = topics, found
+    def untried(self, pattern: str, topics: frozenset[str]) -> list[str]:
+        """The topics that the expression was not tried on."""
+        known = self._found.get(pattern)
+        return list(topics if known is None else topics - known.topics)
+
+    def take_up(self, pattern: str, topics: frozenset[str], named: Sequence[str]) -> frozenset[str]:
+        """All of these topics that the expression names; `named` are those of the untried ones."""
+        known = self._found.pop(pattern, None)
+        found = frozenset(named)
+        if known is not None:
+            self._names -= len(known.named)
+            found |= known.named & topics
+        self._found[pattern] = _Found(topics, found)
+        self._names += len(found)
+        while self._names > self._names_max and len(self._found) > 1:
+            _, oldest = self._found.popitem(last=False)
+            self._names -= len(oldest.named)
         return found

@@ -161,15 +161,11 @@ class DescribeReply:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
     """The transactional ids in these states, of these producers, whose transaction has gone on for
-    longer than `duration_ms`, and which the pattern describes. Empty or negative: any.
-
-    `pattern` is one that `check_pattern` accepts.
-    """
+    longer than `duration_ms`. Empty or negative: any."""
 
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
-    pattern: str = ""
 
 
 class TransactionListing(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tidelog.coordinator.patterns import matches
 from tidelog.coordinator.transaction.commands import (
     DescribeReply,
     ListReply,
@@ -30,7 +29,6 @@ def chosen(listed: ListReply) -> list[TransactionListing]:
         if (not asked.states or each.state in asked.states)
         and (not asked.producer_ids or each.producer_id in asked.producer_ids)
         and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
-        and (not asked.pattern or matches(asked.pattern, transactional_id))
     ]
 
 

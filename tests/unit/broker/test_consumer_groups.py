@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
+import re2
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tests.unit.broker.test_groups import GROUP, ask, find, ready, world
@@ -13,6 +17,8 @@ from tidelog.broker.handlers.consumer_groups import (
 from tidelog.broker.handlers.group_offsets import offset_commit, offset_fetch
 from tidelog.broker.handlers.groups import list_groups
 from tidelog.broker.handlers.topics import create_partitions, delete_topics
+from tidelog.broker.handlers.transaction_queries import list_transactions
+from tidelog.offload import ThreadOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -34,6 +40,7 @@ from tidelog.protocol.schemas.topics import (
     CreatePartitionsTopic,
     DeleteTopicsRequest,
 )
+from tidelog.protocol.schemas.transaction_listing import ListTransactionsRequest
 
 
 async def beat(
@@ -124,6 +131,52 @@ def test_expressions_and_ids_of_members_came_with_the_second_version() -> None:
             refused = await join(broker, "s", **pattern)
             assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
             assert "missing" in (refused.error_message or "")
+            # 4 GB of memory and half a minute, if it were compiled as it is.
+            pattern["subscribed_topic_regex"] = "(.*)" * 8000
+            refused = await join(broker, "s", **pattern)
+            assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+            assert "regex.length.max" in (refused.error_message or "")
+
+    run(story)
+
+
+def test_expressions_are_neither_compiled_nor_tried_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor with a request, nor when topics have come."""
+
+    async def story() -> None:
+        here = threading.get_ident()
+        compiled = re2.compile
+
+        def compile_elsewhere(pattern: str, options: object) -> object:
+            assert threading.get_ident() != here
+            return compiled(pattern, options)
+
+        monkeypatch.setattr(re2, "compile", compile_elsewhere)
+        bucket = world(group_consumer_regex_lookup_interval_ms=0)
+        bucket.offload = ThreadOffload()
+        async with bucket.broker() as broker:
+            await broker.create_topic("flights_a")
+            await find(broker)
+            pattern = {"subscribed_topic_names": None, "subscribed_topic_regex": "fli.*|r.*"}
+            joined = await join(broker, "r", **pattern)
+            assert joined.error_code == ErrorCode.NONE
+            assert joined.assignment is not None
+            assert len(joined.assignment.topic_partitions) == 1, "with the first heartbeat"
+            await broker.create_topic("flights_b")
+            answer = await beat(broker, "r", joined.member_epoch)
+            while answer.assignment is None:
+                await asyncio.sleep(0)
+                answer = await beat(broker, "r", joined.member_epoch)
+            assert len(answer.assignment.topic_partitions) == 2
+            listed = await list_transactions(
+                broker.broker,
+                ListTransactionsRequest(transactional_id_pattern="sho.*"),
+                broker.context(2),
+            )
+            assert listed.error_code == ErrorCode.NONE
+        bucket.offload.close()
 
     run(story)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tests.unit.group.group_world import GROUP, FakeTopic, FakeTopics, GroupWorld
+from tests.unit.group.group_world import GROUP, FakeTopic, FakeTopics, GroupWorld, find_topics
 from tidelog.coordinator.group.consumer_commands import (
     ConsumerDescription,
     ConsumerHeartbeat,
@@ -31,6 +31,8 @@ class ConsumerWorld(GroupWorld):
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         super().__init__(settings)
+        self.is_working = True
+        """Whether what a heartbeat asks for away from the event loop is done at once."""
         self._created = 0
         self.create(t=4, u=2)
 
@@ -93,8 +95,12 @@ class ConsumerWorld(GroupWorld):
             brings_member_id=version >= 1,
             fresh_id="fresh",
             topics=self.topics,
+            matches=find_topics({regex}, self.topics) if regex else None,
         )
-        return self.ask(command, ConsumerHeartbeatReply)
+        reply = self.ask(command, ConsumerHeartbeatReply)
+        if self.is_working:
+            self.do_work()
+        return reply
 
     def enter(self, member_id: str, **options: object) -> ConsumerHeartbeatReply:
         """A first heartbeat; to "t" unless something else is named."""
@@ -111,10 +117,10 @@ class ConsumerWorld(GroupWorld):
     def settle(self, *clients: FakeConsumer) -> None:
         """Heartbeats until nothing changes."""
         for _ in range(20):
-            before = len(self.log)
+            before = len(self.log), self.work_done
             for client in clients:
                 client.beat()
-            if len(self.log) == before:
+            if (len(self.log), self.work_done) == before:
                 return
         raise AssertionError("the group does not come to rest")
 

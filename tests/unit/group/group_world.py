@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
@@ -14,6 +14,7 @@ from tidelog.coordinator.group.commands import (
     DescribeGroup,
     DescribeReply,
     FetchOffsets,
+    GroupWork,
     Heartbeat,
     HeartbeatReply,
     Join,
@@ -24,10 +25,14 @@ from tidelog.coordinator.group.commands import (
     OffsetsReply,
     OffsetToCommit,
     PartitionErrors,
+    PatternLookup,
+    PatternsFound,
     Reply,
     Sync,
     SyncReply,
+    TargetMade,
 )
+from tidelog.coordinator.group.consumer_commands import ClusterTopics, Matches
 from tidelog.coordinator.group.log_records import (
     GroupRecord,
     OffsetPending,
@@ -36,9 +41,12 @@ from tidelog.coordinator.group.log_records import (
     encode_record,
 )
 from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.rebalance import GroupDecision
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.group.subscription import SupportedProtocol
+from tidelog.coordinator.group.target_assignment import make_target
+from tidelog.coordinator.patterns import matching
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -70,6 +78,12 @@ class FakeTopics:
         return next((each for each in self.topics.values() if each.name == name), None)
 
 
+def find_topics(patterns: Iterable[str], topics: ClusterTopics) -> Matches:
+    """The topics that the expressions name."""
+    names = [each.name for each in topics.topics.values()]
+    return Matches(topics.topics, {each: frozenset(matching(each, names)) for each in patterns})
+
+
 class GroupWorld:
     """Asks a machine, applies what it decides, and remembers who was answered what."""
 
@@ -83,6 +97,8 @@ class GroupWorld:
         self._ids = 0
         self.timeouts: dict[str, ConsumerTimeouts] = {}
         """Of consumer groups with settings of their own."""
+        self.work: list[GroupWork] = []
+        self.work_done = 0
         self.machine = self._machine()
         self._take(self.machine.loaded(self.now))
 
@@ -133,6 +149,7 @@ class GroupWorld:
 
     def restart(self) -> None:
         """The broker dies; a new one has only the log."""
+        self.work.clear()
         self.machine = self._machine()
         for record in self.log:
             self.machine.apply(logged(record))
@@ -153,6 +170,19 @@ class GroupWorld:
         for token, reply in decision.replies:
             assert token not in self.replies, "answered twice"
             self.replies[token] = reply
+        assert isinstance(decision, GroupDecision)
+        self.work += decision.work
+
+    def do_work(self) -> None:
+        """What decisions asked for away from the event loop is done, and put to the machine."""
+        work, self.work = self.work, []
+        self.work_done += len(work)
+        for each in work:
+            if isinstance(each, PatternLookup):
+                found = find_topics(each.patterns, each.topics)
+                self.submit(PatternsFound(each.group_id, found))
+            else:
+                self.submit(TargetMade(make_target(each)))
 
     # Groups.
 

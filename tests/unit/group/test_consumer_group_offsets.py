@@ -111,6 +111,7 @@ def test_groups_of_the_classic_protocol_do_not_look_at_who_fetches(world: Consum
 
 
 def test_offsets_of_what_members_subscribe_to_are_not_deleted(world: ConsumerWorld) -> None:
+    world.create(flights=1)
     client = world.consumer("m", names=["t"], regex="fl.*")
     for topic in ("t", "u", "flights"):
         world.commit(5, "m", client.epoch, topic=topic)

@@ -87,9 +87,10 @@ def test_assignors_that_there_are_not(world: ConsumerWorld) -> None:
     assert "uniform, range" in (reply.message or "")
 
 
-def test_expressions_that_are_none(world: ConsumerWorld) -> None:
-    reply = world.enter("m", regex="t(")
+def test_an_expression_that_is_too_long(world: ConsumerWorld) -> None:
+    reply = world.enter("m", regex="t" * (GroupSettings().regex_length_max + 1))
     assert reply.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "regex.length.max" in (reply.message or "")
     assert not world.log
 
 
