@@ -28,6 +28,7 @@ from tidelog.broker import layer_settings
 from tidelog.broker.admission import Admissions
 from tidelog.broker.adopter import Adopter
 from tidelog.broker.appender import Appender
+from tidelog.broker.auto_creations import AutoCreations
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
@@ -38,6 +39,7 @@ from tidelog.broker.layer_metrics import SnapshotCollector, UnservedCollector, W
 from tidelog.broker.live_settings import LiveSettings
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_writer import LogWriter
+from tidelog.broker.long_requests import LongRequests
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
@@ -50,6 +52,7 @@ from tidelog.broker.settings import BrokerSettings, TopicConfig
 from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.table_path import TablePath
 from tidelog.broker.tables import Tables
+from tidelog.broker.turns import Turns
 from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
@@ -137,6 +140,8 @@ class Broker:
         self.ready = asyncio.Event()
         """Set when the broker serves, and when it has ended without ever doing so."""
         self._stopping = asyncio.Event()
+        self.turns = Turns()
+        self.auto_creations = AutoCreations()
         self._settings = LiveSettings(settings, broker_id, lambda: self.metadata.state)
         self._cluster_settings = layer_settings.cluster_settings(settings)
         self.fetch_sessions = FetchSessions(
@@ -254,7 +259,10 @@ class Broker:
 
     async def _run_registered(self) -> None:
         self._settings.renew()
-        server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics))
+        elements_max = self.settings.integer("long.requests.elements.max")
+        long_requests = LongRequests(self.turns, elements_max)
+        dispatcher = Dispatcher(HANDLERS, self.metrics, self.turns, long_requests)
+        server = KafkaServer(self, dispatcher)
         address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
@@ -378,7 +386,9 @@ class Broker:
             self.metrics.registry,
         )
         self.tables, self.roller = table_path.tables, table_path.roller
-        self.fetcher = self._reads.fetcher(self.tables, self.may_serve_reads, self.read_faults)
+        self.fetcher = self._reads.fetcher(
+            self.tables, self.may_serve_reads, self.read_faults, self.turns
+        )
         self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection
+from tidelog.broker.dispatch import CloseConnection, ReadyAnswer
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
@@ -25,7 +25,9 @@ class SocketOwner(Protocol):
         """A new connection's state, or None where a limit forbids it."""
         ...
 
-    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Future[Response | None]:
+    def serve(
+        self, socket: ClientSocket, taken: TakenRequest
+    ) -> asyncio.Future[Response | ReadyAnswer | None]:
         """Start a request; `socket.answered` is called in the end, never before this returns."""
         ...
 
@@ -54,7 +56,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._long_poll: asyncio.Future[Response | None] | None = None
+        self._reads: dict[TakenRequest, asyncio.Future[Response | ReadyAnswer | None]] = {}
+        """Requests that are given up when the client has gone."""
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
@@ -120,8 +123,8 @@ class ClientSocket(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there to be answered. A read that waits for data ends; writes go on."""
         self._transport = None
-        if self._long_poll is not None:
-            self._long_poll.cancel()
+        for read in list(self._reads.values()):
+            read.cancel()
         if self._connection is not None:
             self._connection.lost()
             self._owner.forget(self._connection)
@@ -133,8 +136,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection."""
         connection = self._connection
         assert connection is not None
-        if taken.long_poll:
-            self._long_poll = None
+        self._reads.pop(taken, None)
         self._active = self._clock.monotonic()
         self._send(connection.answer(taken, buffers))
         if error is not None:
@@ -197,8 +199,8 @@ class ClientSocket(asyncio.BufferedProtocol):
                     self._owner.relieve()
                     continue
                 answer = self._owner.serve(self, taken)
-                if taken.long_poll:
-                    self._long_poll = answer
+                if taken.ends_with_client:
+                    self._reads[taken] = answer
         except CloseConnection as error:
             self._refuse(error)
 

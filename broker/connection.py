@@ -35,7 +35,12 @@ class TakenRequest:
     @property
     def long_poll(self) -> bool:
         """Whether nothing after it is served before it is answered."""
-        return self.opened is not None and self.opened.route.long_poll
+        return self.opened is not None and self.opened.is_alone
+
+    @property
+    def ends_with_client(self) -> bool:
+        """Whether it is given up when the connection is lost."""
+        return self.opened is not None and self.opened.route.ends_with_client
 
 
 class Connection:
@@ -142,17 +147,18 @@ class Connection:
     def wants_reading(self) -> bool:
         """Whether the server shall read from the socket. Where memory is what is lacking, the
         connection is remembered by RequestMemory."""
-        if self._open and not self._frames and self._accepting():
+        if self._open and not self._frames and self._has_room():
             return self._memory.may_read(self, self._part > 0)
         self._memory.withdraw(self)
         return False
 
     def _accepting(self) -> bool:
-        return (
-            self._writing
-            and len(self._taken) < self._requests_max
-            and not (self._taken and self._taken[-1].long_poll)
-        )
+        return self._has_room() and not (self._taken and self._taken[-1].long_poll)
+
+    def _has_room(self) -> bool:
+        """Also behind a request that is served alone one more is read, else nobody would notice
+        that the client has gone."""
+        return self._writing and len(self._taken) < self._requests_max
 
     def _drop_unserved(self) -> None:
         complete = sum(map(len, self._frames)) + SIZE_PREFIX_BYTES * len(self._frames)

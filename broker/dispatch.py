@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tidelog.broker.error_responses import count_errors, error_response
 from tidelog.broker.handlers.versions import answer_api_versions, refuse_api_versions
+from tidelog.broker.long_requests import LongRequests
+from tidelog.broker.request_parts import DIVISIONS, Division, is_long
+from tidelog.broker.turns import Turns
 from tidelog.errors import TidelogError
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
-from tidelog.protocol.codec import decode
+from tidelog.protocol.codec import decode_in_steps, decode_short
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage, UnknownApi
-from tidelog.protocol.headers import decode_request_header, encode_response
+from tidelog.protocol.headers import (
+    decode_request_header,
+    encode_response,
+    encode_response_in_steps,
+    encode_short_response,
+)
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas.api_versions import ApiVersion
-from tidelog.protocol.wire import Buffer
+from tidelog.protocol.wire import Buffer, LongMessage
 
 if TYPE_CHECKING:
     from tidelog.broker.metrics import BrokerMetrics, RequestMetrics
@@ -40,6 +48,27 @@ LONG_POLLS: Final[frozenset[int]] = frozenset(
 )
 """Requests that may wait for long, or have large answers: one of a connection is served at a time,
 and nothing after it, which is how Kafka treats all requests. Ended when the connection is lost."""
+
+READS: Final[frozenset[int]] = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+)
+"""Requests whose answer is all that comes of them: ended when the connection is lost."""
 
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Looking for errors in their answers would cost too much on the hot path."""
@@ -80,6 +109,10 @@ class Route:
     advertised: ApiVersion | None
     """As listed in ApiVersions; Tidelog's own APIs are not."""
     long_poll: bool
+    ends_with_client: bool
+    """Given up when the connection is lost."""
+    division: Division | None
+    """How it is cut where it is long."""
     metrics: RequestMetrics
 
 
@@ -87,12 +120,21 @@ class OpenedRequest(NamedTuple):
     """A request that can be served."""
 
     route: Route
-    message: Request[Response]
+    message: Request[Response] | None
+    """None where it has yet to be read, in `steps`."""
     context: RequestContext
+    steps: Generator[None, None, Request[Response]] | None = None
+    is_cut: bool = False
+    """It is served in parts."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no request of its connection that came later is served before it is answered."""
+        return self.route.long_poll or self.is_cut or self.steps is not None
 
 
 class ReadyAnswer(NamedTuple):
-    """The frame that answers a request for which no handler is needed."""
+    """The frame that answers a request."""
 
     buffers: list[Buffer]
 
@@ -100,8 +142,16 @@ class ReadyAnswer(NamedTuple):
 class Dispatcher:
     """The registry of handlers. ApiVersions is served by itself and advertises what is in it."""
 
-    def __init__(self, handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        metrics: BrokerMetrics,
+        turns: Turns,
+        long_requests: LongRequests,
+    ) -> None:
         """Handlers by API key. ValueError for a key of Kafka's without versions to advertise."""
+        self._turns = turns
+        self._long_requests = long_requests
         self._routes: dict[int, Route] = {}
         for key, handler in {**handlers, ApiKey.API_VERSIONS: self._api_versions}.items():
             self._routes[key] = _route(key, handler, metrics)
@@ -143,29 +193,92 @@ class Dispatcher:
                 f"{route.name} is served in versions {route.versions.start} to "
                 f"{route.versions.stop - 1}, not {version}",
             )
+        context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
         try:
-            message = decode(route.request, frame, version, position, whole=False)
+            message = decode_short(route.request, frame, version, position)
+        except LongMessage:
+            steps = decode_in_steps(route.request, frame, version, position)
+            return OpenedRequest(route, None, context, steps)
         except MalformedMessage as error:
             raise CloseConnection("malformed", str(error)) from error
-        context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
+        division = route.division
+        if division is not None and is_long(division, message):
+            return OpenedRequest(route, message, context, None, True)
         return OpenedRequest(route, message, context)
 
-    def begin(self, services: Services, opened: OpenedRequest) -> asyncio.Future[Response | None]:
+    def begin(
+        self, services: Services, opened: OpenedRequest
+    ) -> asyncio.Future[Response | ReadyAnswer | None]:
         """Call the handler; `conclude` takes what is returned once it is done.
 
         A handler that is a plain function does its first steps here and now, in the order in which
         a connection's requests came, and may return a future, which saves a task.
         """
+        route, message, context, _, _ = opened
+        answer: Awaitable[Response | None]
         try:
-            answer = opened.route.handler(services, opened.message, opened.context)
+            if message is None:
+                answer = self._read_and_served(services, opened)
+            elif opened.is_cut:
+                answer = self._served(services, route, message, context)
+            else:
+                answer = route.handler(services, message, context)
+                if route.api_key == ApiKey.PRODUCE:
+                    # A request that is not cut has a short answer.
+                    return asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - `conclude` handles it like any later one
-            failed: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+            failed: asyncio.Future[Response | ReadyAnswer | None] = (
+                asyncio.get_running_loop().create_future()
+            )
             failed.set_exception(error)
             return failed
-        return asyncio.ensure_future(answer)
+        task: asyncio.Future[Any] = asyncio.ensure_future(self._encoded(opened, answer))
+        if isinstance(answer, Coroutine):
+            # Given up before its first step, it would complain that nobody awaited it.
+            task.add_done_callback(lambda _: answer.close())
+        return task
+
+    async def _read_and_served(self, services: Services, opened: OpenedRequest) -> Response | None:
+        """A long message is read as its turn comes."""
+        assert opened.steps is not None
+        try:
+            async with self._long_requests.read(opened.steps) as message:
+                return await self._served(services, opened.route, message, opened.context)
+        except MalformedMessage as error:
+            raise CloseConnection("malformed", str(error)) from error
+
+    async def _served(
+        self,
+        services: Services,
+        route: Route,
+        message: Request[Response],
+        context: RequestContext,
+    ) -> Response | None:
+        if route.division is None or not is_long(route.division, message):
+            return await route.handler(services, message, context)
+        return await self._long_requests.serve(
+            route.division, message, lambda part: route.handler(services, part, context)
+        )
+
+    async def _encoded(
+        self, opened: OpenedRequest, answer: Awaitable[Response | None]
+    ) -> ReadyAnswer | None:
+        """The answer's frame, and its errors counted; a long one's as its turn comes."""
+        response = await answer
+        if response is None:
+            return None
+        route, context = opened.route, opened.context
+        version, correlation_id = context.api_version, context.correlation_id
+        if route.api_key not in ERRORS_COUNTED_BY_HANDLER:
+            await self._turns.through(count_errors(response, route.metrics))
+        try:
+            return ReadyAnswer(encode_short_response(response, version, correlation_id))
+        except LongMessage:
+            steps = encode_response_in_steps(response, version, correlation_id)
+            return ReadyAnswer(await self._turns.through(steps))
 
     def conclude(
-        self, opened: OpenedRequest, answer: asyncio.Future[Response | None]
+        self, opened: OpenedRequest, answer: asyncio.Future[Response | ReadyAnswer | None]
     ) -> list[Buffer] | None:
         """The frame that answers a request whose handler is done, or None where there is to be
         none, as when it was cancelled.
@@ -178,13 +291,13 @@ class Dispatcher:
         """
         if answer.cancelled():
             return None
-        route, _, context = opened
+        route, context = opened.route, opened.context
         try:
             response = answer.result()
             if response is None:
                 return None
-            if route.api_key not in ERRORS_COUNTED_BY_HANDLER:
-                count_errors(response, route.metrics)
+            if isinstance(response, ReadyAnswer):
+                return response.buffers
             return encode_response(response, context.api_version, context.correlation_id)
         except CloseConnection:
             raise
@@ -208,10 +321,13 @@ class Dispatcher:
 
 def _fault(opened: OpenedRequest, error: Exception) -> list[Buffer] | None:
     """The answer to a request whose handler raised `error`."""
-    route, message, context = opened
+    route, message, context, _, _ = opened
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     route.metrics.errors.of(code.name).value += 1
-    response = error_response(message, context.api_version, code, "the broker failed; see its log")
+    response = None
+    if message is not None:
+        why = "the broker failed; see its log"
+        response = error_response(message, context.api_version, code, why)
     if response is None:
         raise CloseConnection("handler_failed", f"{route.name} failed: {error}") from error
     return encode_response(response, context.api_version, context.correlation_id)
@@ -236,6 +352,8 @@ def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
         versions=versions,
         advertised=advertised,
         long_poll=key in LONG_POLLS,
+        ends_with_client=key in LONG_POLLS or key in READS,
+        division=DIVISIONS.get(key),
         metrics=metrics.api(name),
     )
 

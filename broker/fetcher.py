@@ -15,6 +15,7 @@ from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
 from tidelog.broker.log_slice import ColdPart, LogSlice
 from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.turns import Turns
 from tidelog.broker.waiters import Waiter, WaitQueue
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
@@ -35,6 +36,8 @@ worth its price, not so much that the client waits for long."""
 AHEAD_BYTES_MAX = 16 * 1024 * 1024
 """What is read ahead for one fetch's partitions together."""
 READERS_REMEMBERED_MAX = 10_000
+SLICE_PARTITIONS = 128
+"""Partitions that a fetch looks at before others have their turn."""
 
 
 class Isolation(IntEnum):
@@ -90,8 +93,10 @@ class Fetcher:
         clock: Clock,
         may_serve: Callable[[], bool],
         faults: FaultLog,
+        turns: Turns,
     ) -> None:
         """`reader`: of what is in the WAL; `cold`: of what is in segments."""
+        self._turns = turns
         self._reader = reader
         self._cold = cold
         self._clock = clock
@@ -121,7 +126,8 @@ class Fetcher:
         # Nobody waits for more than the answer may hold.
         bytes_min = min(limits.bytes_min, limits.bytes_max)
         # Parked before the first look, so that nothing can come unseen between look and wait.
-        with Waiter(_queues(targets, find)) as waiter, self._parking(waiter):
+        queues = await self._turns.list_of(_queues(targets, find), SLICE_PARTITIONS)
+        with Waiter(queues) as waiter, self._parking(waiter):
             while True:
                 reads = await self._read(targets, find, isolation, bytes_min, limits.bytes_max)
                 remaining = deadline - self._clock.monotonic()
@@ -152,7 +158,8 @@ class Fetcher:
         # What is loaded is held until the answer is put together, so it is limited like the answer.
         loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
-            reads = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            reading = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            reads = await self._turns.list_of(reading, SLICE_PARTITIONS)
             missing = self._to_load(reads, bytes_min, loadable_bytes)
             if not missing:
                 break
@@ -244,25 +251,27 @@ class Fetcher:
         isolation: Isolation,
         bytes_max: int,
         loaded: _Loaded,
-    ) -> list[PartitionRead]:
+    ) -> Iterator[PartitionRead]:
         """Read without waiting; the parts that have to be loaded first are named."""
-        reads = []
         room = bytes_max
-        serves = self._may_serve()
-        for target in targets:
+        serves = False
+        for number, target in enumerate(targets):
+            if number % SLICE_PARTITIONS == 0:
+                serves = self._may_serve()
             read = PartitionRead(target)
-            reads.append(read)
             if not serves:
                 read.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                yield read
                 continue
             try:
                 partition = find(target)
             except PartitionError as error:
                 read.code = error.code
+                yield read
                 continue
             self._read_partition(partition, read, isolation, room, room == bytes_max, loaded)
             room -= read.found.size_bytes
-        return reads
+            yield read
 
     def _read_partition(
         self,
@@ -354,13 +363,11 @@ def _following(
 
 def _queues(
     targets: Sequence[FetchTarget], find: Callable[[FetchTarget], Partition]
-) -> list[WaitQueue]:
-    """Where to park. Partitions that are not here make the first look answer at once."""
-    queues = []
-    for target in targets:
-        with contextlib.suppress(PartitionError):
-            queues.append(find(target).readers)
-    return queues
+) -> Iterator[WaitQueue]:
+    """Where to park. A partition that is not here makes the first look answer at once."""
+    with contextlib.suppress(PartitionError):
+        for target in targets:
+            yield find(target).readers
 
 
 def epoch_error(asked: int, current: int) -> ErrorCode:

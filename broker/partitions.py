@@ -77,7 +77,11 @@ class Partition:
 
 
 class PartitionRegistry:
-    """Every partition of this incarnation. Fed by recovery, then by the metadata log's records."""
+    """Every partition of this incarnation. Fed by recovery, then by the metadata log's records.
+
+    A new partition costs nothing before it is used first: it has no records, so what goes through
+    all partitions need not meet it.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,8 @@ class PartitionRegistry:
         self._state = state
         self._limits = limits
         self._topics: dict[TopicId, dict[int, Partition]] = {}
-        self._count = 0
+        self._led: dict[TopicId, int] = {}
+        """How many partitions of each topic are led here, used or not."""
         self._faulty: dict[TopicPartition, Partition] = {}
         # What `named` has found since the metadata last changed: each produce request asks.
         self._by_name: dict[tuple[str, int], Partition] = {}
@@ -99,9 +104,10 @@ class PartitionRegistry:
         self.producers = ProducerExpiry()
 
     def __len__(self) -> int:
-        return self._count
+        return sum(self._led.values())
 
     def __iter__(self) -> Iterator[Partition]:
+        """Those that were recovered, or used since."""
         return (p for partitions in self._topics.values() for p in partitions.values())
 
     @property
@@ -141,18 +147,23 @@ class PartitionRegistry:
             hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
             hosted.fault = None if fault is None else to_keep(fault)
             self._add(partition, hosted)
+            self._count(partition.topic_id, 1)
 
     def follow(self, records: Sequence[Record]) -> None:
         """Keep in step with an entry of the metadata log that has been applied to the state."""
         self._by_name.clear()
         for record in records:
             match record:
-                case TopicCreated(topic_id=topic_id) | PartitionsCreated(topic_id=topic_id):
-                    self._create_new(topic_id)
+                case TopicCreated() | PartitionsCreated():
+                    self._count(record.topic_id, record.owners.count(self._epoch))
                 case TopicDeleted(topic_id=topic_id):
                     self._drop(topic_id)
                 case PartitionMoved(topic_id=topic_id, partition=number):
-                    self._remove(TopicPartition(topic_id, number))
+                    place = TopicPartition(topic_id, number)
+                    former = self._state().tenures(place)[-2:-1]
+                    if former and former[0].incarnation.epoch == self._epoch:
+                        self._count(topic_id, -1)
+                    self._remove(place)
                 case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
                     self._renew_limits(UUID(name))
                 case ConfigsChanged(scope=ConfigScope.BROKER | ConfigScope.CLUSTER):
@@ -196,15 +207,16 @@ class PartitionRegistry:
     def get(self, partition: TopicPartition) -> Partition | None:
         """The partition, faulty or not; None if this broker does not lead it."""
         partitions = self._topics.get(partition.topic_id)
-        return None if partitions is None else partitions.get(partition.partition)
+        hosted = None if partitions is None else partitions.get(partition.partition)
+        return self._new(partition) if hosted is None else hosted
 
-    def sizes(self) -> Mapping[TopicPartition, int]:
-        """Bytes that the WAL has of each partition."""
-        return {
-            TopicPartition(topic_id, number): partition.log.extents.total_bytes
-            for topic_id, partitions in self._topics.items()
-            for number, partition in partitions.items()
-        }
+    def wal_bytes(self, place: TopicPartition) -> int | None:
+        """Bytes that the WAL has of a partition; None if this broker does not lead it."""
+        hosted = self._topics.get(place.topic_id, {}).get(place.partition)
+        if hosted is not None:
+            return hosted.log.extents.total_bytes
+        tenure = self._state().leader(place)
+        return 0 if tenure is not None and tenure.incarnation.epoch == self._epoch else None
 
     def _absent(self, partition: TopicPartition) -> PartitionError:
         tenure = self._state().leader(partition)
@@ -219,25 +231,27 @@ class PartitionRegistry:
             f" incarnation {tenure.incarnation}",
         )
 
-    def _create_new(self, topic_id: TopicId) -> None:
-        topic = self._state().topics.get(topic_id)
-        if topic is None:
-            return
-        for number, tenures in enumerate(topic.partitions):
-            place = TopicPartition(topic_id, number)
-            tenure = tenures[-1]
-            # Only a partition's first tenure begins empty; all others are recovered.
-            if self.get(place) is not None or tenure.leader_epoch != 0 or len(tenures) > 1:
-                continue
-            if tenure.incarnation.epoch == self._epoch and tenure.handover is None:
-                log = PartitionLog.from_image(PartitionImage.empty(place, tenure.leader_epoch))
-                log.begin_tenure(tenure.leader_epoch)
-                limits = self._limits(topic_id)
-                self._add(place, Partition(topic.name, log, limits, is_internal=topic.internal))
+    def _new(self, place: TopicPartition) -> Partition | None:
+        """The partition, if it was created in this incarnation's time and is used only now."""
+        tenures = self._state().tenures(place)
+        # Only a partition's first tenure begins empty; all others are recovered.
+        if len(tenures) != 1 or tenures[0].leader_epoch != 0 or tenures[0].handover is not None:
+            return None
+        if tenures[0].incarnation.epoch != self._epoch:
+            return None
+        topic = self._state().topics[place.topic_id]
+        log = PartitionLog.from_image(PartitionImage.empty(place, tenures[0].leader_epoch))
+        log.begin_tenure(tenures[0].leader_epoch)
+        limits = self._limits(place.topic_id)
+        hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
+        self._add(place, hosted)
+        return hosted
+
+    def _count(self, topic_id: TopicId, partitions: int) -> None:
+        self._led[topic_id] = self._led.get(topic_id, 0) + partitions
 
     def _add(self, place: TopicPartition, hosted: Partition) -> None:
         self._topics.setdefault(place.topic_id, {})[place.partition] = hosted
-        self._count += 1
         if hosted.fault is None:
             hosted.log.watch(self)
         else:
@@ -246,6 +260,7 @@ class PartitionRegistry:
     def _drop(self, topic_id: TopicId) -> None:
         for number in list(self._topics.get(topic_id, ())):
             self._remove(TopicPartition(topic_id, number))
+        self._led.pop(topic_id, None)
 
     def _remove(self, place: TopicPartition) -> None:
         partitions = self._topics.get(place.topic_id, {})
@@ -254,7 +269,6 @@ class PartitionRegistry:
             return
         if not partitions:
             del self._topics[place.topic_id]
-        self._count -= 1
         self._faulty.pop(place, None)
         self.checkpointed.discard(hosted.log)
         self.producers.discard(hosted.log)

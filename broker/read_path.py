@@ -19,6 +19,7 @@ from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.settings import BrokerSettings
 from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.tables import Tables
+from tidelog.broker.turns import Turns
 from tidelog.wal.read_cache import ReadCache
 from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
@@ -40,10 +41,12 @@ class ReadPath:
         self.chunks = ChunkReads(store, background, self._memory, self._indexes)
         """Of segments."""
 
-    def fetcher(self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog) -> Fetcher:
+    def fetcher(
+        self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog, turns: Turns
+    ) -> Fetcher:
         """Answers fetches from all of it."""
         cold = ColdReader(tables, self.chunks)
-        return Fetcher(self.log, cold, self._world.clock, may_serve, faults)
+        return Fetcher(self.log, cold, self._world.clock, may_serve, faults, turns)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """Finds offsets by their time in all of it."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection, Dispatcher
+from tidelog.broker.dispatch import CloseConnection, Dispatcher, ReadyAnswer
 from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
@@ -50,7 +50,7 @@ class KafkaServer:
         self._scratch = new_scratch()
         self._sockets: dict[Connection, ClientSocket] = {}
         self._per_host: dict[str, int] = {}
-        self._answers: set[asyncio.Future[Response | None]] = set()
+        self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._next_connection_id = 0
@@ -158,7 +158,9 @@ class KafkaServer:
             return "max.connections.per.ip"
         return None
 
-    def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Future[Response | None]:
+    def serve(
+        self, socket: ClientSocket, taken: TakenRequest
+    ) -> asyncio.Future[Response | ReadyAnswer | None]:
         """Start a request. What the handler does at once it has done when this returns, so that
         pipelined writes take effect in the order in which they came."""
         assert taken.opened is not None
@@ -173,7 +175,7 @@ class KafkaServer:
         socket: ClientSocket,
         taken: TakenRequest,
         begun: float,
-        answer: asyncio.Future[Response | None],
+        answer: asyncio.Future[Response | ReadyAnswer | None],
     ) -> None:
         """The handler is done, was cancelled, or has failed."""
         self._answers.discard(answer)

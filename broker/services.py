@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidelog.broker.admission import Admissions
     from tidelog.broker.adopter import Adopter
     from tidelog.broker.appender import Appender
+    from tidelog.broker.auto_creations import AutoCreations
     from tidelog.broker.coordinators import Coordinators
     from tidelog.broker.fault_log import FaultLog
     from tidelog.broker.fetch_session import FetchSessions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions import PartitionRegistry
     from tidelog.broker.roller import Roller
     from tidelog.broker.tables import Tables
+    from tidelog.broker.turns import Turns
     from tidelog.coordinator.cluster.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.producer_ids import ProducerIds
     from tidelog.wal.writer import WalWriter
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 class PartitionSizes(Protocol):
     """The partitions that this broker leads, as far as the administrative handlers need them."""
 
-    def sizes(self) -> Mapping[TopicPartition, int]:
-        """Bytes that the WAL has of each partition that this broker leads."""
+    def wal_bytes(self, place: TopicPartition) -> int | None:
+        """Bytes that the WAL has of a partition; None if this broker does not lead it."""
         ...
 
 
@@ -85,6 +87,16 @@ class Services(Protocol):
     @property
     def tables(self) -> TableSizes:
         """The tables of topics."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Those of long work on the event loop."""
+        ...
+
+    @property
+    def auto_creations(self) -> AutoCreations:
+        """How many topics were created because somebody asked for them."""
         ...
 
     @property

@@ -21,14 +21,47 @@ INTERNAL_TOPICS = frozenset(
 )
 """Names that brokers alone may give."""
 DEFAULT = -1
+TOPICS_MAX = "topics.max"
+PARTITIONS_MAX = "partitions.max"
 
 
 class TopicRefused(TidelogError):
-    """The topic is not created, or its partitions are not; `code` is Kafka's error."""
+    """The topic is not created, or its partitions are not; `code` is Kafka's error. `limit` names
+    the setting where it is one."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, limit: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.limit = limit
+
+
+class Room:
+    """How many more topics and partitions a cluster may have."""
+
+    def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
+        self._topics_max = settings.integer(TOPICS_MAX)
+        self._partitions_max = settings.integer(PARTITIONS_MAX)
+        self._topics = len(state.topics)
+        self._partitions = sum(topic.partition_count for topic in state.topics.values())
+
+    def check(self, topics: int, partitions: int) -> None:
+        """TopicRefused where so many more are too many. What is there already stays."""
+        for more, known, limit, name, things in (
+            (topics, self._topics, self._topics_max, TOPICS_MAX, "topics"),
+            (partitions, self._partitions, self._partitions_max, PARTITIONS_MAX, "partitions"),
+        ):
+            if more and known + more > limit:
+                raise TopicRefused(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"the cluster has {known} {things} and may have {limit} ({name}), so {more}"
+                    " more are refused; delete topics or raise the limit",
+                    name,
+                )
+
+    def take(self, topics: int, partitions: int) -> None:
+        """They will be there."""
+        self._topics += topics
+        self._partitions += partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +84,7 @@ class CreationPlan:
         self._state = state
         self._settings = settings
         self._names: dict[str, str] = {}
+        self._room = Room(state, settings)
         self.records: list[TopicCreated] = []
         try:
             self._placement = Placement(state)
@@ -68,7 +102,11 @@ class CreationPlan:
         if wanted.assignments is not None:
             owners = _assigned_owners(self._state, wanted)
         else:
-            owners = self._placement.assign(_partition_count(wanted, self._settings))
+            count = _partition_count(wanted, self._settings)
+            self._room.check(1, count)
+            owners = self._placement.assign(count)
+        self._room.check(1, len(owners))
+        self._room.take(1, len(owners))
         topic_id = new_topic_id(self._state.sequence + 1, random)
         record = TopicCreated(topic_id, wanted.name, owners, configs)
         self._names[key] = wanted.name

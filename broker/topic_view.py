@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic, topic_name_fault
-from tidelog.identifiers import BrokerId
+from tidelog.identifiers import BrokerId, Epoch
 from tidelog.protocol.error_codes import ErrorCode
 
 NO_LEADER = -1
@@ -62,24 +62,25 @@ class PartitionView:
 
 
 def partition_views(state: ClusterState, topic: Topic, start: int, end: int) -> list[PartitionView]:
-    """Partitions [start, end) of the topic. LEADER_NOT_AVAILABLE where the leader's incarnation is
+    """Partitions [start, end) of the topic."""
+    live = frozenset(state.live_epochs.values())
+    stop = min(end, topic.partition_count)
+    return [partition_view(topic, index, live) for index in range(start, stop)]
+
+
+def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionView:
+    """A partition, where these incarnations are alive. LEADER_NOT_AVAILABLE where the leader's is
     fenced and nobody has taken over yet."""
-    live = set(state.live_epochs.values())
-    views = []
-    for index in range(start, min(end, topic.partition_count)):
-        tenure = topic.partitions[index][-1]
-        incarnation = tenure.incarnation
-        alive = incarnation.epoch in live
-        views.append(
-            PartitionView(
-                index,
-                ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
-                incarnation.broker_id if alive else NO_LEADER,
-                tenure.leader_epoch,
-                incarnation.broker_id,
-            )
-        )
-    return views
+    tenure = topic.partitions[index][-1]
+    incarnation = tenure.incarnation
+    alive = incarnation.epoch in live
+    return PartitionView(
+        index,
+        ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+        incarnation.broker_id if alive else NO_LEADER,
+        tenure.leader_epoch,
+        incarnation.broker_id,
+    )
 
 
 def unknown_topic_code(name: str) -> ErrorCode:

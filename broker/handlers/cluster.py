@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
 from tidelog.broker.services import Services
 from tidelog.broker.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import Topic
 from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
@@ -36,6 +36,8 @@ from tidelog.protocol.schemas.replicas import (
 
 logger = logging.getLogger(__name__)
 
+SLICE_TOPICS = 64
+SLICE_PARTITIONS = 1024
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
 
@@ -78,36 +80,40 @@ async def describe_log_dirs(
     """The bucket as the one log directory, with the partitions that this broker leads: as much of
     them as their records take in the WAL and in segments."""
     state = broker.metadata.state
-    asked = (
-        None
-        if request.topics is None
-        else {
-            (topic.topic, partition) for topic in request.topics for partition in topic.partitions
-        }
-    )
-    by_topic: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    in_tables: dict[TopicId, Mapping[int, int]] = {}
-    for place, size in sorted(broker.partitions.sizes().items()):
-        topic = state.topics.get(place.topic_id)
-        if topic is None or (asked is not None and (topic.name, place.partition) not in asked):
+    over, list_of = broker.turns.over, broker.turns.list_of
+    asked: dict[str, set[int]] = {}
+    async for each in over(request.topics or (), SLICE_TOPICS):
+        asked.setdefault(each.topic, set()).update(each.partitions)
+    found: list[DescribeLogDirsTopic] = []
+    names = asked if request.topics is not None else (t.name for t in state.topics.values())
+    async for name in over(sorted(names), SLICE_TOPICS):
+        topic = state.topic_named(name)
+        if topic is None:
             continue
-        if place.topic_id not in in_tables:
-            in_tables[place.topic_id] = await _stored_bytes(broker, place.topic_id)
-        size += in_tables[place.topic_id].get(place.partition, 0)
-        by_topic[topic.name].append(
-            DescribeLogDirsPartition(partition_index=place.partition, partition_size=size)
-        )
-    return DescribeLogDirsResponse(
-        results=[
-            DescribeLogDirsResult(
-                log_dir=broker.store_url,
-                topics=[
-                    DescribeLogDirsTopic(name=name, partitions=by_topic[name])
-                    for name in sorted(by_topic)
-                ],
+        in_wal = _in_wal(broker, topic, None if request.topics is None else asked[name])
+        sizes = await list_of(in_wal, SLICE_PARTITIONS)
+        if not sizes:
+            continue
+        in_table = await _stored_bytes(broker, topic.topic_id)
+        partitions = [
+            DescribeLogDirsPartition(
+                partition_index=number, partition_size=size + in_table.get(number, 0)
             )
+            for number, size in sizes
         ]
+        found.append(DescribeLogDirsTopic(name=name, partitions=partitions))
+    return DescribeLogDirsResponse(
+        results=[DescribeLogDirsResult(log_dir=broker.store_url, topics=found)]
     )
+
+
+def _in_wal(broker: Services, topic: Topic, asked: set[int] | None) -> Iterator[tuple[int, int]]:
+    """Those of the partitions that this broker leads, and what the WAL has of each."""
+    for number in range(topic.partition_count):
+        if asked is None or number in asked:
+            size = broker.partitions.wal_bytes(TopicPartition(topic.topic_id, number))
+            if size is not None:
+                yield number, size
 
 
 async def _stored_bytes(broker: Services, topic_id: TopicId) -> Mapping[int, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from tidelog.broker.config_changes import (
@@ -24,6 +23,7 @@ from tidelog.broker.settings import ConfigEntry
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, Record
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -54,14 +54,20 @@ class NamedResource(Protocol):
 
 R = TypeVar("R", bound=NamedResource)
 
+SLICE_DESCRIBED = 4
+"""Resources that are described before others have their turn: each has dozens of settings."""
+PART_ALTERED = 64
+"""The same for resources that are altered."""
+
 
 async def describe_configs(
     broker: Services, request: DescribeConfigsRequest, _context: RequestContext
 ) -> DescribeConfigsResponse:
-    """The settings that hold for topics, groups and this broker, and where they come from."""
-    return DescribeConfigsResponse(
-        results=[_describe(broker, request, each) for each in request.resources]
-    )
+    """The settings that hold for topics, groups and this broker, and where they come from. A
+    resource that is named more than once is answered once."""
+    asked = {(each.resource_type, each.resource_name): each for each in request.resources}
+    described = (_describe(broker, request, each) for each in asked.values())
+    return DescribeConfigsResponse(results=await broker.turns.list_of(described, SLICE_DESCRIBED))
 
 
 def _describe(
@@ -139,12 +145,11 @@ async def list_config_resources(
         types = list(dict.fromkeys(request.resource_types)) or list(ResourceType)
     if not set(types) <= set(ResourceType):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    names = [(name, each) for each in types for name in _names(broker.metadata.state, each)]
     return ListConfigResourcesResponse(
-        config_resources=[
-            ConfigResource(resource_name=name, resource_type=each)
-            for each in types
-            for name in _names(broker.metadata.state, each)
-        ]
+        config_resources=made_list(
+            names, lambda named: ConfigResource(resource_name=named[0], resource_type=named[1])
+        )
     )
 
 
@@ -222,17 +227,62 @@ async def _alter(
     change: Callable[[ClusterState, Resource, R], ConfigsChanged],
     validate_only: bool,
 ) -> list[Outcome]:
-    """Change each resource that can be changed, all in one entry; an outcome for each."""
-    times = Counter((each.resource_type, each.resource_name) for each in resources)
-    broker_id = broker.incarnation.broker_id
+    """Change each resource that can be changed; an outcome for each."""
+    named = ((each.resource_type, each.resource_name) for each in resources)
+    altering = _Altering(broker, await broker.turns.counted(named))
     outcomes: list[Outcome] = []
+    parts = range(0, len(resources), PART_ALTERED)
+    async for begin in broker.turns.over(parts, 1):
+        part = resources[begin : begin + PART_ALTERED]
+        outcomes += await altering.alter(part, change, validate_only)
+    return outcomes
 
-    def build(state: ClusterState) -> Sequence[Record]:
-        outcomes.clear()
-        records = []
+
+class _Altering:
+    """One request's changes, in as many entries of the metadata log as it has parts."""
+
+    def __init__(self, broker: Services, times: Mapping[tuple[int, str], int]) -> None:
+        """`times`: how often each resource is named."""
+        self._broker = broker
+        self._times = times
+
+    async def alter(
+        self,
+        resources: Sequence[R],
+        change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+        validate_only: bool,
+    ) -> list[Outcome]:
+        """Change those of a part, in one entry."""
+        outcomes: list[Outcome] = []
+
+        def build(state: ClusterState) -> Sequence[Record]:
+            nonlocal outcomes
+            outcomes, records = self._planned(state, resources, change)
+            return records
+
+        if validate_only:
+            build(self._broker.metadata.state)
+            return outcomes
+        try:
+            await change_metadata(self._broker, build)
+        except ChangeFailed as error:
+            failure = (error.code, str(error))
+            known = outcomes or [_DONE] * len(resources)
+            return [failure if outcome == _DONE else outcome for outcome in known]
+        return outcomes
+
+    def _planned(
+        self,
+        state: ClusterState,
+        resources: Sequence[R],
+        change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+    ) -> tuple[list[Outcome], list[Record]]:
+        outcomes: list[Outcome] = []
+        records: list[Record] = []
+        broker_id = self._broker.incarnation.broker_id
         for asked in resources:
             try:
-                if times[asked.resource_type, asked.resource_name] > 1:
+                if self._times[asked.resource_type, asked.resource_name] > 1:
                     raise ConfigRefused(
                         ErrorCode.INVALID_REQUEST, "the request names the resource twice"
                     )
@@ -244,15 +294,4 @@ async def _alter(
             outcomes.append(_DONE)
             if record.overrides != state.configs(resource.scope, resource.name):
                 records.append(record)
-        return records
-
-    if validate_only:
-        build(broker.metadata.state)
-        return outcomes
-    try:
-        await change_metadata(broker, build)
-    except ChangeFailed as error:
-        failure = (error.code, str(error))
-        known = outcomes or [_DONE] * len(resources)
-        return [failure if outcome == _DONE else outcome for outcome in known]
-    return outcomes
+        return outcomes, records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import Final
 
 from tidelog.broker.dispatch import RequestContext
@@ -40,6 +40,7 @@ from tidelog.protocol.schemas.consumer_groups import (
     HeartbeatAssignment,
     HeartbeatTopicPartitions,
 )
+from tidelog.protocol.wire import STEP_ELEMENTS
 
 MEMBER_ID_FROM: Final = 1
 _CLASSIC_MEMBER: Final = 0
@@ -62,6 +63,7 @@ async def consumer_group_heartbeat(
         )
     except CoordinatorRefused as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
+    owned = await broker.turns.through(_owned(request.topic_partitions))
     names = request.subscribed_topic_names
     command = ConsumerHeartbeat(
         group_id=request.group_id,
@@ -75,7 +77,7 @@ async def consumer_group_heartbeat(
         topic_names=None if names is None else tuple(names),
         topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,
-        owned=_owned(request.topic_partitions),
+        owned=owned,
         brings_member_id=context.api_version >= MEMBER_ID_FROM,
         fresh_id=str(broker.entropy.uuid()),
         topics=broker.metadata.state,
@@ -95,10 +97,19 @@ async def _matches(broker: DataServices, request: ConsumerGroupHeartbeatRequest)
     return await matching.topics_named(frozenset({pattern}), broker.metadata.state)
 
 
-def _owned(topics: Iterable[HeartbeatTopicPartitions] | None) -> Assignment | None:
+def _owned(
+    topics: Iterable[HeartbeatTopicPartitions] | None,
+) -> Generator[None, None, Assignment | None]:
+    """What the member says that it has, in steps."""
     if topics is None:
         return None
-    return {each.topic_id: frozenset(each.partitions) for each in topics if each.partitions}
+    owned = {}
+    for number, each in enumerate(topics, 1):
+        if each.partitions:
+            owned[each.topic_id] = frozenset(each.partitions)
+        if number % STEP_ELEMENTS == 0:
+            yield
+    return owned
 
 
 async def _heard(asked: Awaitable[Reply]) -> ConsumerGroupHeartbeatResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetch_session import (
@@ -26,6 +26,7 @@ from tidelog.protocol.schemas.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from tidelog.protocol.wire import STEP_ELEMENTS
 
 API_NAME = "Fetch"
 TOPIC_IDS_FROM = 13
@@ -36,11 +37,13 @@ async def fetch(
 ) -> FetchResponse:
     """Read what is asked for, at most `fetch.max.bytes`, waiting as long as the client allows."""
     by_id = context.api_version >= TOPIC_IDS_FROM
+    through = broker.turns.through
+    targets = await through(_targets(request, by_id))
     try:
         plan = broker.fetch_sessions.plan(
             request.session_id,
             request.session_epoch,
-            _targets(request, by_id),
+            targets,
             _forgotten(request, by_id),
             by_id=by_id,
             now=broker.clock.monotonic(),
@@ -62,7 +65,9 @@ async def fetch(
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
     _count(broker.metrics, reads)
-    return FetchResponse(session_id=plan.session_id, responses=_responses(plan, reads))
+    return FetchResponse(
+        session_id=plan.session_id, responses=await through(_responses(plan, reads))
+    )
 
 
 def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
@@ -73,18 +78,26 @@ def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
             metrics.storage_faults += read.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _targets(request: FetchRequest, by_id: bool) -> list[FetchTarget]:
-    return [
-        FetchTarget(
-            (topic.topic_id if by_id else topic.topic, partition.partition),
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            partition.current_leader_epoch,
-            partition.last_fetched_epoch,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
+def _targets(request: FetchRequest, by_id: bool) -> Generator[None, None, list[FetchTarget]]:
+    """What is asked for, in steps. As in Kafka, what is said last of a partition counts."""
+    targets: dict[PartitionKey, FetchTarget] = {}
+    left = STEP_ELEMENTS
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            key = name, partition.partition
+            targets[key] = FetchTarget(
+                key,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+            )
+            left -= 1
+            if not left:
+                left = STEP_ELEMENTS
+                yield
+    return list(targets.values())
 
 
 def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:
@@ -103,10 +116,15 @@ def _session_code(error: FetchSessionError) -> ErrorCode:
     return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def _responses(plan: FetchPlan, reads: Iterable[PartitionRead]) -> list[FetchableTopicResponse]:
+def _responses(
+    plan: FetchPlan, reads: Iterable[PartitionRead]
+) -> Generator[None, None, list[FetchableTopicResponse]]:
+    """What is answered, in steps."""
     topics: dict[TopicKey, FetchableTopicResponse] = {}
     served = []
-    for read in reads:
+    for number, read in enumerate(reads, 1):
+        if number % STEP_ELEMENTS == 0:
+            yield
         target = read.target
         has_records = read.found.size_bytes > 0
         if plan.session is not None:

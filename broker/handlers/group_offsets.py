@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
@@ -16,9 +17,10 @@ from tidelog.coordinator.group.commands import (
     PartitionErrors,
     Reply,
 )
-from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH
+from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -44,6 +46,8 @@ NO_RETENTION = -1
 GROUP_BATCHES_FROM = 8
 GROUP_ERROR_FROM = 2
 MISSING_GROUP_FROM = 9
+SLICE_GROUPS = 4
+"""Groups whose offsets are looked up before others have their turn."""
 
 _Codes = dict[tuple[str, int], ErrorCode]
 
@@ -51,9 +55,14 @@ _Codes = dict[tuple[str, int], ErrorCode]
 def offset_commit(
     broker: DataServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
-    """Store offsets; answered when they are durable."""
+    """Store offsets of partitions that exist; answered when they are durable."""
     state = broker.metadata.state
-    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    unknown = {
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if not state.has_partition(topic.name, each.partition_index)
+    }
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
         group_id=request.group_id,
@@ -71,15 +80,15 @@ def offset_commit(
                 each.committed_metadata or "",
             )
             for topic in request.topics
-            if topic.name not in unknown
             for each in topic.partitions
+            if (topic.name, each.partition_index) not in unknown
         ],
     )
     return _committed(request, unknown, ask(broker, request.group_id, command))
 
 
 async def _committed(
-    request: OffsetCommitRequest, unknown: set[str], asked: Awaitable[Reply]
+    request: OffsetCommitRequest, unknown: set[tuple[str, int]], asked: Awaitable[Reply]
 ) -> OffsetCommitResponse:
     try:
         reply = await reply_of(PartitionErrors, asked)
@@ -94,7 +103,7 @@ async def _committed(
                     OffsetCommitResponsePartition(
                         partition_index=each.partition_index,
                         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if topic.name in unknown
+                        if (topic.name, each.partition_index) in unknown
                         else codes.get((topic.name, each.partition_index), reply.error),
                     )
                     for each in topic.partitions
@@ -116,7 +125,12 @@ async def offset_fetch(
     version = context.api_version
     if version >= GROUP_BATCHES_FROM:
         stable = request.require_stable
-        asked = [(each, _ask_for_offsets(broker, each, stable)) for each in request.groups]
+        # A group that is named more than once is answered once.
+        groups = {each.group_id: each for each in request.groups}
+        asked = await broker.turns.list_of(
+            ((each, _ask_for_offsets(broker, each, stable)) for each in groups.values()),
+            SLICE_GROUPS,
+        )
         return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
     topics = None
     if request.topics is not None:
@@ -154,19 +168,23 @@ async def _group(
         topics=[
             OffsetFetchResponseTopics(
                 name=name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=number,
-                        committed_offset=found.offset if found else NO_OFFSET,
-                        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
-                        metadata=found.metadata if found else "",
-                        error_code=_stability(reply, name, number),
-                    )
-                    for number, found in partitions.items()
-                ],
+                partitions=made_list(tuple(partitions.items()), partial(_fetched, reply, name)),
             )
             for name, partitions in reply.topics.items()
         ],
+    )
+
+
+def _fetched(
+    reply: OffsetsReply, topic: str, of_partition: tuple[int, CommittedOffset | None]
+) -> OffsetFetchResponsePartitions:
+    number, found = of_partition
+    return OffsetFetchResponsePartitions(
+        partition_index=number,
+        committed_offset=found.offset if found else NO_OFFSET,
+        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
+        metadata=found.metadata if found else "",
+        error_code=_stability(reply, topic, number),
     )
 
 
@@ -188,19 +206,25 @@ async def _only_group(
         topics=[
             OffsetFetchResponseTopic(
                 name=name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=number,
-                        committed_offset=found.offset if found else NO_OFFSET,
-                        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
-                        metadata=found.metadata if found else "",
-                        error_code=reply.error or _stability(reply, name, number),
-                    )
-                    for number, found in partitions.items()
-                ],
+                partitions=made_list(
+                    tuple(partitions.items()), partial(_fetched_by_only, reply, name)
+                ),
             )
             for name, partitions in reply.topics.items()
         ],
+    )
+
+
+def _fetched_by_only(
+    reply: OffsetsReply, topic: str, of_partition: tuple[int, CommittedOffset | None]
+) -> OffsetFetchResponsePartition:
+    fetched = _fetched(reply, topic, of_partition)
+    return OffsetFetchResponsePartition(
+        partition_index=fetched.partition_index,
+        committed_offset=fetched.committed_offset,
+        committed_leader_epoch=fetched.committed_leader_epoch,
+        metadata=fetched.metadata,
+        error_code=reply.error or fetched.error_code,
     )
 
 

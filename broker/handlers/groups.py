@@ -14,6 +14,7 @@ from tidelog.coordinator.group.commands import (
     DescribeGroup,
     DescribeReply,
     ErrorReply,
+    GroupListing,
     Heartbeat,
     HeartbeatReply,
     Join,
@@ -30,6 +31,7 @@ from tidelog.coordinator.group.commands import (
 from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -258,23 +260,27 @@ async def list_groups(
     """The groups that this broker coordinates."""
     command = ListGroups(frozenset(request.states_filter), frozenset(request.types_filter))
     response = ListGroupsResponse()
-    for asked in [ask_runtime(each, command) for each in broker.coordinators.groups.all()]:
+    found: list[GroupListing] = []
+    asked = await broker.turns.list_of(
+        (ask_runtime(each, command) for each in broker.coordinators.groups.all()), 1
+    )
+    for each in asked:
         try:
-            reply = await reply_of(ListReply, asked)
+            found += (await reply_of(ListReply, each)).groups
         except CoordinatorRefused as error:
             # What could be listed is given beside the error, as Kafka does.
             response.error_code = error.code
-            continue
-        response.groups += [
-            ListedGroup(
-                group_id=each.group_id,
-                protocol_type=each.protocol_type,
-                group_state=each.state,
-                group_type=each.group_type,
-            )
-            for each in reply.groups
-        ]
+    response.groups = made_list(found, _listed)
     return response
+
+
+def _listed(group: GroupListing) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state,
+        group_type=group.group_type,
+    )
 
 
 async def delete_groups(

@@ -34,7 +34,6 @@ NOTHING_WRITTEN = Slot(-1)
 class _Outcome(NamedTuple):
     """What became of a marker in one partition."""
 
-    topic: str
     partition: int
     code: ErrorCode
     slot: Slot = NOTHING_WRITTEN
@@ -47,7 +46,8 @@ def write_txn_markers(
     return _answer(broker, request, [_write(broker, each) for each in request.markers])
 
 
-def _write(broker: DataServices, marker: WritableTxnMarker) -> list[_Outcome]:
+def _write(broker: DataServices, marker: WritableTxnMarker) -> list[list[_Outcome]]:
+    """By topic."""
     ended = EndedTransaction(
         marker.producer_id,
         marker.producer_epoch,
@@ -55,26 +55,29 @@ def _write(broker: DataServices, marker: WritableTxnMarker) -> list[_Outcome]:
         marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )
-    outcomes = []
-    for topic in marker.topics:
-        for number in topic.partition_indexes:
-            try:
-                partition = broker.partitions.named(topic.name, number)
-                slot = broker.coordinators.markers.write(partition, ended)
-                outcomes.append(_Outcome(topic.name, number, ErrorCode.NONE, slot))
-            except PartitionError as error:
-                outcomes.append(_Outcome(topic.name, number, error.code))
-            except TidelogError as error:
-                logger.warning("a marker was not written", extra={"why": str(error)})
-                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                outcomes.append(_Outcome(topic.name, number, code))
-    return outcomes
+    return [
+        [_write_one(broker, ended, topic.name, number) for number in topic.partition_indexes]
+        for topic in marker.topics
+    ]
+
+
+def _write_one(broker: DataServices, ended: EndedTransaction, topic: str, number: int) -> _Outcome:
+    try:
+        partition = broker.partitions.named(topic, number)
+        slot = broker.coordinators.markers.write(partition, ended)
+    except PartitionError as error:
+        return _Outcome(number, error.code)
+    except TidelogError as error:
+        logger.warning("a marker was not written", extra={"why": str(error)})
+        return _Outcome(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return _Outcome(number, ErrorCode.NONE, slot)
 
 
 async def _answer(
-    broker: DataServices, request: WriteTxnMarkersRequest, written: Sequence[list[_Outcome]]
+    broker: DataServices, request: WriteTxnMarkersRequest, written: Sequence[list[list[_Outcome]]]
 ) -> WriteTxnMarkersResponse:
-    newest = max((each.slot for outcomes in written for each in outcomes), default=NOTHING_WRITTEN)
+    slots = (each.slot for topics in written for outcomes in topics for each in outcomes)
+    newest = max(slots, default=NOTHING_WRITTEN)
     is_lost = False
     if newest != NOTHING_WRITTEN:
         try:
@@ -89,16 +92,12 @@ async def _answer(
                 topics=[
                     WritableTxnMarkerTopicResult(
                         name=topic.name,
-                        partitions=[
-                            _partition_result(each, is_lost)
-                            for each in outcomes
-                            if each.topic == topic.name
-                        ],
+                        partitions=[_partition_result(each, is_lost) for each in outcomes],
                     )
-                    for topic in marker.topics
+                    for topic, outcomes in zip(marker.topics, topics, strict=True)
                 ],
             )
-            for marker, outcomes in zip(request.markers, written, strict=True)
+            for marker, topics in zip(request.markers, written, strict=True)
         ]
     )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
@@ -19,13 +22,16 @@ from tidelog.broker.topic_view import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
+    PartitionView,
+    partition_view,
     partition_views,
     unknown_topic_code,
 )
 from tidelog.coordinator.cluster.records import Record
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.cluster.topics import Topic, topic_name_fault
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.metadata import (
     Cursor,
@@ -45,6 +51,11 @@ from tidelog.protocol.wire import NULL_UUID
 logger = logging.getLogger(__name__)
 
 TOPICS_BY_ID_FROM = 12
+REQUEST_CREATIONS_MAX = "auto.create.topics.request.max"
+MINUTE_CREATIONS_MAX = "auto.create.topics.minute.max"
+SLICE_NAMES = 2048
+SLICE_TOPICS = 128
+"""Topics that are looked up before others have their turn."""
 
 
 async def metadata(
@@ -66,15 +77,18 @@ async def metadata(
         and request.allow_auto_topic_creation
         and broker.settings.boolean("auto.create.topics.enable")
     ):
-        failed = await _create_missing(broker, [each.name for each in asked if each.name])
+        failed = await _create_missing(broker, asked)
     state = broker.metadata.state
-    if asked is None:
-        topics = [_described(state, topic) for topic in state.topics.values()]
-    else:
-        topics = [_found(state, each, failed) for each in _distinct(asked)]
+    operations = OPERATIONS_NOT_ASKED
     if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+        operations = TOPIC_OPERATIONS
+    if asked is None:
+        topics = made_list(
+            tuple(state.topics.values()), lambda topic: _described(state, topic, operations)
+        )
+    else:
+        found = (_found(state, each, failed, operations) for each in _distinct(asked))
+        topics = await broker.turns.list_of(found, SLICE_TOPICS)
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=info.broker_id, host=info.host, port=info.port)
@@ -100,21 +114,49 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
     return list({(topic.topic_id, topic.name): topic for topic in asked}.values())
 
 
-async def _create_missing(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
+async def _create_missing(
+    broker: Services, asked: Sequence[MetadataRequestTopic]
+) -> dict[str, ErrorCode]:
     """Create the topics of these names that do not exist; the errors of those that could not be."""
     known = broker.metadata.state
-    ids = {
-        name: broker.entropy.uuid()
-        for name in dict.fromkeys(names)
-        if known.topic_named(name) is None and name not in INTERNAL_TOPICS
-    }
-    if not ids:
-        return {}
-    failed: dict[str, ErrorCode] = {}
+    names = (each.name for each in asked if each.name and known.topic_named(each.name) is None)
+    missing = await broker.turns.list_of(
+        (name for name in names if _may_create(name)), SLICE_TOPICS
+    )
+    missing = list(dict.fromkeys(missing))
+    allowed = _allowed(broker, len(missing))
+    failed = dict.fromkeys(missing[allowed:], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for begin in range(0, allowed, SLICE_TOPICS):
+        failed |= await _create(broker, missing[begin : min(begin + SLICE_TOPICS, allowed)])
+    return failed
+
+
+def _may_create(name: str) -> bool:
+    return name not in INTERNAL_TOPICS and topic_name_fault(name) is None
+
+
+def _allowed(broker: Services, missing: int) -> int:
+    """How many of so many topics may be created now."""
+    settings, limited = broker.settings, broker.metrics.limited
+    of_request = min(missing, settings.integer(REQUEST_CREATIONS_MAX))
+    limited.of(REQUEST_CREATIONS_MAX).value += missing - of_request
+    minute_max = settings.integer(MINUTE_CREATIONS_MAX)
+    allowed = broker.auto_creations.take(of_request, minute_max, broker.clock.monotonic())
+    limited.of(MINUTE_CREATIONS_MAX).value += of_request - allowed
+    if allowed < missing:
+        logger.warning(
+            "topics that clients asked for are not created yet, since there are too many",
+            extra={"asked": missing, "allowed": allowed},
+        )
+    return allowed
+
+
+async def _create(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
+    ids = {name: broker.entropy.uuid() for name in names}
+    refused: dict[str, TopicRefused] = {}
 
     def build(state: ClusterState) -> Sequence[Record]:
-        nonlocal failed
-        failed = {}
+        refused.clear()
         plan = CreationPlan(state, broker.settings)
         for name, topic_id in ids.items():
             if state.topic_named(name) is not None:
@@ -122,7 +164,7 @@ async def _create_missing(broker: Services, names: Sequence[str]) -> dict[str, E
             try:
                 plan.add(WantedTopic(name), topic_id)
             except TopicRefused as error:
-                failed[name] = error.code
+                refused[name] = error
         return plan.records
 
     try:
@@ -130,45 +172,63 @@ async def _create_missing(broker: Services, names: Sequence[str]) -> dict[str, E
     except (ChangeFailed, TopicRefused) as error:
         logger.warning("topics were not created", extra={"topics": list(ids), "why": str(error)})
         return dict.fromkeys(ids, ErrorCode.LEADER_NOT_AVAILABLE)
-    return failed
+    for each in refused.values():
+        if each.limit is not None:
+            broker.metrics.limited.of(each.limit).value += 1
+            logger.warning("a topic was not created", extra={"why": str(each)})
+    return {name: each.code for name, each in refused.items()}
 
 
 def _found(
-    state: ClusterState, asked: MetadataRequestTopic, failed: Mapping[str, ErrorCode]
+    state: ClusterState,
+    asked: MetadataRequestTopic,
+    failed: Mapping[str, ErrorCode],
+    operations: int,
 ) -> MetadataResponseTopic:
     if asked.topic_id != NULL_UUID:
         topic = state.topics.get(asked.topic_id)
         if topic is None:
             return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None,
+                topic_id=asked.topic_id,
+                topic_authorized_operations=operations,
             )
-        return _described(state, topic)
-    if asked.name is None:
-        return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None)
-    topic = state.topic_named(asked.name)
-    if topic is None:
-        code = failed.get(asked.name, unknown_topic_code(asked.name))
-        return MetadataResponseTopic(error_code=code, name=asked.name)
-    return _described(state, topic)
+        return _described(state, topic, operations)
+    topic = None if asked.name is None else state.topic_named(asked.name)
+    if topic is not None:
+        return _described(state, topic, operations)
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+    if asked.name is not None:
+        code = failed.get(asked.name) or unknown_topic_code(asked.name)
+    return MetadataResponseTopic(
+        error_code=code, name=asked.name, topic_authorized_operations=operations
+    )
 
 
-def _described(state: ClusterState, topic: Topic) -> MetadataResponseTopic:
+def _described(state: ClusterState, topic: Topic, operations: int) -> MetadataResponseTopic:
+    live = frozenset(state.live_epochs.values())
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            MetadataResponsePartition(
-                error_code=view.error_code,
-                partition_index=view.index,
-                leader_id=view.leader_id,
-                leader_epoch=view.leader_epoch,
-                replica_nodes=view.replicas,
-                isr_nodes=view.in_sync,
-                offline_replicas=view.offline,
-            )
-            for view in partition_views(state, topic, 0, topic.partition_count)
-        ],
+        partitions=made_list(
+            range(topic.partition_count),
+            lambda index: _described_partition(partition_view(topic, index, live)),
+        ),
+        topic_authorized_operations=operations,
+    )
+
+
+def _described_partition(view: PartitionView) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=view.error_code,
+        partition_index=view.index,
+        leader_id=view.leader_id,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.in_sync,
+        offline_replicas=view.offline,
     )
 
 
@@ -178,17 +238,17 @@ async def describe_topic_partitions(
     """One page of the topics asked for (of all, if none is named), in order of names."""
     state = broker.metadata.state
     cursor = request.cursor
-    everything = not request.topics
-    names = {topic.name for topic in (state.topics.values() if everything else request.topics)}
-    if cursor is not None:
-        fault = _cursor_fault(cursor, names, everything)
-        if fault is not None:
-            return error_response(request, context.api_version, ErrorCode.INVALID_REQUEST, fault)
-        names = {name for name in names if name >= cursor.topic_name}
     limit = broker.settings.integer("max.request.partition.size.limit")
     room = max(1, min(limit, request.response_partition_limit))
+    names = (topic.name for topic in request.topics or state.topics.values())
+    # Each topic takes up at least one place of the page.
+    first = await broker.turns.through(_first(names, cursor, room + 1))
+    if cursor is not None:
+        fault = _cursor_fault(cursor, first.has_cursor or not request.topics)
+        if fault is not None:
+            return error_response(request, context.api_version, ErrorCode.INVALID_REQUEST, fault)
     response = DescribeTopicPartitionsResponse()
-    for name in sorted(names):
+    for name in first.names:
         if room == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
@@ -197,11 +257,12 @@ async def describe_topic_partitions(
             response.topics.append(
                 DescribeTopicPartitionsResponseTopic(name=name, error_code=unknown_topic_code(name))
             )
+            room -= 1
             continue
         start = cursor.partition_index if cursor and cursor.topic_name == name else 0
         described = _page(state, topic, start, start + room)
         response.topics.append(described)
-        room -= len(described.partitions)
+        room -= max(1, len(described.partitions))
         end = start + len(described.partitions)
         if end < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
@@ -209,10 +270,32 @@ async def describe_topic_partitions(
     return response
 
 
-def _cursor_fault(cursor: Cursor, names: set[str], everything: bool) -> str | None:
+class _First(NamedTuple):
+    """The first names from a cursor on, in order, and whether the cursor's is one of all."""
+
+    names: list[str]
+    has_cursor: bool
+
+
+def _first(
+    names: Iterable[str], cursor: Cursor | None, names_max: int
+) -> Generator[None, None, _First]:
+    """In steps."""
+    begin = "" if cursor is None else cursor.topic_name
+    first: list[str] = []
+    has_cursor = False
+    iterator = iter(names)
+    while chunk := set(islice(iterator, max(names_max, SLICE_NAMES))):
+        has_cursor = has_cursor or begin in chunk
+        first = nsmallest(names_max, {*first, *(name for name in chunk if name >= begin)})
+        yield
+    return _First(first, has_cursor)
+
+
+def _cursor_fault(cursor: Cursor, is_asked_for: bool) -> str | None:
     if cursor.partition_index < 0:
         return f"the cursor names partition {cursor.partition_index}"
-    if not everything and cursor.topic_name not in names:
+    if not is_asked_for:
         return f"the cursor names topic {cursor.topic_name}, which is not asked for"
     return None
 

@@ -39,6 +39,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 TO_HIGH_WATERMARK = -1
+SLICE_NAMED = 512
+SLICE_PARTITIONS = 64
+"""Partitions that are looked up before others have their turn."""
 KNOWN_FROM = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 """The versions of ListOffsets in which they came."""
 
@@ -46,16 +49,29 @@ KNOWN_FROM = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATES
 async def list_offsets(
     broker: DataServices, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Offsets by timestamp, or of the ends of the log as the isolation level shows them."""
+    """Offsets by timestamp, or of the ends of the log as the isolation level shows them. As in
+    Kafka, a partition that is named more than once is refused, and answered once."""
     isolation = Isolation(request.isolation_level != 0)
-    topics = []
-    for topic in request.topics:
-        answers = [
-            await _list_offset(broker, topic.name, asked, isolation, context.api_version)
-            for asked in topic.partitions
-        ]
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return ListOffsetsResponse(topics=topics)
+    places = ((topic.name, each) for topic in request.topics for each in topic.partitions)
+    asked: dict[tuple[str, int], ListOffsetsPartition] = {}
+    twice: set[tuple[str, int]] = set()
+    async for name, partition in broker.turns.over(places, SLICE_NAMED):
+        place = name, partition.partition_index
+        if place in asked:
+            twice.add(place)
+        asked[place] = partition
+    topics: dict[str, ListOffsetsTopicResponse] = {}
+    async for (name, number), partition in broker.turns.over(asked.items(), SLICE_PARTITIONS):
+        if (name, number) in twice:
+            answer = ListOffsetsPartitionResponse(
+                partition_index=number, error_code=ErrorCode.INVALID_REQUEST
+            )
+        else:
+            answer = await _list_offset(broker, name, partition, isolation, context.api_version)
+        if name not in topics:
+            topics[name] = ListOffsetsTopicResponse(name=name)
+        topics[name].partitions.append(answer)
+    return ListOffsetsResponse(topics=list(topics.values()))
 
 
 async def _list_offset(

@@ -28,6 +28,7 @@ from tidelog.coordinator.transaction.states import STATES_BY_LABEL
 from tidelog.coordinator.transaction.transaction import Transaction
 from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.transaction_listing import (
     DescribedTransaction,
     DescribedTransactionTopic,
@@ -182,13 +183,21 @@ async def list_transactions(
         is_moving = error.code is ErrorCode.NOT_COORDINATOR
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_moving else error.code
         return response
-    response.transaction_states = found
+    response.transaction_states = made_list(found, _listing)
     return response
+
+
+def _listing(found: TransactionListing) -> ListedTransaction:
+    return ListedTransaction(
+        transactional_id=found.transactional_id,
+        producer_id=found.producer_id,
+        transaction_state=found.state.label,
+    )
 
 
 async def _listed(
     broker: DataServices, command: ListTransactions, pattern: str
-) -> list[ListedTransaction]:
+) -> list[TransactionListing]:
     """Raises InvalidPattern or CoordinatorRefused."""
     check_length(pattern, broker.settings.integer("regex.length.max"))
     coordinators = broker.coordinators
@@ -202,11 +211,4 @@ async def _listed(
         ids = [each.transactional_id for each in found]
         wanted = frozenset(await patterns.matching(pattern, ids))
         found = [each for each in found if each.transactional_id in wanted]
-    return [
-        ListedTransaction(
-            transactional_id=each.transactional_id,
-            producer_id=each.producer_id,
-            transaction_state=each.state.label,
-        )
-        for each in found
-    ]
+    return found

@@ -42,12 +42,17 @@ async def txn_offset_commit(
 ) -> TxnOffsetCommitResponse:
     """Have the offsets pending; answered when that is durable."""
     state = broker.metadata.state
-    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    unknown = {
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if not state.has_partition(topic.name, each.partition_index)
+    }
     codes: dict[tuple[str, int], ErrorCode] = {}
     error = ErrorCode.NONE
     if not request.group_id:
         error = ErrorCode.INVALID_GROUP_ID
-    elif len(unknown) < len(request.topics):
+    elif len(unknown) < sum(len(topic.partitions) for topic in request.topics):
         reply = await _commit(broker, request, context.api_version, unknown)
         error = error_for(ApiKey.TXN_OFFSET_COMMIT, context.api_version, reply.error)
         codes = {(topic, partition): code for topic, partition, code in reply.partitions}
@@ -59,7 +64,7 @@ async def txn_offset_commit(
                     TxnOffsetCommitResponsePartition(
                         partition_index=each.partition_index,
                         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if topic.name in unknown
+                        if (topic.name, each.partition_index) in unknown
                         else codes.get((topic.name, each.partition_index), error),
                     )
                     for each in topic.partitions
@@ -71,7 +76,10 @@ async def txn_offset_commit(
 
 
 async def _commit(
-    broker: DataServices, request: TxnOffsetCommitRequest, version: int, unknown: set[str]
+    broker: DataServices,
+    request: TxnOffsetCommitRequest,
+    version: int,
+    unknown: set[tuple[str, int]],
 ) -> PartitionErrors:
     error, ordinal = await _admitted(broker, request, version)
     if error is not ErrorCode.NONE:
@@ -91,8 +99,8 @@ async def _commit(
                 each.committed_metadata or "",
             )
             for topic in request.topics
-            if topic.name not in unknown
             for each in topic.partitions
+            if (topic.name, each.partition_index) not in unknown
         ],
     )
     try:

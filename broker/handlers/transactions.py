@@ -182,11 +182,7 @@ def _enlist(
         for number in topic.partitions
     )
     state = broker.metadata.state
-    unknown = set()
-    for each in partitions:
-        topic = state.topic_named(each.topic)
-        if topic is None or not 0 <= each.partition < topic.partition_count:
-            unknown.add(each)
+    unknown = {each for each in partitions if not state.has_partition(*each)}
     if unknown:
         return _told(
             {

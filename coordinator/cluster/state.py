@@ -143,6 +143,11 @@ class ClusterState:
             return TopicFate.DELETED if began_with_it else TopicFate.UNKNOWN
         return TopicFate.FORGOTTEN if created <= self.sequence else TopicFate.UNKNOWN
 
+    def has_partition(self, topic_name: str, partition: int) -> bool:
+        """Whether a topic of exactly this name has such a partition."""
+        topic = self.topic_named(topic_name)
+        return topic is not None and 0 <= partition < topic.partition_count
+
     def tenures(self, partition: TopicPartition) -> Tenures:
         """Oldest first, the current one last; empty if there is no such partition (rule C5)."""
         topic = self.topics.get(partition.topic_id)

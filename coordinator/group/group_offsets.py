@@ -3,7 +3,7 @@ group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from tidelog.coordinator.decision import Token, Turn
 from tidelog.coordinator.group.classic import ClassicGroup
@@ -178,27 +178,22 @@ def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsRepl
     else the first commit of a partition would be overlooked.
     """
     found = offsets.of_group(fetch.group_id)
-    pending = offsets.pending_places(fetch.group_id) if fetch.require_stable else ()
-    wanted: Mapping[str, Iterable[int]]
+    unstable = frozenset(offsets.pending_places(fetch.group_id) if fetch.require_stable else ())
+    topics: dict[str, dict[int, CommittedOffset | None]]
     if fetch.topics is None:
-        every = {topic: dict.fromkeys(each) for topic, each in found.items()}
-        for topic, number in pending:
-            every.setdefault(topic, {})[number] = None
-        wanted = every
+        # Copies cost little, and what is committed later is not in the answer.
+        topics = {topic: {**each} for topic, each in found.items()}
+        for topic, number in unstable:
+            topics.setdefault(topic, {})[number] = None
     else:
-        wanted = fetch.topics
-    unstable = frozenset(pending)
-    return OffsetsReply(
-        ErrorCode.NONE,
-        {
+        topics = {
             topic: {
                 number: None if (topic, number) in unstable else found.get(topic, {}).get(number)
                 for number in numbers
             }
-            for topic, numbers in wanted.items()
-        },
-        unstable,
-    )
+            for topic, numbers in fetch.topics.items()
+        }
+    return OffsetsReply(ErrorCode.NONE, topics, unstable)
 
 
 def delete_offsets(

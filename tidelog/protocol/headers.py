@@ -8,10 +8,11 @@ ApiVersions never has them, since its client cannot know yet what the broker spe
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from tidelog.protocol.api import ApiKey, request_type
-from tidelog.protocol.codec import encode
+from tidelog.protocol.codec import encode, encode_in_steps, encode_short
 from tidelog.protocol.errors import MalformedMessage, UnencodableMessage
 from tidelog.protocol.message import Message, Request, Response
 from tidelog.protocol.wire import Buffer, skip_tags
@@ -57,7 +58,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         elif length != -1:
             raise ValueError(f"client id of {length} bytes")
         if _is_flexible(request_type(api_key), api_version):
-            position = skip_tags(frame, position, len(frame))
+            position, _ = skip_tags(frame, position, len(frame))
     except (ValueError, IndexError, struct.error) as error:
         raise MalformedMessage(f"request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
@@ -78,7 +79,7 @@ def encode_request(
     )
     if version in message.FLEXIBLE:
         begun.append(0)
-    return _framed(message, version, begun)
+    return _framed(message, encode(message, version, begun), begun)
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
@@ -87,10 +88,31 @@ def encode_response(message: Response, version: int, correlation_id: int) -> lis
     Raises:
         UnencodableMessage, UnsupportedVersion: see `codec.encode`.
     """
+    begun = _response_header(message, version, correlation_id)
+    return _framed(message, encode(message, version, begun), begun)
+
+
+def encode_short_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
+    """The same for those who have no time for a long one: then LongMessage."""
+    begun = _response_header(message, version, correlation_id)
+    return _framed(message, encode_short(message, version, begun), begun)
+
+
+def encode_response_in_steps(
+    message: Response, version: int, correlation_id: int
+) -> Generator[None, None, list[Buffer]]:
+    """The same of a message that may be long: a generator that returns the buffers, and pauses
+    before a step takes a millisecond."""
+    begun = _response_header(message, version, correlation_id)
+    buffers = yield from encode_in_steps(message, version, begun)
+    return _framed(message, buffers, begun)
+
+
+def _response_header(message: Response, version: int, correlation_id: int) -> bytearray:
     begun = bytearray(_SIZE_AND_RESPONSE.pack(0, correlation_id))
     if version in message.FLEXIBLE and message.API_KEY != ApiKey.API_VERSIONS:
         begun.append(0)
-    return _framed(message, version, begun)
+    return begun
 
 
 def decode_correlation_id(frame: memoryview) -> int:
@@ -114,18 +136,18 @@ def response_body_position(frame: memoryview, message: type[Response], version: 
     if version not in message.FLEXIBLE or message.API_KEY == ApiKey.API_VERSIONS:
         return _RESPONSE.size
     try:
-        return skip_tags(frame, _RESPONSE.size, len(frame))
+        position, _ = skip_tags(frame, _RESPONSE.size, len(frame))
     except (ValueError, IndexError) as error:
         raise MalformedMessage(f"response header: {error}") from error
+    return position
 
 
 def _is_flexible(message: type[Message], version: int) -> bool:
     return len(message.FLEXIBLE) > 0 and version >= message.FLEXIBLE.start
 
 
-def _framed(message: Message, version: int, begun: bytearray) -> list[Buffer]:
-    """Encode the message behind a header and set the size in front of it."""
-    buffers = encode(message, version, begun)
+def _framed(message: Message, buffers: list[Buffer], begun: bytearray) -> list[Buffer]:
+    """Set the size of an encoded message in front of its header."""
     size = sum(map(len, buffers)) - 4
     if size > FRAME_BYTES_MAX:
         raise UnencodableMessage(f"{type(message).__name__} of {size} bytes does not fit a frame")

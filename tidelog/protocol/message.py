@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
@@ -12,6 +12,10 @@ Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 """(frame, position, end) -> (message, position after it)."""
 Writer = Callable[[Any, bytearray, list[Any]], bytearray]
 """(message, buffer to go on in, finished buffers) -> the buffer that is to be finished last."""
+
+StepReader = Callable[[memoryview, int, int], Generator[None, None, tuple[Any, int]]]
+StepWriter = Callable[[Any, bytearray, list[Any]], Generator[None, None, bytearray]]
+"""The same in steps, for long messages."""
 
 _UNSET = object()
 
@@ -95,6 +99,8 @@ class Message(Struct):
     FLEXIBLE: ClassVar[range]
     READERS: ClassVar[dict[int, Reader]]
     WRITERS: ClassVar[dict[int, Writer]]
+    STEP_READERS: ClassVar[dict[int, StepReader]]
+    STEP_WRITERS: ClassVar[dict[int, StepWriter]]
 
     def __init_subclass__(
         cls,
@@ -110,6 +116,8 @@ class Message(Struct):
         cls.FLEXIBLE = range(0) if flexible is None else range(flexible, highest + 1)
         cls.READERS = {}
         cls.WRITERS = {}
+        cls.STEP_READERS = {}
+        cls.STEP_WRITERS = {}
 
 
 class Response(Message):

@@ -6,33 +6,43 @@ size, together with the length or tag count that follows them, are unpacked by a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.protocol import wire
 from tidelog.protocol.fields import Field, Kind, WireType
 from tidelog.protocol.source import Source, default_expression, smallest
 
 if TYPE_CHECKING:
-    from tidelog.protocol.message import Message, Reader, Struct
+    from tidelog.protocol.message import Message, Reader, StepReader, Struct
 
 
 def compile_reader(message_type: type[Message], version: int) -> Reader:
     """The reader of `message_type` in `version`; it raises ValueError, IndexError or struct.error
-    for malformed input."""
-    compiler = _ReaderCompiler(version, version in message_type.FLEXIBLE)
-    return compiler.compile(message_type)
+    for malformed input, and LongMessage for one with more than SHORT_ELEMENTS_MAX elements."""
+    reader: Reader = _ReaderCompiler(message_type, version, in_steps=False).compile()
+    return reader
+
+
+def compile_step_reader(message_type: type[Message], version: int) -> StepReader:
+    """The reader of messages up to ELEMENTS_MAX: a generator, which pauses behind about each
+    STEP_ELEMENTS elements."""
+    reader: StepReader = _ReaderCompiler(message_type, version, in_steps=True).compile()
+    return reader
 
 
 _FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
 
 
 class _ReaderCompiler:
-    """In the generated source `b` is the frame, `p` the position, `end` the frame's length and
-    `left` the number of array elements that may still come."""
+    """In the generated source `b` is the frame, `p` the position, `end` the frame's length, `left`
+    the number of array elements that may still come, and `mark` the one below which arrays that
+    begin end the step."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, message_type: type[Message], version: int, *, in_steps: bool) -> None:
+        self._message_type = message_type
         self._version = version
-        self._flexible = flexible
+        self._flexible = version in message_type.FLEXIBLE
+        self._in_steps = in_steps
         self._out = Source("def read(b, p, end):")
         self._uuids: list[tuple[str, str]] = []
         for helper in (
@@ -44,21 +54,27 @@ class _ReaderCompiler:
             wire.bad_marker,
             wire.bad_tag,
             wire.too_many,
+            wire.too_long,
             wire.unpack_array,
         ):
             self._out.names[helper.__name__] = helper
         self._out.names["new"] = object.__new__
 
-    def compile(self, message_type: type[Message]) -> Reader:
+    def compile(self) -> Any:
         """The reader as a function."""
-        self._out.emit(f"left = {wire.ELEMENTS_MAX}")
-        message = self._struct(message_type)
+        elements_max = wire.ELEMENTS_MAX if self._in_steps else wire.SHORT_ELEMENTS_MAX
+        self._out.emit(f"left = {elements_max}")
+        if self._in_steps:
+            self._out.emit(f"mark = {elements_max - wire.STEP_ELEMENTS}")
+        message = self._struct(self._message_type)
         self._flush()
+        if self._in_steps:
+            # Also where there is no array: it is a generator then.
+            self._out.emit("if mark < 0: yield")
         self._out.emit(f"return {message}, p")
-        reader: Reader = self._out.function(
-            "read", f"<reader of {message_type.__name__} version {self._version}>"
-        )
-        return reader
+        kind = "step reader" if self._in_steps else "reader"
+        name = self._message_type.__name__
+        return self._out.function("read", f"<{kind} of {name} version {self._version}>")
 
     def _struct(self, type_: type[Struct]) -> str:
         """Read a structure; returns the local that holds it. Leaves a run open."""
@@ -163,15 +179,21 @@ class _ReaderCompiler:
         assert size > 0, f"{where}: an array of nothing cannot be bounded by the bytes that follow"
         self._open_if_present(length, target, nullable, where)
         out.emit(f"if {length} * {size} > end - p: overrun({where!r}, {length}, end - p)")
-        out.emit(f"left -= {length}")
-        out.emit("if left < 0: too_many()")
+        self._count(length)
+        if self._in_steps:
+            out.emit(f"if left < mark: mark = left - {wire.STEP_ELEMENTS}; yield")
         if element.kind is Kind.FIXED:
             out.emit(f"{target} = unpack_array(b, p, {element.code!r}, {length})")
             out.emit(f"p += {length} * {size}")
         else:
             values = out.fresh("a")
             out.emit(f"{values} = {target} = []")
-            out.emit(f"for _ in range({length}):")
+            if self._in_steps:
+                index = out.fresh("i")
+                out.emit(f"for {index} in range({length}):")
+                out.emit(f" if not ~{index} & {wire.STEP_ELEMENTS - 1}: yield")
+            else:
+                out.emit(f"for _ in range({length}):")
             out.depth += 1
             if element.kind is Kind.STRUCT:
                 assert element.struct is not None
@@ -183,6 +205,15 @@ class _ReaderCompiler:
             out.emit(f"{values}.append({value})")
             out.depth -= 1
         out.depth -= 1
+
+    @property
+    def _refusal(self) -> str:
+        return "too_many" if self._in_steps else "too_long"
+
+    def _count(self, elements: str) -> None:
+        """So many elements follow."""
+        self._out.emit(f"left -= {elements}")
+        self._out.emit(f"if left < 0: {self._refusal}()")
 
     def _nested(
         self, type_: type[Struct], target: str, nullable: bool, where: str, null: int
@@ -211,12 +242,17 @@ class _ReaderCompiler:
         out.run.append(("B", count))
         self._flush()
         if not fields:
-            out.emit(f"if {count}: p = skip_tags(b, p - 1, end)")
+            out.emit(f"if {count}:")
+            out.depth += 1
+            out.emit("p, left = skip_tags(b, p - 1, end, left)")
+            out.emit(f"if left < 0: {self._refusal}()")
+            out.depth -= 1
             return
         tag, size, stop = out.fresh("t"), out.fresh("n"), out.fresh("q")
         out.emit(f"if {count}:")
         out.depth += 1
         out.emit(f"if {count} > 127: {count}, p = read_uvarint(b, p - 1)")
+        self._count(count)
         out.emit(f"for _ in range({count}):")
         out.depth += 1
         out.emit(f"{tag}, p = read_uvarint(b, p)")

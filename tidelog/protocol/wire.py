@@ -19,14 +19,30 @@ NULL_UUID = UUID(int=0)
 STRING_BYTES_MAX = 32767
 """The longest string, in UTF-8, that any version of any message may carry."""
 
-ELEMENTS_MAX = 1_000_000
+ELEMENTS_MAX = 200_000
 """Elements of all arrays in one message. An element of three bytes becomes an object of a hundred,
 so without this bound a large request could ask for fifty times its size in memory."""
+
+SHORT_ELEMENTS_MAX = 2_000
+"""Elements of a message that is read at once, which takes a millisecond or two."""
+
+UNKNOWN_TAGS_MAX = 1_000
+"""Tagged fields that are not understood, in one section."""
+
+STEP_ELEMENTS = 256
+"""Elements of arrays that are read or written in one step of a long message: some tenths of a
+millisecond. A power of two."""
 
 COPIED_BYTES_MAX = 1024
 """Records up to this size are copied into the message: cheaper than one more buffer to send."""
 
 _VARINT_BYTES_MAX = 5
+
+
+class LongMessage(Exception):
+    """A message is to be read in steps."""
+
+
 _ONE_BYTE = [bytes((value,)) for value in range(1 << 7)]
 
 
@@ -65,20 +81,25 @@ def uvarint(value: int) -> bytes:
     return bytes((value & 0x7F | 0x80,)) + uvarint(value >> 7)
 
 
-def skip_tags(view: memoryview, position: int, end: int) -> int:
-    """The position after a section of tagged fields none of which is known.
+def skip_tags(
+    view: memoryview, position: int, end: int, left: int = UNKNOWN_TAGS_MAX
+) -> tuple[int, int]:
+    """The position after a section of tagged fields none of which is known, and how many elements
+    may still come: each of the fields counts as one.
 
-    They are dropped, not kept: a sender may put any number of them into a message, and what is not
-    understood must not cost memory.
+    They are dropped, not kept: what is not understood must not cost memory.
     """
     count, position = read_uvarint(view, position)
+    left -= count
+    if count > UNKNOWN_TAGS_MAX:
+        too_many()
     for _ in range(count):
         _, position = read_uvarint(view, position)
         size, position = read_uvarint(view, position)
         position += size
         if position > end:
             overrun("a tagged field", size, end - position + size)
-    return position
+    return position, left
 
 
 @lru_cache(maxsize=8192)
@@ -111,6 +132,11 @@ def bad_tag(where: str, size: int) -> NoReturn:
 def too_many() -> NoReturn:
     """Refuse a message with more elements than `ELEMENTS_MAX`."""
     raise ValueError(f"it has more than {ELEMENTS_MAX} array elements")
+
+
+def too_long() -> NoReturn:
+    """Refuse to read a message at once."""
+    raise LongMessage
 
 
 def long_string(size: int) -> bytes:

@@ -7,43 +7,63 @@ list of finished buffers, and a new buffer is begun.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.protocol import wire
 from tidelog.protocol.fields import Field, Kind, WireType
 from tidelog.protocol.source import Source
 
 if TYPE_CHECKING:
-    from tidelog.protocol.message import Message, Struct, Writer
+    from tidelog.protocol.message import Message, StepWriter, Struct, Writer
 
 
 def compile_writer(message_type: type[Message], version: int) -> Writer:
     """The writer of `message_type` in `version`; it raises whatever a value that does not fit makes
-    Python raise."""
-    compiler = _WriterCompiler(version, version in message_type.FLEXIBLE)
-    return compiler.compile(message_type)
+    Python raise, and LongMessage for one with more than SHORT_ELEMENTS_MAX elements."""
+    writer: Writer = _WriterCompiler(message_type, version, in_steps=False).compile()
+    return writer
+
+
+def compile_step_writer(message_type: type[Message], version: int) -> StepWriter:
+    """The writer of messages of any length: a generator, which pauses behind about each
+    STEP_ELEMENTS elements."""
+    writer: StepWriter = _WriterCompiler(message_type, version, in_steps=True).compile()
+    return writer
+
+
+_COUNTED_DEPTH = 2
+"""Topics and their partitions are counted, and not what each of those has: that would cost each
+fetch more than it tells."""
 
 
 class _WriterCompiler:
     """In the generated source `w` is the bytearray that is written to, `iov` the list of finished
-    buffers."""
+    buffers, and `left` the number of elements that may still come, in steps those of the step."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, message_type: type[Message], version: int, *, in_steps: bool) -> None:
+        self._message_type = message_type
         self._version = version
-        self._flexible = flexible
+        self._flexible = version in message_type.FLEXIBLE
+        self._in_steps = in_steps
+        self._arrays = 0
+        """How many arrays the present value lies in."""
         self._out = Source("def write(o0, w, iov):")
-        for helper in (wire.uvarint, wire.long_string, wire.null, wire.pack_array):
+        for helper in (wire.uvarint, wire.long_string, wire.null, wire.pack_array, wire.too_long):
             self._out.names[helper.__name__] = helper
 
-    def compile(self, message_type: type[Message]) -> Writer:
+    def compile(self) -> Any:
         """The writer as a function."""
-        self._struct(message_type, "o0")
+        elements_max = wire.STEP_ELEMENTS if self._in_steps else wire.SHORT_ELEMENTS_MAX
+        self._out.emit(f"left = {elements_max}")
+        self._struct(self._message_type, "o0")
         self._flush()
+        if self._in_steps:
+            # Also where there is no array: it is a generator then.
+            self._out.emit("if left < 0: yield")
         self._out.emit("return w")
-        writer: Writer = self._out.function(
-            "write", f"<writer of {message_type.__name__} version {self._version}>"
-        )
-        return writer
+        kind = "step writer" if self._in_steps else "writer"
+        name = self._message_type.__name__
+        return self._out.function("write", f"<{kind} of {name} version {self._version}>")
 
     def _struct(self, type_: type[Struct], local: str) -> None:
         """Write the structure that a local holds. Leaves a run open."""
@@ -140,11 +160,19 @@ class _WriterCompiler:
         if element.kind is Kind.FIXED:
             out.emit(f"w += pack_array({element.code!r}, {local})")
             return
+        if not self._in_steps and self._arrays < _COUNTED_DEPTH:
+            out.emit(f"left -= {length}")
+            out.emit("if left < 0: too_long()")
         item = out.fresh("o")
         out.emit(f"for {item} in {local}:")
         out.depth += 1
+        self._arrays += 1
+        if self._in_steps:
+            out.emit("left -= 1")
+            out.emit(f"if not left: left = {wire.STEP_ELEMENTS}; yield")
         self._value(element, item, False, where)
         self._flush()
+        self._arrays -= 1
         out.depth -= 1
 
     def _nested(self, type_: type[Struct], value: str, nullable: bool, null: int) -> None:

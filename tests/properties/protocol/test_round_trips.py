@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +18,10 @@ from tests.properties.protocol.oracles import (
     same_values,
     through_kio,
 )
-from tidelog.protocol.codec import decode, encode
+from tidelog.protocol.codec import decode, decode_in_steps, encode, encode_in_steps
 from tidelog.protocol.message import Message
+
+T = TypeVar("T")
 
 # One case is one version of one message, and there are hundreds.
 _few = settings(max_examples=max(5, settings.default.max_examples // 10))  # type: ignore[union-attr]
@@ -53,3 +58,27 @@ def test_ours_and_the_others_agree(
     except Unsupported:
         pass
     assert judges > 0
+
+
+@pytest.mark.parametrize("case", ALL, ids=case_name)
+@_few
+@given(seed=_seeds, richness=_richness)
+def test_in_steps_messages_are_the_same(
+    case: tuple[type[Message], int], seed: int, richness: int
+) -> None:
+    message_type, version = case
+    message = random_message(message_type, version, seed, richness)
+    encoded = _encoded(message, version)
+    in_steps = _returned(encode_in_steps(message, version, bytearray()))
+    assert b"".join(in_steps) == encoded
+    view = memoryview(encoded)
+    assert _returned(decode_in_steps(message_type, view, version, 0)) == message
+
+
+def _returned(steps: Generator[None, None, T]) -> T:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result

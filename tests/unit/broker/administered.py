@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
+from tidelog.broker.auto_creations import AutoCreations
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.broker.turns import Turns
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
@@ -35,9 +37,11 @@ class Sizes:
     def __init__(self, broker: AdministeredBroker) -> None:
         self._broker = broker
 
-    def sizes(self) -> Mapping[TopicPartition, int]:
-        owned = self._broker.state.owned_by(self._broker.incarnation.epoch)
-        return {place: 1000 + place.partition for place in owned}
+    def wal_bytes(self, place: TopicPartition) -> int | None:
+        tenure = self._broker.state.leader(place)
+        if tenure is None or tenure.incarnation != self._broker.incarnation:
+            return None
+        return 1000 + place.partition
 
 
 class Tables:
@@ -65,6 +69,8 @@ class AdministeredBroker:
         self.advertised = ("host", 9092)
         self.partitions = Sizes(self)
         self.tables = Tables()
+        self.turns = Turns()
+        self.auto_creations = AutoCreations()
 
     @property
     def state(self) -> ClusterState:

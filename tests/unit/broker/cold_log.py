@@ -18,6 +18,7 @@ from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import Partition
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.tables import Tables
+from tidelog.broker.turns import Turns
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
@@ -90,7 +91,9 @@ class ColdLog:
         self.chunks = ChunkReads(self.store, offload, self.read_memory, self.indexes)
         cold = ColdReader(self.tables, self.chunks)
         self.reader = LogReader(self.store, TailCache(0), ReadCache(self.read_memory))
-        self.fetcher = Fetcher(self.reader, cold, self.clock, lambda: True, FaultLog(self.clock))
+        self.fetcher = Fetcher(
+            self.reader, cold, self.clock, lambda: True, FaultLog(self.clock), Turns()
+        )
         self.lookup = OffsetLookup(ColdTimes(self.tables, self.indexes), self.reader, offload)
         log = PartitionLog.from_image(self._image(epochs, log_start))
         self.partition = Partition("flights", log, limits or Limits())

@@ -12,15 +12,18 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from tidelog.broker.dispatch import Dispatcher, Handler
+from tidelog.broker.long_requests import LongRequests
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.turns import Turns
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode
 from tidelog.protocol.headers import encode_request, response_body_position
 from tidelog.protocol.message import Request, Response
+from tidelog.protocol.wire import ELEMENTS_MAX
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -96,6 +99,12 @@ class Client:
             await self.writer.wait_closed()
 
 
+def dispatcher_of(handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> Dispatcher:
+    """A dispatcher with turns of its own."""
+    turns = Turns()
+    return Dispatcher(handlers, metrics, turns, LongRequests(turns, ELEMENTS_MAX))
+
+
 @asynccontextmanager
 async def serving(
     handlers: Mapping[int, Handler], clock: object = None, **settings: object
@@ -108,7 +117,7 @@ async def serving(
         clock=clock or SystemClock(),
         network=SocketNetwork(),
     )
-    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics))
+    server = KafkaServer(cast(Services, services), dispatcher_of(handlers, metrics))
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)

@@ -18,6 +18,7 @@ from tidelog.broker.log_reader import LogReader
 from tidelog.broker.partitions import Partition
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.tables import Tables
+from tidelog.broker.turns import Turns
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.entropy import SeededEntropy
@@ -127,6 +128,7 @@ class StoredLog:
             SystemClock(),
             lambda: True,
             FaultLog(SystemClock()),
+            Turns(),
         )
         self.extents = [Extents() for _ in sizes]
         self.object_bytes = 0

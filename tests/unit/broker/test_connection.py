@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.unit.broker.loopback import dispatcher_of
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
 from tidelog.broker.handlers.versions import answer_api_versions
@@ -41,7 +42,7 @@ async def never(_broker: object, _request: Any, _context: RequestContext) -> Res
 
 def new_dispatcher() -> Dispatcher:
     keys = (ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE)
-    return Dispatcher(dict.fromkeys(keys, never), BrokerMetrics())
+    return dispatcher_of(dict.fromkeys(keys, never), BrokerMetrics())
 
 
 def new_connection(
@@ -256,7 +257,7 @@ def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
 
 def test_a_handler_without_versions_to_advertise_is_refused() -> None:
     with pytest.raises(ValueError, match="SaslHandshake"):
-        Dispatcher({ApiKey.SASL_HANDSHAKE: never}, BrokerMetrics())
+        dispatcher_of({ApiKey.SASL_HANDSHAKE: never}, BrokerMetrics())
 
 
 # --- memory ---

@@ -139,7 +139,8 @@ def test_every_request_has_an_answer_that_says_that_it_failed(key: ApiKey, versi
     assert response is not None
     received = decode(response_type(key), b"".join(map(bytes, encode(response, version))), version)
     metrics = RequestMetrics()
-    count_errors(received, metrics)
+    for _ in count_errors(received, metrics):
+        pass
     assert metrics.errors.of(CODE.name).value >= 1
     assert list(metrics.errors.by_label) == [CODE.name]
 
@@ -156,7 +157,8 @@ def test_errors_are_counted_wherever_they_are() -> None:
     metrics = RequestMetrics()
     partitions = [MetadataResponsePartition(error_code=code) for code in (0, 5, 5)]
     topics = [MetadataResponseTopic(error_code=3), MetadataResponseTopic(partitions=partitions)]
-    count_errors(MetadataResponse(topics=topics, error_code=9999), metrics)
+    for _ in count_errors(MetadataResponse(topics=topics, error_code=9999), metrics):
+        pass
     assert {name: count.value for name, count in metrics.errors.by_label.items()} == {
         "UNKNOWN_TOPIC_OR_PARTITION": 1,
         "LEADER_NOT_AVAILABLE": 2,

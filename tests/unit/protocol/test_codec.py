@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Generator
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
 
-from tidelog.protocol.codec import decode, encode
+from tidelog.protocol.codec import (
+    decode,
+    decode_in_steps,
+    decode_short,
+    encode,
+    encode_in_steps,
+    encode_short,
+)
 from tidelog.protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
 from tidelog.protocol.fields import array, int32, int64, string, struct, uuid
 from tidelog.protocol.message import Message, Struct
@@ -23,12 +32,27 @@ from tidelog.protocol.schemas.fetch import (
 )
 from tidelog.protocol.schemas.groups import DescribeGroupsRequest, SyncGroupResponse
 from tidelog.protocol.schemas.metadata import MetadataRequest
+from tidelog.protocol.schemas.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.wire import ELEMENTS_MAX, Buffer, uvarint
+from tidelog.protocol.wire import (
+    ELEMENTS_MAX,
+    SHORT_ELEMENTS_MAX,
+    STEP_ELEMENTS,
+    UNKNOWN_TAGS_MAX,
+    Buffer,
+    LongMessage,
+    uvarint,
+)
+
+T = TypeVar("T")
 
 
 def _produce(records: Buffer | None) -> ProduceRequest:
@@ -131,12 +155,13 @@ def test_a_name_longer_than_kafka_allows_is_refused() -> None:
         encode(DescribeGroupsRequest(groups=["g" * 32768]), 5)
 
 
-def test_a_million_elements_are_too_many_and_cost_nothing() -> None:
+def test_too_many_elements_cost_nothing() -> None:
     count = ELEMENTS_MAX + 1
     hostile = uvarint(count + 1) + b"\x01" * count + b"\0\0"
-    decode(DescribeGroupsRequest, b"\x01\0\0", 5)
+    for known in (0, SHORT_ELEMENTS_MAX + 1):
+        decode(DescribeGroupsRequest, uvarint(known + 1) + b"\x01" * known + b"\0\0", 5)
     tracemalloc.start()
-    with pytest.raises(MalformedMessage, match="more than 1000000 array elements"):
+    with pytest.raises(MalformedMessage, match=f"more than {ELEMENTS_MAX} array elements"):
         decode(DescribeGroupsRequest, hostile, 5)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -246,3 +271,66 @@ def test_structures_are_not_extended() -> None:
 
         class Wider(OldPart):
             more: int = int32()
+
+
+def pauses(steps: Generator[None, None, T]) -> tuple[int, T]:
+    """How often a generator pauses, and what it returns."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions"), [(1, 50_000), (50_000, 1), (200, 250), (250, 200), (1, 10)]
+)
+def test_a_long_message_is_read_and_written_in_steps(topics: int, partitions: int) -> None:
+    """Whichever of its arrays is the long one."""
+    message = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=f"t{number}",
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=-1)
+                    for index in range(partitions)
+                ],
+            )
+            for number in range(topics)
+        ]
+    )
+    encoded = b"".join(encode(message, 9))
+    elements = topics + topics * partitions
+    is_long = elements > SHORT_ELEMENTS_MAX
+    for step in (
+        lambda: decode_in_steps(ListOffsetsRequest, memoryview(encoded), 9, 0),
+        lambda: encode_in_steps(message, 9, bytearray()),
+    ):
+        paused, _ = pauses(step())
+        least = elements // (2 * STEP_ELEMENTS) if is_long else 0
+        assert least <= paused <= 2 * elements // STEP_ELEMENTS
+    assert pauses(decode_in_steps(ListOffsetsRequest, memoryview(encoded), 9, 0))[1] == message
+    found = pauses(encode_in_steps(message, 9, bytearray(b"begun")))[1]
+    assert b"".join(found) == b"begun" + encoded
+    if is_long:
+        with pytest.raises(LongMessage):
+            decode_short(ListOffsetsRequest, memoryview(encoded), 9, 0)
+        begun = bytearray(b"begun")
+        with pytest.raises(LongMessage):
+            encode_short(message, 9, begun)
+        assert begun == b"begun"
+    assert decode(ListOffsetsRequest, encoded, 9) == message
+
+
+def test_unknown_tagged_fields_have_a_limit() -> None:
+    """Two bytes each, of which a frame may have fifty million."""
+    fields = UNKNOWN_TAGS_MAX
+    for count, is_refused in ((fields, False), (fields + 1, True)):
+        sent = b"\x01\0" + uvarint(count) + b"\x05\0" * count
+        if is_refused:
+            with pytest.raises(MalformedMessage, match="array elements"):
+                decode(DescribeGroupsRequest, sent, 5)
+        else:
+            assert decode(DescribeGroupsRequest, sent, 5) == DescribeGroupsRequest(groups=[])

@@ -1,0 +1,150 @@
+"""Requests that name many things are served in parts, and the answers to the parts put together.
+
+Only requests whose entries are independent of each other: each is answered by itself, and serving
+it with fewer others changes nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from tidelog.protocol.api import ApiKey, OwnApiKey
+from tidelog.protocol.message import Request, Response
+
+Path: TypeAlias = tuple[str, ...]
+"""Fields that lead from a message to entries in it. Each is an array, and but for the last one of
+structures: ("topics", "partitions")."""
+
+
+_Entry: TypeAlias = tuple[Any, ...]
+"""An entry, behind the structures that it lies in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How the requests of one API are cut."""
+
+    entries: Path
+    answers: Path
+    part_entries: int
+    """Of one part, which takes a millisecond or two."""
+
+
+_PARTITIONS: Final[Path] = ("topics", "partitions")
+
+DIVISIONS: Final[Mapping[int, Division]] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: Division(
+            ("topic_data", "partition_data"), ("responses", "partition_responses"), 128
+        ),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: Division(_PARTITIONS, _PARTITIONS, 256),
+        ApiKey.DELETE_RECORDS: Division(_PARTITIONS, _PARTITIONS, 64),
+        ApiKey.OFFSET_COMMIT: Division(_PARTITIONS, _PARTITIONS, 128),
+        ApiKey.TXN_OFFSET_COMMIT: Division(_PARTITIONS, _PARTITIONS, 128),
+        ApiKey.OFFSET_DELETE: Division(_PARTITIONS, _PARTITIONS, 128),
+        ApiKey.FIND_COORDINATOR: Division(("coordinator_keys",), ("coordinators",), 256),
+        ApiKey.DESCRIBE_GROUPS: Division(("groups",), ("groups",), 4),
+        ApiKey.DELETE_GROUPS: Division(("groups_names",), ("results",), 64),
+        ApiKey.LEAVE_GROUP: Division(("members",), ("members",), 256),
+        ApiKey.CONSUMER_GROUP_DESCRIBE: Division(("group_ids",), ("groups",), 4),
+        ApiKey.WRITE_TXN_MARKERS: Division(
+            ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), 128
+        ),
+        ApiKey.DESCRIBE_PRODUCERS: Division(("topics", "partition_indexes"), _PARTITIONS, 64),
+        ApiKey.DESCRIBE_TRANSACTIONS: Division(("transactional_ids",), ("transaction_states",), 8),
+        ApiKey.ELECT_LEADERS: Division(
+            ("topic_partitions", "partitions"),
+            ("replica_election_results", "partition_result"),
+            128,
+        ),
+        OwnApiKey.ADOPT: Division(_PARTITIONS, _PARTITIONS, 64),
+    }
+)
+
+
+def is_long(division: Division, request: Request[Response]) -> bool:
+    """Whether the request is to be cut."""
+    return _count(request, division.entries) > division.part_entries
+
+
+def _count(node: Any, path: Path) -> int:
+    entries: Sequence[Any] = getattr(node, path[0]) or ()
+    if len(path) == 1:
+        return len(entries)
+    if len(entries) == 1:
+        return _count(entries[0], path[1:])
+    return sum([_count(each, path[1:]) for each in entries])
+
+
+def cut(division: Division, request: Request[Response]) -> Iterator[Request[Response]]:
+    """The parts, in order, each of them a request by itself."""
+    part: list[_Entry] = []
+    for entry in _entries(request, division.entries):
+        part.append(entry)
+        if len(part) == division.part_entries:
+            yield _with(request, division.entries, part)
+            part = []
+    if part:
+        yield _with(request, division.entries, part)
+
+
+def _entries(node: Any, path: Path) -> Iterator[_Entry]:
+    """In order."""
+    for each in getattr(node, path[0]) or ():
+        if len(path) == 1:
+            yield (each,)
+        else:
+            for inner in _entries(each, path[1:]):
+                yield (each, *inner)
+
+
+def _with(node: Any, path: Path, entries: Sequence[_Entry]) -> Any:
+    """A copy that holds these entries alone."""
+    found = copy(node)
+    if len(path) == 1:
+        setattr(found, path[0], [entry[0] for entry in entries])
+        return found
+    inner: list[Any] = []
+    begin = 0
+    for position in range(1, len(entries) + 1):
+        if position < len(entries) and entries[position][0] is entries[begin][0]:
+            continue
+        group = [entry[1:] for entry in entries[begin:position]]
+        inner.append(_with(entries[begin][0], path[1:], group))
+        begin = position
+    setattr(found, path[0], inner)
+    return found
+
+
+def join(division: Division, answers: Sequence[Response | None]) -> Response | None:
+    """The answer to the whole request; where a part's speaks of an error of all, it is that."""
+    known = [each for each in answers if each is not None]
+    for each in known:
+        if getattr(each, "error_code", 0):
+            return each
+    if not known:
+        return None
+    for each in known[1:]:
+        _append(known[0], each, division.answers)
+    return known[0]
+
+
+def _append(node: Any, other: Any, path: Path) -> None:
+    entries, more = getattr(node, path[0]), getattr(other, path[0])
+    if len(path) > 1 and entries and more and _is_same(entries[-1], more[0], path[1]):
+        _append(entries[-1], more[0], path[1:])
+        more = more[1:]
+    entries.extend(more)
+
+
+def _is_same(one: Any, other: Any, inner: str) -> bool:
+    """Whether both answer the same structure, which was cut."""
+    return all(
+        getattr(one, field.name) == getattr(other, field.name)
+        for field in one.FIELDS
+        if field.name != inner
+    )
