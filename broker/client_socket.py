@@ -16,6 +16,8 @@ from tidelog.protocol.wire import Buffer
 
 _GATHERED_BYTES_MAX: Final = 64 * 1024
 """Answers beyond this are sent at once: the transport then says whether the client keeps up."""
+LEFT_SECONDS: Final = 5.0
+"""How long a client that sends no more is taken for one that waits for answers."""
 
 
 class SocketOwner(Protocol):
@@ -62,6 +64,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._outgoing_bytes = 0
         self._reading = True
         self._draining = False
+        self._left_at: float | None = None
+        """When the client said that it sends no more."""
         self._active = 0.0
         """When bytes last came or went."""
 
@@ -101,6 +105,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if connection is None or self._transport is None:
             return False
         self._draining = True
+        self._left_at = self._clock.monotonic()
         self._close_when_finished(connection)
         return not self._transport.is_closing()
 
@@ -183,6 +188,13 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         self._refuse(CloseConnection("idle", f"nothing was asked for {idle_seconds:g} s"))
         self.abort()
+
+    def close_if_left(self, now: float) -> None:
+        """Close a connection whose client sends no more, and most likely reads no more, when its
+        answers still take time."""
+        if self._left_at is not None and now - self._left_at >= LEFT_SECONDS:
+            self._refuse(CloseConnection("left", "the client had gone before it was answered"))
+            self.abort()
 
     def close_if_stalled(self, now: float, stalled_seconds: float) -> None:
         """Close a connection that has begun a request and not gone on for so long."""

@@ -236,6 +236,7 @@ class KafkaServer:
             now = self._clock.monotonic()
             for socket in list(self._sockets.values()):
                 socket.close_if_idle(now, idle_seconds)
+                socket.close_if_left(now)
             self.relieve()
             privileged = self._memory.privileged
             if privileged is not None:
