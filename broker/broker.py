@@ -36,6 +36,7 @@ from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.layer_metrics import SnapshotCollector, UnservedCollector, WalCollector
+from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.live_settings import LiveSettings
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_writer import LogWriter
@@ -43,6 +44,7 @@ from tidelog.broker.long_requests import LongRequests
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
+from tidelog.broker.producer_room import PRODUCER_IDS_MAX, ProducerRoom
 from tidelog.broker.read_path import ReadPath
 from tidelog.broker.roller import Roller
 from tidelog.broker.routes import HANDLERS
@@ -142,6 +144,7 @@ class Broker:
         self._stopping = asyncio.Event()
         self.turns = Turns()
         self.auto_creations = AutoCreations()
+        self.limits = LimitsMet(metrics.registry, clock)
         self._settings = LiveSettings(settings, broker_id, lambda: self.metadata.state)
         self._cluster_settings = layer_settings.cluster_settings(settings)
         self.fetch_sessions = FetchSessions(
@@ -445,7 +448,14 @@ class Broker:
         self._openings = Openings(
             self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
         )
-        log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
+        log_writer = LogWriter(
+            self.wal,
+            self.partitions.checkpointed,
+            self._openings.add,
+            ProducerRoom(
+                self.partitions.producers, self.settings.integer(PRODUCER_IDS_MAX), self.limits
+            ),
+        )
         self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
         self.cleaner = table_path.cleaner(self.appender)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
@@ -462,6 +472,7 @@ class Broker:
             self._world.background,
             self.may_serve_reads,
             self._crash_points,
+            self.limits,
         )
         self.admissions = Admissions(self.coordinators, self.clock)
         self.adopter = Adopter(

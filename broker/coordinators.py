@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from tidelog.broker.coordinator_set import CoordinatorSet
 from tidelog.broker.group_config import GroupConfig
 from tidelog.broker.group_work import GroupRuntime, GroupWorker
 from tidelog.broker.internal_log import InternalPartition
+from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.marker_delivery import MarkerDelivery, TransactionRuntime
@@ -20,9 +22,17 @@ from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.setting_groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import Clock
+from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.cluster.records import ConfigScope, Record, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.decision import Decision
+from tidelog.coordinator.decision import ID_LENGTH_MAX, Decision
+from tidelog.coordinator.group.admission import (
+    GROUP_BYTES_MAX,
+    GROUPS_BYTES_MAX,
+    GROUPS_MAX,
+    MEMBER_BYTES_MAX,
+    GroupBudgets,
+)
 from tidelog.coordinator.group.commands import ForgetTopics, Reply
 from tidelog.coordinator.group.log_records import GroupRecord
 from tidelog.coordinator.group.machine import GroupMachine
@@ -45,6 +55,12 @@ from tidelog.coordinator.snapshots import (
 )
 from tidelog.coordinator.transaction import commands as transaction_commands
 from tidelog.coordinator.transaction import log_records as transaction_records
+from tidelog.coordinator.transaction.admission import (
+    TRANSACTION_PARTITIONS_MAX,
+    TRANSACTIONAL_IDS_MAX,
+    TRANSACTIONS_PARTITIONS_MAX,
+    TransactionBudgets,
+)
 from tidelog.coordinator.transaction.decision import TransactionDecision
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionSettings
@@ -80,6 +96,7 @@ class Coordinators:
         background: Offload,
         may_serve: Callable[[], bool],
         crash_points: CrashPoints,
+        limits: LimitsMet,
     ) -> None:
         """`background`: for what keeps a worker busy for tens of milliseconds, or for longer."""
         self._state = state
@@ -98,6 +115,15 @@ class Coordinators:
         self.group_work = GroupWorker(background)
         self._may_serve = may_serve
         self._crash_points = crash_points
+        self._limits = limits
+        self._group_budgets = GroupBudgets(
+            Budget(settings.integer(GROUPS_MAX)), Budget(settings.integer(GROUPS_BYTES_MAX))
+        )
+        self._transaction_budgets = TransactionBudgets(
+            Budget(settings.integer(TRANSACTIONAL_IDS_MAX)),
+            Budget(settings.integer(TRANSACTIONS_PARTITIONS_MAX)),
+        )
+        self._report_budgets()
         self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
         self.snapshot_metrics = SnapshotMetrics()
         self._snapshotter = Snapshotter(clock, self.snapshot_metrics)
@@ -173,21 +199,24 @@ class Coordinators:
             self.transactions.keep_in_step()
 
     def _start_groups(self, partition: Partition) -> GroupRuntime:
-        def begin_work(decision: Decision[GroupRecord, Reply]) -> None:
+        def carried_out(decision: Decision[GroupRecord, Reply]) -> None:
+            self._tell_limits(decision)
             if isinstance(decision, GroupDecision) and decision.work:
                 self.group_work.begin(runtime, decision.work)
 
         runtime: GroupRuntime = CoordinatorRuntime(
             str(partition),
             self._log(partition),
-            lambda: GroupMachine(self._group_settings, self._consumer_timeouts),
+            lambda: GroupMachine(
+                self._group_settings, self._consumer_timeouts, self._group_budgets
+            ),
             GROUP_CODEC,
             self._clock,
             self._offload,
             self._may_serve,
             self._snapshots(partition, GroupTable()),
             self._snapshotter,
-            begin_work,
+            carried_out,
         )
         self._start(runtime)
         return runtime
@@ -200,9 +229,10 @@ class Coordinators:
         return GroupConfig(overrides, self._settings).consumer_timeouts
 
     def _start_transactions(self, partition: Partition) -> TransactionRuntime:
-        def deliver(
+        def carried_out(
             decision: Decision[transaction_records.TransactionRecord, transaction_commands.Reply],
         ) -> None:
+            self._tell_limits(decision)
             if isinstance(decision, TransactionDecision):
                 for markers in decision.markers:
                     self._delivery.deliver(runtime, markers)
@@ -210,17 +240,35 @@ class Coordinators:
         runtime: TransactionRuntime = CoordinatorRuntime(
             str(partition),
             self._log(partition),
-            lambda: TransactionMachine(self._transaction_settings, partition.log.leader_epoch),
+            lambda: TransactionMachine(
+                self._transaction_settings,
+                partition.log.leader_epoch,
+                self._transaction_budgets,
+            ),
             TRANSACTION_CODEC,
             self._clock,
             self._offload,
             self._may_serve,
             self._snapshots(partition, TransactionTable()),
             self._snapshotter,
-            deliver,
+            carried_out,
         )
         self._start(runtime)
         return runtime
+
+    def _report_budgets(self) -> None:
+        groups, transactions = self._group_budgets, self._transaction_budgets
+        for name, budget in (
+            (GROUPS_MAX, groups.groups),
+            (GROUPS_BYTES_MAX, groups.size_bytes),
+            (TRANSACTIONAL_IDS_MAX, transactions.ids),
+            (TRANSACTIONS_PARTITIONS_MAX, transactions.partitions),
+        ):
+            self._limits.watch(name, budget.limit, partial(getattr, budget, "held"))
+
+    def _tell_limits(self, decision: Decision[Any, Any]) -> None:
+        for limit in decision.limits:
+            self._limits.met(limit.setting, limit.why)
 
     def _log(self, partition: Partition) -> InternalPartition:
         return InternalPartition(partition, self._wal, self._log_writer, self._reader)
@@ -262,6 +310,8 @@ def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         ),
         id_expiration_ms=settings.integer("transactional.id.expiration.ms"),
+        id_length_max=settings.integer(ID_LENGTH_MAX),
+        partitions_max=settings.integer(TRANSACTION_PARTITIONS_MAX),
         expiry_check_interval_ms=settings.integer(
             "transaction.remove.expired.transaction.cleanup.interval.ms"
         ),
@@ -287,4 +337,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
         offset_metadata_characters_max=settings.integer("offset.metadata.max.bytes"),
         offsets_retention_ms=settings.integer("offsets.retention.minutes") * 60_000,
         offsets_check_interval_ms=settings.integer("offsets.retention.check.interval.ms"),
+        id_length_max=settings.integer(ID_LENGTH_MAX),
+        member_bytes_max=settings.integer(MEMBER_BYTES_MAX),
+        group_bytes_max=settings.integer(GROUP_BYTES_MAX),
     )

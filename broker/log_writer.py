@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidelog.broker.partitions import Partition
+from tidelog.broker.producer_room import ProducerRoom
 from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
@@ -51,12 +52,14 @@ class LogWriter:
         wal: WalWriter,
         checkpointed: CheckpointImages,
         on_opened: Callable[[TopicPartition, LeaderEpoch, Slot], None],
+        room: ProducerRoom,
     ) -> None:
         """`checkpointed`: what is opened here belongs into checkpoints from then on. `on_opened`:
         is told of it, and of the slot with its image."""
         self._wal = wal
         self._checkpointed = checkpointed
         self._on_opened = on_opened
+        self._room = room
 
     def append(
         self,
@@ -71,6 +74,7 @@ class LogWriter:
         """Append a batch. A duplicate of one of the producer's last batches has the place of the
         original, and counts when all that was appended so far is durable."""
         log = partition.log
+        self._room.check(log, header.producer_id)
         opening = _opening(partition)
         appended = log.append(
             header, now_ms, ordinal=ordinal, transaction_version=transaction_version
@@ -102,6 +106,7 @@ class LogWriter:
         opening = _opening(partition)
         first: Appended | None = None
         placed: list[tuple[AdoptedBatch, int]] = []
+        self._room.check(log, batches[0].producer_id)
         for batch in batches:
             appended = log.append(
                 batch, now_ms, ordinal=ordinal, transaction_version=transaction_version

@@ -29,7 +29,6 @@ RECEIVED_BYTES: Final = "tidelog_received_bytes"
 SENT_BYTES: Final = "tidelog_sent_bytes"
 CONNECTIONS: Final = "tidelog_connections"
 CONNECTIONS_ACCEPTED: Final = "tidelog_connections_accepted"
-LIMITED: Final = "tidelog_limited"
 CONNECTIONS_REFUSED: Final = "tidelog_connections_refused"
 CONNECTIONS_CLOSED: Final = "tidelog_connections_closed"
 PRODUCED_RECORDS: Final = "tidelog_produced_records"
@@ -133,8 +132,6 @@ class BrokerMetrics(Collector):
         self.sent_bytes = 0
         self.connections_accepted = 0
         self.connections_refused = Counts()
-        self.limited = Counts()
-        """By the setting that says how much is too much."""
         self.connections_closed = Counts()
         self.produced_records = 0
         self.produced_bytes = 0
@@ -188,9 +185,6 @@ class BrokerMetrics(Collector):
             for error, count in list(metrics.errors.by_label.items()):
                 errors.add_metric([api, error], count.value)
         yield from (requests, errors, seconds)
-        yield _labelled(
-            LIMITED, "What clients were refused because of a limit.", "reason", self.limited
-        )
 
     def _connection_families(self) -> Iterator[Metric]:
         yield _counter(RECEIVED_BYTES, "Bytes received from clients.", self.received_bytes)

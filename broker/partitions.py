@@ -121,9 +121,9 @@ class PartitionRegistry:
         """It is not what its last image says."""
         self.checkpointed.changed(log)
 
-    def has_producers(self, log: PartitionLog) -> None:
-        """It remembers a producer."""
-        self.producers.add(log)
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
+        """It remembers so many more producers."""
+        self.producers.changed(log, more)
 
     def adopt(
         self,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.broker.fault_log import FaultLog
     from tidelog.broker.fetch_session import FetchSessions
     from tidelog.broker.fetcher import Fetcher
+    from tidelog.broker.limits_met import LimitsMet
     from tidelog.broker.offset_lookup import OffsetLookup
     from tidelog.broker.partitions import PartitionRegistry
     from tidelog.broker.roller import Roller
@@ -92,6 +93,11 @@ class Services(Protocol):
     @property
     def turns(self) -> Turns:
         """Those of long work on the event loop."""
+        ...
+
+    @property
+    def limits(self) -> LimitsMet:
+        """Hears of what is refused because of a limit."""
         ...
 
     @property

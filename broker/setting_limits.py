@@ -3,6 +3,7 @@ none of them."""
 
 from __future__ import annotations
 
+from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
 from tidelog.coordinator.patterns import PATTERN_LENGTH_MAX
 from tidelog.protocol.wire import ELEMENTS_MAX, SHORT_ELEMENTS_MAX
@@ -60,6 +61,81 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
         0,
         "Topics that Metadata requests to this broker create in a minute; beyond it they are"
         " answered UNKNOWN_TOPIC_OR_PARTITION.",
+    ),
+    _limit(
+        "id.length.max",
+        Kind.INT,
+        1024,
+        1,
+        "Characters of the id of a group, a member, a static member or a transaction. A longer"
+        " group id is refused (INVALID_GROUP_ID), and so are other ids (INVALID_REQUEST).",
+    ),
+    _limit(
+        "group.member.max.bytes",
+        Kind.INT,
+        MIB,
+        1,
+        "Memory that one group member's ids, subscription and protocol metadata take. A JoinGroup"
+        " or ConsumerGroupHeartbeat with more is refused (INVALID_REQUEST).",
+    ),
+    _limit(
+        "group.max.bytes",
+        Kind.INT,
+        16 * MIB,
+        1,
+        "Memory that all members of a group take, with the assignments of a leader. A member that"
+        " would take it beyond is refused (GROUP_MAX_SIZE_REACHED), and so are assignments"
+        " (UNKNOWN_SERVER_ERROR).",
+    ),
+    _limit(
+        "groups.max",
+        Kind.INT,
+        100_000,
+        1,
+        "Groups that a broker coordinates. The first member or offset of another one is refused"
+        " (COORDINATOR_NOT_AVAILABLE), which clients take for a reason to ask again.",
+    ),
+    _limit(
+        "groups.max.bytes",
+        Kind.LONG,
+        256 * MIB,
+        1,
+        "Memory that all groups of a broker take, with their committed offsets. Members, offsets"
+        " and assignments that would take it beyond are refused (COORDINATOR_NOT_AVAILABLE), and"
+        " consumer groups get no partitions of further topics.",
+    ),
+    _limit(
+        "transactional.ids.max",
+        Kind.INT,
+        250_000,
+        1,
+        "Transactional ids that a broker coordinates. Another one is refused (POLICY_VIOLATION)"
+        " until some have expired (transactional.id.expiration.ms).",
+    ),
+    _limit(
+        "transaction.max.partitions",
+        Kind.INT,
+        20_000,
+        1,
+        "Partitions of one transaction; more are refused (POLICY_VIOLATION), and the producer"
+        " aborts the transaction.",
+    ),
+    _limit(
+        "transactions.max.partitions",
+        Kind.INT,
+        1_000_000,
+        1,
+        "Partitions of all open transactions that a broker coordinates; more are refused"
+        " (POLICY_VIOLATION). One takes some 200 bytes of memory.",
+    ),
+    _limit(
+        "producer.ids.max",
+        Kind.INT,
+        500_000,
+        1,
+        "Producers whose sequence numbers a broker's partitions remember; one that writes to ten"
+        " partitions counts ten times. A batch of another one is refused (POLICY_VIOLATION) until"
+        " some have expired (producer.id.expiration.ms). One takes some 1 KB of memory.",
     ),
     _limit(
         "regex.length.max",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, NewType, TypeVar
+from typing import Final, Generic, NamedTuple, NewType, TypeVar
 
 Token = NewType("Token", int)
 """Names a request that is to be answered, once."""
@@ -37,6 +37,16 @@ class BatchProducer(NamedTuple):
     """The transaction's number (rule H1)."""
 
 
+ID_LENGTH_MAX: Final = "id.length.max"
+
+
+class LimitMet(NamedTuple):
+    """Something was refused because of a limit."""
+
+    setting: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[RecordT_co, ReplyT_co]):
     """Records to be appended and applied in this order, and answers.
@@ -49,6 +59,7 @@ class Decision(Generic[RecordT_co, ReplyT_co]):
     replies: Sequence[tuple[Token, ReplyT_co]] = ()
     replies_when_appended: Sequence[tuple[Token, ReplyT_co]] = ()
     producer: BatchProducer | None = None
+    limits: Sequence[LimitMet] = ()
 
 
 @dataclass(slots=True)
@@ -60,6 +71,7 @@ class Turn(Generic[RecordT, ReplyT]):
     replies: list[tuple[Token, ReplyT]] = field(default_factory=list)
     replies_when_appended: list[tuple[Token, ReplyT]] = field(default_factory=list)
     producer: BatchProducer | None = None
+    limits: list[LimitMet] = field(default_factory=list)
 
     def persist(self, record: RecordT) -> None:
         """Have a record written."""
@@ -73,6 +85,12 @@ class Turn(Generic[RecordT, ReplyT]):
         """Answer a request without waiting until the answer is durable."""
         self.replies_when_appended.append((token, reply))
 
+    def meet(self, setting: str, why: str) -> None:
+        """Say that something is refused because of a limit."""
+        self.limits.append(LimitMet(setting, why))
+
     def decision(self) -> Decision[RecordT, ReplyT]:
         """What was decided."""
-        return Decision(self.records, self.replies, self.replies_when_appended, self.producer)
+        return Decision(
+            self.records, self.replies, self.replies_when_appended, self.producer, self.limits
+        )

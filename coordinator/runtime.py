@@ -50,6 +50,10 @@ class Machine(Captured[RecordT], Protocol[CommandT_contra, RecordT, ReplyT_co]):
         """Take up a record of the log."""
         ...
 
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
+        ...
+
     def loaded(self, now: Now) -> Decision[RecordT, ReplyT_co]:
         """All of the log was applied; requests may come."""
         ...
@@ -198,19 +202,24 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     def stop(self) -> None:
         """The partition is no longer ours, or the broker ends: whoever waits is sent away."""
         self._state = RuntimeState.STOPPED
+        self._machine.close()
         self._fail(list(self._waiting), self._refusal())
         self._wake.set()
 
     async def run(self) -> None:
         """Load, then serve timers until stopped. TidelogError when the incarnation has ended."""
-        if self._state is RuntimeState.LOADING:
-            await self._load()
-        while self._state is RuntimeState.READY:
-            decision = self._machine.tick(self._now())
-            if decision is not None:
-                self._carry_out(decision)
-            else:
-                await self._sleep()
+        try:
+            if self._state is RuntimeState.LOADING:
+                await self._load()
+            while self._state is RuntimeState.READY:
+                decision = self._machine.tick(self._now())
+                if decision is not None:
+                    self._carry_out(decision)
+                else:
+                    await self._sleep()
+        finally:
+            # It may have been stopped while it was loading.
+            self._machine.close()
 
     # Loading.
 
@@ -218,6 +227,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         """The newest snapshot, and what follows it in the log."""
         started = self._clock.monotonic()
         while self._state is RuntimeState.LOADING:
+            self._machine.close()
             self._machine = self._new_machine()
             try:
                 count = await self._replay()

@@ -71,8 +71,8 @@ class LogWatcher(Protocol):
         """It is not what its last image says; told once for each image."""
         ...
 
-    def has_producers(self, log: PartitionLog) -> None:
-        """It remembers a producer, and did not before."""
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
+        """It will remember so many more producers, or fewer where negative."""
         ...
 
 
@@ -163,6 +163,15 @@ class PartitionLog:
         """The producers known, in no particular order."""
         return iter(self._producers.values())
 
+    @property
+    def producer_count(self) -> int:
+        """How many producers are known."""
+        return len(self._producers)
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether the producer is remembered."""
+        return producer_id in self._producers
+
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer has a transaction open here that it began under this epoch: then
         more of its batches need no verification (KIP-890)."""
@@ -193,7 +202,7 @@ class PartitionLog:
         """Tell this one from now on, and at once if producers are known already."""
         self._watcher = watcher
         if self._producers:
-            watcher.has_producers(self)
+            watcher.producers_changed(self, len(self._producers))
 
     # What changes the log.
 
@@ -333,6 +342,8 @@ class PartitionLog:
         if expired:
             self._forgotten = True
             self._changed()
+            if self._watcher is not None:
+                self._watcher.producers_changed(self, -len(expired))
         return len(expired)
 
     def relocate(self, moved: Extent) -> bool:
@@ -495,7 +506,7 @@ class PartitionLog:
         if is_transactional and first_offset == NO_OFFSET:
             first_offset = batch.base_offset
             self._transactions.begin(producer_id, first_offset)
-        self._expect_producer()
+        self._expect_producer(producer_id)
         self._producers[producer_id] = after_batch(
             state, producer_epoch, batch, first_offset, max(ordinal, state.ordinal), now_ms
         )
@@ -513,16 +524,16 @@ class PartitionLog:
         # A marker of a transaction without data here only advances the epoch.
         if state.has_open_transaction:
             self._transactions.complete(producer_id, self._next_offset, commit)
-        self._expect_producer()
+        self._expect_producer(producer_id)
         self._producers[producer_id] = after_marker(
             state, producer_epoch, coordinator_epoch, ordinal, now_ms
         )
         self._next_offset += 1
         self._changed()
 
-    def _expect_producer(self) -> None:
-        if not self._producers and self._watcher is not None:
-            self._watcher.has_producers(self)
+    def _expect_producer(self, producer_id: int) -> None:
+        if producer_id not in self._producers and self._watcher is not None:
+            self._watcher.producers_changed(self, 1)
 
     def _changed(self) -> None:
         if self._image is not None:

@@ -22,6 +22,8 @@ class ProducerExpiry:
         self._logs: dict[int, PartitionLog] = {}
         self._numbers: dict[PartitionLog, int] = {}
         self._next_number = 0
+        self.known = 0
+        """Producers that all these partitions remember; one counts in each."""
         self.visited = 0
         """Partitions that were looked at, in all rounds together."""
 
@@ -29,8 +31,9 @@ class ProducerExpiry:
         """Partitions that know producers, as far as is known here."""
         return len(self._logs)
 
-    def add(self, log: PartitionLog) -> None:
-        """It knows a producer."""
+    def changed(self, log: PartitionLog, more: int) -> None:
+        """It knows so many more producers; fewer where negative."""
+        self.known += more
         if log not in self._numbers:
             self._next_number += 1
             self._numbers[log] = self._next_number
@@ -42,6 +45,7 @@ class ProducerExpiry:
         number = self._numbers.pop(log, None)
         if number is not None:
             del self._logs[number]
+            self.known -= log.producer_count
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers that have not appended for so long; how many those were."""

@@ -11,9 +11,9 @@ from tidelog.broker.services import DataServices
 from tidelog.broker.topic_view import OPERATIONS_NOT_ASKED, bits
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
+    DeleteReply,
     DescribeGroup,
     DescribeReply,
-    ErrorReply,
     GroupListing,
     Heartbeat,
     HeartbeatReply,
@@ -291,14 +291,20 @@ async def delete_groups(
     asked = [(group_id, ask(broker, group_id, DeleteGroup(group_id))) for group_id in group_ids]
     return DeleteGroupsResponse(
         results=[
-            DeletableGroupResult(group_id=group_id, error_code=await _deleted(reply))
+            DeletableGroupResult(
+                group_id=group_id, error_code=await _deleted(broker, group_id, reply)
+            )
             for group_id, reply in asked
         ]
     )
 
 
-async def _deleted(asked: Awaitable[Reply]) -> ErrorCode:
+async def _deleted(broker: DataServices, group_id: str, asked: Awaitable[Reply]) -> ErrorCode:
+    """What became of a group. One with many offsets loses some of them with each command."""
     try:
-        return (await reply_of(ErrorReply, asked)).error
+        reply = await reply_of(DeleteReply, asked)
+        while not reply.is_done:
+            reply = await reply_of(DeleteReply, ask(broker, group_id, DeleteGroup(group_id)))
     except CoordinatorRefused as error:
         return error.code
+    return reply.error

@@ -137,17 +137,13 @@ def _may_create(name: str) -> bool:
 
 def _allowed(broker: Services, missing: int) -> int:
     """How many of so many topics may be created now."""
-    settings, limited = broker.settings, broker.metrics.limited
+    settings, met = broker.settings, broker.limits.met
     of_request = min(missing, settings.integer(REQUEST_CREATIONS_MAX))
-    limited.of(REQUEST_CREATIONS_MAX).value += missing - of_request
     minute_max = settings.integer(MINUTE_CREATIONS_MAX)
     allowed = broker.auto_creations.take(of_request, minute_max, broker.clock.monotonic())
-    limited.of(MINUTE_CREATIONS_MAX).value += of_request - allowed
-    if allowed < missing:
-        logger.warning(
-            "topics that clients asked for are not created yet, since there are too many",
-            extra={"asked": missing, "allowed": allowed},
-        )
+    why = f"{missing} topics were asked for that do not exist, and {allowed} created"
+    met(REQUEST_CREATIONS_MAX, why, missing - of_request)
+    met(MINUTE_CREATIONS_MAX, why, of_request - allowed)
     return allowed
 
 
@@ -158,11 +154,11 @@ async def _create(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode
     def build(state: ClusterState) -> Sequence[Record]:
         refused.clear()
         plan = CreationPlan(state, broker.settings)
-        for name, topic_id in ids.items():
+        for name, random in ids.items():
             if state.topic_named(name) is not None:
                 continue
             try:
-                plan.add(WantedTopic(name), topic_id)
+                plan.add(WantedTopic(name), random)
             except TopicRefused as error:
                 refused[name] = error
         return plan.records
@@ -174,8 +170,7 @@ async def _create(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode
         return dict.fromkeys(ids, ErrorCode.LEADER_NOT_AVAILABLE)
     for each in refused.values():
         if each.limit is not None:
-            broker.metrics.limited.of(each.limit).value += 1
-            logger.warning("a topic was not created", extra={"why": str(each)})
+            broker.limits.met(each.limit, str(each))
     return {name: each.code for name, each in refused.items()}
 
 

@@ -225,7 +225,7 @@ def _refused(
 
 def _count_limit(broker: Services, error: TopicRefused | ChangeFailed) -> None:
     if isinstance(error, TopicRefused) and error.limit is not None:
-        broker.metrics.limited.of(error.limit).value += 1
+        broker.limits.met(error.limit, str(error))
 
 
 async def delete_topics(

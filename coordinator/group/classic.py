@@ -10,6 +10,13 @@ from dataclasses import dataclass, field
 from tidelog.coordinator.decision import Token
 from tidelog.coordinator.group.commands import JoinedMember
 from tidelog.coordinator.group.log_records import NO_TIMESTAMP, StoredGroup, StoredMember
+from tidelog.coordinator.group.sizes import (
+    GROUP_BYTES,
+    ID_BYTES,
+    MEMBER_BYTES,
+    protocols_bytes,
+    texts_bytes,
+)
 from tidelog.coordinator.group.states import PREVIOUS_STATES, GroupState, InvalidTransition
 from tidelog.coordinator.group.subscription import (
     CONSUMER_PROTOCOL_TYPE,
@@ -39,6 +46,12 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         """Its subscription under an assignor."""
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        texts = texts_bytes(self.member_id, self.instance_id, self.client_id, self.client_host)
+        return MEMBER_BYTES + texts + protocols_bytes(self.protocols) + len(self.assignment)
 
     @property
     def waits(self) -> bool:
@@ -77,6 +90,7 @@ class ClassicGroup:
     initial_delay: InitialDelay | None = None
     _joining: int = 0
     _support: Counter[str] = field(default_factory=Counter)
+    _member_bytes: int = 0
 
     @classmethod
     def from_stored(cls, group_id: str, stored: StoredGroup) -> ClassicGroup:
@@ -157,6 +171,12 @@ class ClassicGroup:
         """Nobody is in it or on the way into it."""
         return not self.members and not self.pending_joins
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about, but for its offsets."""
+        ids = len(self.pending_joins) * ID_BYTES
+        return GROUP_BYTES + len(self.group_id) + self._member_bytes + ids
+
     # Members.
 
     def add(self, member: Member) -> None:
@@ -170,6 +190,7 @@ class ClassicGroup:
         self.pending_joins.pop(member.member_id, None)
         self._joining += member.joining is not None
         self._support.update(_names(member.protocols))
+        self._member_bytes += member.size_bytes
 
     def remove(self, member_id: str) -> Member | None:
         """Put out a member, or forget an id that was given out. Another member leads then."""
@@ -180,6 +201,7 @@ class ClassicGroup:
             return None
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
+        self._member_bytes -= member.size_bytes
         self._joining -= member.joining is not None
         self._support.subtract(_names(member.protocols))
         if self.leader == member_id:
@@ -195,9 +217,11 @@ class ClassicGroup:
             new_id if member_id == old_id else member_id: each
             for member_id, each in self.members.items()
         }
+        self._member_bytes -= member.size_bytes
         member.member_id = new_id
         member.client_id = client_id
         member.client_host = client_host
+        self._member_bytes += member.size_bytes
         assert member.instance_id is not None
         self.static_members[member.instance_id] = new_id
         if old_id in self.pending_syncs:
@@ -217,6 +241,7 @@ class ClassicGroup:
         """What a member says of itself when it joins again."""
         self._support.subtract(_names(member.protocols))
         self._support.update(_names(protocols))
+        self._member_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
@@ -318,7 +343,9 @@ class ClassicGroup:
     def assign(self, assignments: Mapping[str, bytes]) -> None:
         """What the leader says; nothing for those of whom it says nothing."""
         for member in self.members.values():
+            before = len(member.assignment)
             member.assignment = assignments.get(member.member_id, b"")
+            self._member_bytes += len(member.assignment) - before
 
 
 def _names(protocols: Iterable[SupportedProtocol]) -> set[str]:

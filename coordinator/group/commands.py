@@ -226,6 +226,15 @@ class ErrorReply:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteReply:
+    """What became of it. A group with many offsets is to be deleted again while it is not done: it
+    is there still, with fewer of them."""
+
+    error: ErrorCode
+    is_done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeGroup:
     """A group, its state and its members."""
 
@@ -341,6 +350,7 @@ Reply: TypeAlias = (
     | PartitionErrors
     | OffsetsReply
     | ErrorReply
+    | DeleteReply
     | DescribeReply
     | ListReply
     | ConsumerHeartbeatReply

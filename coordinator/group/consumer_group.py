@@ -29,6 +29,12 @@ from tidelog.coordinator.group.consumer_records import (
     TargetRemoved,
     TargetStored,
 )
+from tidelog.coordinator.group.sizes import (
+    GROUP_BYTES,
+    TOPIC_NAME_BYTES,
+    assignment_bytes,
+    subscription_bytes,
+)
 from tidelog.identifiers import TopicId, TopicPartition
 
 
@@ -60,6 +66,9 @@ class ConsumerGroup:
         self._currents: dict[str, CurrentAssignment] = {}
         self._targets: dict[str, Assignment] = {}
         self._holders: dict[TopicPartition, str] = {}
+        self._said_bytes = 0
+        self.assigned_bytes = 0
+        """What assignments take in memory, about: those to be had, and those that members have."""
         self._patterns: Counter[str] = Counter()
         """The regular expressions of the members, and how many have each."""
         # What follows is lost with the leader.
@@ -85,9 +94,9 @@ class ConsumerGroup:
             case TargetEpochStored(_, epoch):
                 self.assignment_epoch = epoch
             case TargetStored(_, member_id, assignment):
-                self._targets[member_id] = assignment
+                self._set_target(member_id, assignment)
             case TargetRemoved(_, member_id):
-                self._targets.pop(member_id, None)
+                self._set_target(member_id, None)
             case CurrentStored(_, member_id, current):
                 self._set_current(member_id, current)
             case CurrentRemoved(_, member_id):
@@ -122,6 +131,10 @@ class ConsumerGroup:
 
     def _set_subscription(self, member_id: str, subscription: ConsumerSubscription | None) -> None:
         before = self.subscriptions.get(member_id)
+        if before is not None:
+            self._said_bytes -= len(member_id) + subscription_bytes(before)
+        if subscription is not None:
+            self._said_bytes += len(member_id) + subscription_bytes(subscription)
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
@@ -136,17 +149,38 @@ class ConsumerGroup:
         if subscription.instance_id is not None:
             self.static_members[subscription.instance_id] = member_id
 
+    def _set_target(self, member_id: str, target: Assignment | None) -> None:
+        self.assigned_bytes -= assignment_bytes(self._targets.get(member_id, {}))
+        if target is None:
+            self._targets.pop(member_id, None)
+            return
+        self.assigned_bytes += assignment_bytes(target)
+        self._targets[member_id] = target
+
     def _set_current(self, member_id: str, current: CurrentAssignment | None) -> None:
         before = self._currents.pop(member_id, None)
         if before is not None:
+            self.assigned_bytes -= _held_bytes(before)
             for place in _held(before):
                 if self._holders.get(place) == member_id:
                     del self._holders[place]
         if current is not None:
+            self.assigned_bytes += _held_bytes(current)
             self._currents[member_id] = current
             self._holders |= dict.fromkeys(_held(current), member_id)
 
     # What it is.
+
+    @property
+    def said_bytes(self) -> int:
+        """What members say of themselves takes in memory, about."""
+        return GROUP_BYTES + len(self.group_id) + self._said_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about, but for its offsets."""
+        matched = sum(map(len, self.matches.values())) * TOPIC_NAME_BYTES
+        return self.said_bytes + self.assigned_bytes + matched
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -219,3 +253,7 @@ def _held(current: CurrentAssignment) -> Iterator[TopicPartition]:
         for topic_id, numbers in assignment.items():
             for number in numbers:
                 yield TopicPartition(topic_id, number)
+
+
+def _held_bytes(current: CurrentAssignment) -> int:
+    return assignment_bytes(current.assigned) + assignment_bytes(current.pending_revocation)

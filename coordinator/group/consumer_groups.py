@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tidelog.coordinator.group.admission import GroupAdmission
 from tidelog.coordinator.group.commands import GroupListing, PatternsFound
 from tidelog.coordinator.group.consumer_commands import (
     ConsumerDescription,
@@ -37,10 +38,14 @@ class ConsumerGroups:
     how long ago members were heard of."""
 
     def __init__(
-        self, settings: GroupSettings, timers: Timers[Timer], timeouts_of: TimeoutsOf
+        self,
+        settings: GroupSettings,
+        timers: Timers[Timer],
+        timeouts_of: TimeoutsOf,
+        admission: GroupAdmission,
     ) -> None:
         self._settings = settings
-        self.membership = ConsumerMembership(settings, timers, timeouts_of)
+        self.membership = ConsumerMembership(settings, timers, timeouts_of, admission)
         self._groups: dict[str, ConsumerGroup] = {}
         self._opened = 0
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tidelog.coordinator.decision import Token
+from tidelog.coordinator.group.admission import GroupAdmission
 from tidelog.coordinator.group.commands import NO_MEMBER, PatternLookup
 from tidelog.coordinator.group.consumer_commands import (
     JOIN_EPOCH,
@@ -32,6 +33,7 @@ from tidelog.coordinator.group.consumer_records import (
 from tidelog.coordinator.group.rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.reconciliation import is_within, reconcile
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
+from tidelog.coordinator.group.sizes import assignment_bytes
 from tidelog.coordinator.group.target_assignment import Target, TargetTask, make_target
 from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.timers import Timers
@@ -60,9 +62,14 @@ class ConsumerMembership:
     """Heartbeats, and what follows when they stay away. It keeps nothing but the timers."""
 
     def __init__(
-        self, settings: GroupSettings, timers: Timers[Timer], timeouts_of: TimeoutsOf
+        self,
+        settings: GroupSettings,
+        timers: Timers[Timer],
+        timeouts_of: TimeoutsOf,
+        admission: GroupAdmission,
     ) -> None:
         self._settings = settings
+        self._admission = admission
         self._timers = timers
         self._timeouts_of = timeouts_of
 
@@ -235,6 +242,8 @@ class ConsumerMembership:
         if task.is_large:
             return self._make_later(group, caller, task, bumps, turn)
         target = make_target(task)
+        if not self._has_room(group, target, turn):
+            return self._go_on(group, caller, bumps, turn)
         group.topics_seen = known.topics
         has_changed = target.metadata_hash != group.metadata_hash
         epoch = group.epoch + (bumps or (has_changed and not is_behind))
@@ -282,6 +291,9 @@ class ConsumerMembership:
         task = target.task
         if task.serial != group.serial:
             return
+        if not self._has_room(group, target, turn):
+            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            return
         group.no_target_before_ms = 0
         epoch = task.epoch
         if epoch == group.epoch:
@@ -291,6 +303,17 @@ class ConsumerMembership:
                 turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
         if target.assignments is not None and epoch > group.assignment_epoch:
             _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
+
+    def _has_room(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> bool:
+        """Whether the target may be taken, so that members come to have what it says. One for the
+        same topics always may: a group goes on with what it has, however full the broker is."""
+        if target.assignments is None or target.metadata_hash == group.metadata_hash:
+            return True
+        wanted = sum(map(assignment_bytes, target.assignments.values()))
+        no_room = self._admission.memory(2 * wanted - group.assigned_bytes)
+        if no_room is not None:
+            turn.limits.append(no_room.limit)
+        return no_room is None
 
     def _look_up_patterns(
         self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn

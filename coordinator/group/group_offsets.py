@@ -3,7 +3,7 @@ group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from tidelog.coordinator.decision import Token, Turn
 from tidelog.coordinator.group.classic import ClassicGroup
@@ -226,7 +226,7 @@ def expired_offsets(
     offsets: CommittedOffsets,
     settings: GroupSettings,
     now_ms: int,
-) -> Sequence[OffsetRemoved]:
+) -> Iterable[OffsetRemoved]:
     """What removes the expired offsets of a group, by its state.
 
     Without members they are kept from when it became empty; of a group that nobody ever joined (it
@@ -249,4 +249,4 @@ def expired_offsets(
             keep = subscribed
     retention_ms = settings.offsets_retention_ms
     keep |= {SINK_PROGRESS_TOPIC}
-    return list(offsets.expired(group.group_id, now_ms, retention_ms, since_ms=since_ms, keep=keep))
+    return offsets.expired(group.group_id, now_ms, retention_ms, since_ms=since_ms, keep=keep)

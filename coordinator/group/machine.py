@@ -9,9 +9,10 @@ with the leader, and clients repeat their requests (rule C8).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 
 from tidelog.coordinator.decision import Now, Token
+from tidelog.coordinator.group.admission import GroupAdmission, GroupBudgets, unlimited
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.classic_members import ClassicMembers
 from tidelog.coordinator.group.commands import (
@@ -21,6 +22,7 @@ from tidelog.coordinator.group.commands import (
     CommitTransactionalOffsets,
     DeleteGroup,
     DeleteOffsets,
+    DeleteReply,
     DescribedMember,
     DescribeGroup,
     DescribeReply,
@@ -79,29 +81,46 @@ from tidelog.protocol.error_codes import ErrorCode
 
 CLASSIC_TYPE = "classic"
 _SWEEP = Timer(TimerKind.SWEEP)
+_FORGET = Timer(TimerKind.FORGET)
 
 
 class GroupMachine:
     """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
     applying each decision's records before the next. `timeouts_of` says what members of a consumer
-    group are held to that has settings of its own; it is asked at each heartbeat."""
+    group are held to that has settings of its own; it is asked at each heartbeat. `budgets`: what
+    it shares with the other coordinators of its broker."""
 
-    def __init__(self, settings: GroupSettings, timeouts_of: TimeoutsOf | None = None) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        timeouts_of: TimeoutsOf | None = None,
+        budgets: GroupBudgets | None = None,
+    ) -> None:
         self._settings = settings
+        self._admission = GroupAdmission(settings, budgets or unlimited())
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
-        self._membership = Membership(settings, self._timers, self._rebalancer)
+        self._membership = Membership(settings, self._timers, self._rebalancer, self._admission)
         self._groups: dict[str, ClassicGroup] = {}
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
         self._consumers = ConsumerGroups(
-            settings, self._timers, timeouts_of or settings.consumer_timeouts
+            settings, self._timers, timeouts_of or settings.consumer_timeouts, self._admission
         )
         self._classic_members = ClassicMembers(self._timers, self._consumers.membership)
         self._migration = Migration(settings, self._rebalancer, self._groups, self._consumers)
         self._offset_requests = OffsetRequests(
-            settings, self._groups, self._consumers, self._offsets, self._rebalancer
+            settings,
+            self._groups,
+            self._consumers,
+            self._offsets,
+            self._rebalancer,
+            self._admission,
         )
+        self._sweeping: list[str] = []
+        """Groups whose offsets are looked at for expired ones, in this round."""
+        self._forgetting: dict[str, int] = {}
+        """Deleted topics whose offsets have yet to go, and when each was deleted."""
 
     @property
     def stored_groups(self) -> Mapping[str, StoredGroup]:
@@ -142,6 +161,17 @@ class GroupMachine:
                 self._stored.pop(group_id, None)
             case _:
                 self._consumers.apply(record)
+                self._measure(record.group_id)
+        self._admission.hold(self._offsets)
+
+    def close(self) -> None:
+        """Nothing is asked of it any more: others may have the room that it took."""
+        self._admission.close()
+
+    def _measure(self, group_id: str) -> None:
+        group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
+        self._admission.measure(group_id, group, consumers)
+        self._admission.hold(self._offsets)
 
     def capture(self) -> Iterator[GroupRecord]:
         """The records that make the same of a new machine, as of now."""
@@ -166,6 +196,8 @@ class GroupMachine:
         for group_id in self._offsets.group_ids():
             if group_id not in self._groups and group_id not in self._consumers:
                 self._groups[group_id] = ClassicGroup(group_id)
+        for group_id in self._groups:
+            self._measure(group_id)
         self._schedule_sweep(now)
         return turn.decision()
 
@@ -185,6 +217,8 @@ class GroupMachine:
         match timer.kind:
             case TimerKind.SWEEP:
                 self._sweep(turn)
+            case TimerKind.FORGET:
+                self._forget(turn)
             case TimerKind.SESSION if group is not None:
                 self._membership.session_expired(group, timer.member_id, turn)
             case TimerKind.JOIN if group is not None:
@@ -197,6 +231,7 @@ class GroupMachine:
                     self._migration.downgrade(consumer_group, turn)
             case _:
                 self._consumers.timer_expired(timer, turn)
+        self._measure(timer.group_id)
         return turn.decision()
 
     def _schedule_sweep(self, now: Now) -> None:
@@ -204,22 +239,48 @@ class GroupMachine:
         self._timers.set(_SWEEP, at_ms)
 
     def _sweep(self, turn: GroupTurn) -> None:
-        self._schedule_sweep(turn.now)
-        for group in list(self._groups.values()):
-            left = self._expire_offsets(group, turn)
-            if left == 0 and group.state is GroupState.EMPTY and group.is_unused:
-                self._remove(group, turn)
-        for consumer_group in self._consumers:
-            left = self._expire_offsets(consumer_group, turn)
-            if left == 0 and is_empty(consumer_group):
-                turn.records.extend(consumer_group.removals())
+        """Look at some groups; at the others a little later."""
+        settings = self._settings
+        if not self._sweeping:
+            self._sweeping = list(dict.fromkeys(chain(self._groups, self._consumers.by_id)))
+        for _ in range(min(settings.sweep_groups_max, len(self._sweeping))):
+            if not self._sweep_group(self._sweeping[-1], turn):
+                break
+            self._sweeping.pop()
+        if self._sweeping:
+            self._timers.set(_SWEEP, turn.now.monotonic_ms + settings.pause_ms)
+        else:
+            self._schedule_sweep(turn.now)
 
-    def _expire_offsets(self, group: ClassicGroup | ConsumerGroup, turn: GroupTurn) -> int:
-        """How many offsets of the group are left, pending ones too."""
-        expired = expired_offsets(group, self._offsets, self._settings, turn.now.time_ms)
-        turn.records.extend(expired)
-        left = sum(map(len, self._offsets.of_group(group.group_id).values())) - len(expired)
-        return left + len(self._offsets.pending_places(group.group_id))
+    def _sweep_group(self, group_id: str, turn: GroupTurn) -> bool:
+        """Remove a group's expired offsets, and itself if nothing is left; False if there may be
+        more."""
+        group, consumer_group = self._groups.get(group_id), self._consumers.get(group_id)
+        whichever = consumer_group if group is None else group
+        if whichever is None:
+            return True
+        room = self._settings.removals_max - len(turn.records)
+        expired = expired_offsets(whichever, self._offsets, self._settings, turn.now.time_ms)
+        removals = list(islice(expired, room))
+        turn.records.extend(removals)
+        if len(removals) == room:
+            return False
+        left = self._offsets.count(group_id) - len(removals)
+        if left == 0 and group is not None and group.state is GroupState.EMPTY and group.is_unused:
+            self._remove(group, turn)
+        if left == 0 and consumer_group is not None and is_empty(consumer_group):
+            turn.records.extend(consumer_group.removals())
+        return True
+
+    def _forget(self, turn: GroupTurn) -> None:
+        """Remove some of the offsets in topics that were deleted; the others a little later."""
+        room = self._settings.removals_max
+        removals = self._offsets.committed_before(self._forgetting)
+        turn.records.extend(islice(removals, room))
+        if len(turn.records) < room:
+            self._forgetting.clear()
+        else:
+            self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
 
     def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
         """Forget a group; what is left of its offsets was removed before."""
@@ -229,6 +290,7 @@ class GroupMachine:
         del self._groups[group.group_id]
         if group.group_id in self._stored:
             turn.persist(GroupRemoved(group.group_id))
+        self._measure(group.group_id)
 
     # Requests.
 
@@ -255,14 +317,14 @@ class GroupMachine:
             case DescribeConsumerGroup(group_id):
                 turn.reply(token, self._consumers.describe(group_id))
             case DeleteGroup(group_id):
-                turn.reply(token, ErrorReply(self._delete(group_id, turn)))
+                turn.reply(token, self._delete(group_id, turn))
             case DescribeGroup(group_id):
                 turn.reply(token, _description(self._groups.get(group_id)))
             case ListGroups():
                 turn.reply(token, self._list(command))
             case ForgetTopics(topics):
-                for group_id in self._offsets.group_ids():
-                    turn.records.extend(self._offsets.removals(group_id, sorted(topics)))
+                self._forgetting |= dict.fromkeys(sorted(topics), now.time_ms)
+                self._forget(turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
             case PatternsFound():
                 self._consumers.patterns_found(command, turn)
@@ -270,6 +332,9 @@ class GroupMachine:
             case TargetMade(target):
                 self._consumers.target_made(target, turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
+        concerned: str | None = getattr(command, "group_id", None)
+        if concerned is not None:
+            self._measure(concerned)
         return turn.decision()
 
     def _join(self, join: Join, token: Token, turn: GroupTurn) -> None:
@@ -285,6 +350,9 @@ class GroupMachine:
             <= settings.session_timeout_ms_max
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif (no_room := self._admission.join(join, group, consumer_group)) is not None:
+            turn.limits.append(no_room.limit)
+            error = no_room.error
         elif consumer_group is not None and not is_empty(consumer_group):
             self._classic_members.join(consumer_group, join, token, turn)
             return
@@ -335,7 +403,7 @@ class GroupMachine:
     def _consumer_heartbeat(
         self, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        refusal = self._consumers.membership.refusal(heartbeat)
+        refusal = self._consumers.membership.refusal(heartbeat) or self._no_room(heartbeat, turn)
         if refusal is None:
             refusal = self._find_or_open(heartbeat, turn)
         if refusal is not None:
@@ -346,6 +414,15 @@ class GroupMachine:
             self._consumers.membership.leave(group, heartbeat, token, turn)
         else:
             self._consumers.membership.heartbeat(group, heartbeat, token, turn)
+
+    def _no_room(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
+        group_id = heartbeat.group_id
+        group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
+        no_room = self._admission.heartbeat(heartbeat, group, consumers)
+        if no_room is None:
+            return None
+        turn.limits.append(no_room.limit)
+        return Refusal(no_room.error, no_room.limit.why)
 
     def _find_or_open(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
         """Have the group that a member joins. One of the classic protocol becomes one of this, with
@@ -366,21 +443,26 @@ class GroupMachine:
             self._remove(group, turn)
         return None
 
-    def _delete(self, group_id: str, turn: GroupTurn) -> ErrorCode:
+    def _delete(self, group_id: str, turn: GroupTurn) -> DeleteReply:
+        """Delete a group; of one with many offsets first some of these."""
         group = self._groups.get(group_id)
         consumer_group = self._consumers.get(group_id)
         if group is None and consumer_group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            return DeleteReply(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and group.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
+            return DeleteReply(ErrorCode.NON_EMPTY_GROUP)
         if consumer_group is not None and not is_empty(consumer_group):
-            return ErrorCode.NON_EMPTY_GROUP
-        turn.records.extend(self._offsets.removals(group_id))
+            return DeleteReply(ErrorCode.NON_EMPTY_GROUP)
+        removals_max = self._settings.removals_max
+        removals = list(islice(self._offsets.removals(group_id), removals_max + 1))
+        turn.records.extend(removals[:removals_max])
+        if len(removals) > removals_max:
+            return DeleteReply(ErrorCode.NONE, is_done=False)
         if group is not None:
             self._remove(group, turn)
         if consumer_group is not None:
             turn.records.extend(consumer_group.removals())
-        return ErrorCode.NONE
+        return DeleteReply(ErrorCode.NONE)
 
     def _list(self, listed: ListGroups) -> ListReply:
         states, types = _lower(listed.states), _lower(listed.types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.coordinator.decision import Token
+from tidelog.coordinator.group.admission import GroupAdmission
 from tidelog.coordinator.group.classic import ClassicGroup, Member
 from tidelog.coordinator.group.commands import (
     NO_MEMBER,
@@ -16,21 +17,29 @@ from tidelog.coordinator.group.commands import (
     Sync,
     SyncReply,
 )
-from tidelog.coordinator.group.log_records import GroupStored, encode_record
+from tidelog.coordinator.group.log_records import GroupStored
 from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
+NAME_LENGTH_MAX = 200
+"""What a member's id has of its client's."""
+
 
 class Membership:
     """The group protocol's requests. Each is answered in its turn or parked with its member."""
 
     def __init__(
-        self, settings: GroupSettings, timers: Timers[Timer], rebalancer: Rebalancer
+        self,
+        settings: GroupSettings,
+        timers: Timers[Timer],
+        rebalancer: Rebalancer,
+        admission: GroupAdmission,
     ) -> None:
         self._settings = settings
+        self._admission = admission
         self._timers = timers
         self._rebalancer = rebalancer
 
@@ -198,15 +207,17 @@ class Membership:
             self._take_assignment(group, sync, turn)
 
     def _take_assignment(self, group: ClassicGroup, sync: Sync, turn: GroupTurn) -> None:
+        before = group.size_bytes
         group.assign(sync.assignments)
         group.transition(GroupState.STABLE, turn.now.time_ms)
-        record = GroupStored(group.group_id, group.stored())
-        if _size_bytes(record) > self._settings.group_record_bytes_max:
+        no_room = self._admission.assignments(before, group.size_bytes)
+        if no_room is not None:
+            turn.limits.append(no_room.limit)
             group.assign({})
-            self._rebalancer.answer_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, turn)
+            self._rebalancer.answer_syncs(group, no_room.error, turn)
             self._rebalancer.begin(group, turn)
             return
-        turn.persist(record)
+        turn.persist(GroupStored(group.group_id, group.stored()))
         self._rebalancer.answer_syncs(group, ErrorCode.NONE, turn)
 
     # Heartbeat.
@@ -254,7 +265,8 @@ class Membership:
 
 
 def new_member_id(join: Join) -> str:
-    return f"{join.instance_id or join.client_id}-{join.fresh_id}"
+    """As Kafka names members; of a long name only the beginning."""
+    return f"{(join.instance_id or join.client_id)[:NAME_LENGTH_MAX]}-{join.fresh_id}"
 
 
 def _member_error(
@@ -291,8 +303,3 @@ def _leaving(group: ClassicGroup, leaver: Leaver) -> tuple[str, ErrorCode]:
     if member_id in group.pending_joins and instance_id is None:
         return member_id, ErrorCode.NONE
     return member_id, group.identity_error(member_id, instance_id)
-
-
-def _size_bytes(record: GroupStored) -> int:
-    key, value = encode_record(record)
-    return len(key) + len(value or b"")

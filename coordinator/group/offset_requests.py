@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.coordinator.decision import Token
+from tidelog.coordinator.group.admission import GroupAdmission
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     CommitOffsets,
@@ -40,24 +41,32 @@ class OffsetRequests:
         consumers: ConsumerGroups,
         offsets: CommittedOffsets,
         rebalancer: Rebalancer,
+        admission: GroupAdmission,
     ) -> None:
         self._settings = settings
         self._classic = classic
         self._consumers = consumers
         self._offsets = offsets
         self._rebalancer = rebalancer
+        self._admission = admission
 
     def commit(
         self, commit: CommitOffsets | CommitTransactionalOffsets, token: Token, turn: GroupTurn
     ) -> None:
         """Store offsets, or have them pending. The first ones from outside make a group."""
+        group_id = commit.group_id
+        is_new = group_id not in self._consumers and group_id not in self._classic
         error = self._commit_error(commit)
+        if error is ErrorCode.NONE:
+            no_room = self._admission.commit(commit, self._offsets, opens_group=is_new)
+            if no_room is not None:
+                turn.limits.append(no_room.limit)
+                error = no_room.error
         if error is not ErrorCode.NONE:
             failed = [(each.topic, each.partition, error) for each in commit.offsets]
             turn.reply(token, PartitionErrors(error, failed))
             return
-        group_id = commit.group_id
-        if group_id not in self._consumers and group_id not in self._classic:
+        if is_new:
             self._classic[group_id] = ClassicGroup(group_id)
         if isinstance(commit, CommitTransactionalOffsets):
             commit_transactional_offsets(commit, token, self._settings, turn)

@@ -15,6 +15,7 @@ from tidelog.coordinator.group.log_records import (
     OffsetStored,
     TransactionEnded,
 )
+from tidelog.coordinator.group.sizes import offset_bytes, pending_bytes
 
 Place: TypeAlias = tuple[str, int]
 """A topic's name and a partition."""
@@ -34,6 +35,8 @@ class CommittedOffsets:
         newer one was committed meanwhile, so it will not count whatever becomes of it."""
         self._producers: dict[int, dict[tuple[str, Place], None]] = {}
         """Where each producer has something pending, in order."""
+        self.size_bytes = 0
+        """What they take in memory, about."""
         self._changed: set[str] | None = None
         """While a captured state is read: the groups that have their own offsets again."""
 
@@ -44,7 +47,7 @@ class CommittedOffsets:
         self._put(record.group_id, (record.topic, record.partition), record.committed)
         pending = self._pending.get(record.group_id, {}).get((record.topic, record.partition), {})
         for producer_id in pending:
-            pending[producer_id] = None
+            self._supersede(pending, producer_id)
 
     def remove(self, record: OffsetRemoved) -> None:
         """Forget a committed offset, if there is one, and those that are pending in its place."""
@@ -54,7 +57,7 @@ class CommittedOffsets:
             self._forget_place(producer_id, record.group_id, place)
         topics = self._writable(record.group_id)
         partitions = topics.get(record.topic, {})
-        partitions.pop(record.partition, None)
+        self.size_bytes -= offset_bytes(partitions.pop(record.partition, None))
         if not partitions:
             topics.pop(record.topic, None)
         if not topics:
@@ -79,8 +82,10 @@ class CommittedOffsets:
         place = record.topic, record.partition
         pending = self._pending.setdefault(record.group_id, {}).setdefault(place, {})
         # The order is that of the log: a newer one of the same producer goes to the end.
-        pending.pop(record.producer_id, None)
+        if record.producer_id in pending:
+            self.size_bytes -= pending_bytes(pending.pop(record.producer_id))
         pending[record.producer_id] = record.committed
+        self.size_bytes += pending_bytes(record.committed)
         self._producers.setdefault(record.producer_id, {})[record.group_id, place] = None
 
     def end(self, record: TransactionEnded) -> None:
@@ -134,18 +139,35 @@ class CommittedOffsets:
 
     # What goes.
 
-    def removals(self, group_id: str, topics: Collection[str] | None = None) -> list[OffsetRemoved]:
-        """What removes a group's offsets, pending ones too: all, or those in some topics."""
+    def count(self, group_id: str) -> int:
+        """A group's offsets, pending ones too."""
+        committed = sum(map(len, self.of_group(group_id).values()))
+        return committed + len(self._pending.get(group_id, ()))
+
+    def removals(self, group_id: str) -> Iterator[OffsetRemoved]:
+        """What removes a group's offsets, pending ones too."""
         found = self.of_group(group_id)
-        places = [
-            (topic, partition)
-            for topic in (found if topics is None else topics)
-            for partition in found.get(topic, ())
-        ]
-        places += [
-            place for place in self.pending_places(group_id) if topics is None or place[0] in topics
-        ]
-        return [OffsetRemoved(group_id, *place) for place in dict.fromkeys(places)]
+        for topic, partitions in found.items():
+            for partition in partitions:
+                yield OffsetRemoved(group_id, topic, partition)
+        for topic, partition in self._pending.get(group_id, ()):
+            if partition not in found.get(topic, ()):
+                yield OffsetRemoved(group_id, topic, partition)
+
+    def committed_before(self, topics: Mapping[str, int]) -> Iterator[OffsetRemoved]:
+        """What removes the offsets in topics that were committed, or are pending since, no later
+        than the time that is given for each. A topic of the same name may be there again."""
+        for group_id in self.group_ids():
+            found = self.of_group(group_id)
+            for topic in topics.keys() & found.keys():
+                for partition, committed in found[topic].items():
+                    if committed.commit_timestamp_ms <= topics[topic]:
+                        yield OffsetRemoved(group_id, topic, partition)
+            for (topic, partition), pending in self._pending.get(group_id, {}).items():
+                if topic in topics and partition not in found.get(topic, ()):
+                    times = [each.commit_timestamp_ms for each in pending.values() if each]
+                    if max(times, default=0) <= topics[topic]:
+                        yield OffsetRemoved(group_id, topic, partition)
 
     def expired(
         self,
@@ -176,7 +198,9 @@ class CommittedOffsets:
 
     def _put(self, group_id: str, place: Place, committed: CommittedOffset) -> None:
         topic, partition = place
-        self._writable(group_id).setdefault(topic, {})[partition] = committed
+        partitions = self._writable(group_id).setdefault(topic, {})
+        self.size_bytes += offset_bytes(committed) - offset_bytes(partitions.get(partition))
+        partitions[partition] = committed
 
     def _writable(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
         """The group's committed offsets, apart from those that were captured."""
@@ -196,11 +220,16 @@ class CommittedOffsets:
         for other in pending:
             if other == producer_id:
                 break
-            pending[other] = None
+            self._supersede(pending, other)
+
+    def _supersede(self, pending: dict[int, CommittedOffset | None], producer_id: int) -> None:
+        """Something newer was committed: this will not count, whatever becomes of it."""
+        self.size_bytes += pending_bytes(None) - pending_bytes(pending[producer_id])
+        pending[producer_id] = None
 
     def _drop(self, producer_id: int, group_id: str, place: Place) -> None:
         places = self._pending[group_id]
-        del places[place][producer_id]
+        self.size_bytes -= pending_bytes(places[place].pop(producer_id))
         if not places[place]:
             del places[place]
         if not places:

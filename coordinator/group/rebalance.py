@@ -37,7 +37,12 @@ class GroupTurn(Turn[GroupRecord, Reply]):
     def decision(self) -> GroupDecision:
         """What was decided."""
         return GroupDecision(
-            self.records, self.replies, self.replies_when_appended, self.producer, self.work
+            self.records,
+            self.replies,
+            self.replies_when_appended,
+            self.producer,
+            self.limits,
+            self.work,
         )
 
 
@@ -57,7 +62,9 @@ class TimerKind(Enum):
     DOWNGRADE = "downgrade"
     """It is looked whether all members of a consumer group speak the classic protocol."""
     SWEEP = "sweep"
-    """Expired offsets are looked for, in all groups."""
+    """Expired offsets are looked for, in some groups at a time."""
+    FORGET = "forget"
+    """Offsets in deleted topics are removed, some at a time."""
 
 
 class Timer(NamedTuple):

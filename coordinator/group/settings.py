@@ -53,8 +53,18 @@ class GroupSettings:
     """How soon after a look the topics are looked at again that a group's expressions name."""
     work_timeout_ms: int = 30_000
     """What was asked for away from the event loop is asked for again after this."""
-    group_record_bytes_max: int = 16 * 1024 * 1024
-    """Subscriptions and assignments of all members together."""
+    id_length_max: int = 1024
+    """Of a group, a member or an instance, in characters."""
+    member_bytes_max: int = 1024 * 1024
+    """What one member says of itself, in memory."""
+    group_bytes_max: int = 16 * 1024 * 1024
+    """What all members of a group say of themselves and are assigned, in memory."""
+    removals_max: int = 1_000
+    """Offsets that are removed at a time, where there are many."""
+    sweep_groups_max: int = 64
+    """Groups that are looked at at a time."""
+    pause_ms: int = 50
+    """How long others have the broker to themselves before the rest is dealt with."""
 
     def consumer_timeouts(self, _group_id: str) -> ConsumerTimeouts:
         """Those of every consumer group that has no settings of its own."""

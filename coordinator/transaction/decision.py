@@ -58,7 +58,11 @@ class TransactionTurn(Turn[TransactionRecord, Reply]):
     def decision(self) -> TransactionDecision:
         """What was decided."""
         return TransactionDecision(
-            self.records, self.replies, self.replies_when_appended, markers=self.markers
+            self.records,
+            self.replies,
+            self.replies_when_appended,
+            limits=self.limits,
+            markers=self.markers,
         )
 
 

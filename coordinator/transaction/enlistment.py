@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.coordinator.decision import Token
+from tidelog.coordinator.transaction.admission import TransactionAdmission
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     AddReply,
@@ -13,7 +14,6 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.decision import TransactionTurn
-from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EPOCH_MAX, Transaction
 from tidelog.protocol.error_codes import ErrorCode
@@ -47,7 +47,7 @@ def is_next_identity(transaction: Transaction, identity: Identity) -> bool:
 def add_partitions(
     asked: AddPartitions,
     before: Transaction | None,
-    settings: TransactionSettings,
+    admission: TransactionAdmission,
     token: Token,
     turn: TransactionTurn,
 ) -> None:
@@ -63,10 +63,10 @@ def add_partitions(
     after = before
     if not asked.partitions <= enlisted:
         after = before.enlisting(asked.partitions, asked.client_version, turn.now.time_ms)
-    if len(after.partitions) > settings.partitions_max:
-        turn.reply(token, AddReply(ErrorCode.UNKNOWN_SERVER_ERROR))
-        return
-    if after is not before:
+        error = admission.enlist(before, after, turn)
+        if error is not ErrorCode.NONE:
+            turn.reply(token, AddReply(error))
+            return
         turn.store(asked.transactional_id, after)
     _release(asked.release, token, AddReply(ErrorCode.NONE, after.ordinal), turn)
 

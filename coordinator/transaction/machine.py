@@ -16,6 +16,11 @@ from itertools import islice
 
 from tidelog.coordinator.decision import Now, Token
 from tidelog.coordinator.timers import Timers
+from tidelog.coordinator.transaction.admission import (
+    TransactionAdmission,
+    TransactionBudgets,
+    unlimited,
+)
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     Command,
@@ -60,9 +65,16 @@ class TransactionMachine:
     """All transactional ids of one partition. Apply what was stored, call `loaded`, then `decide`
     and `tick`, applying each decision's records before the next."""
 
-    def __init__(self, settings: TransactionSettings, coordinator_epoch: int) -> None:
-        """`coordinator_epoch`: the leader epoch of the partition, which markers carry."""
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        coordinator_epoch: int,
+        budgets: TransactionBudgets | None = None,
+    ) -> None:
+        """`coordinator_epoch`: the leader epoch of the partition, which markers carry. `budgets`:
+        what it shares with the other coordinators of its broker."""
         self._settings = settings
+        self._admission = TransactionAdmission(settings, budgets or unlimited())
         self._coordinator_epoch = coordinator_epoch
         self._timers: Timers[Check] = Timers()
         self._transactions: dict[str, Transaction] = {}
@@ -80,6 +92,7 @@ class TransactionMachine:
     def apply(self, record: TransactionRecord) -> None:
         """Take up a record."""
         transactional_id = record.transactional_id
+        before = self._transactions.get(transactional_id)
         self._ongoing.pop(transactional_id, None)
         self._awaited.pop(transactional_id, None)
         match record:
@@ -91,6 +104,11 @@ class TransactionMachine:
                     self._awaited[transactional_id] = set(transaction.partitions)
             case TransactionRemoved():
                 self._transactions.pop(transactional_id, None)
+        self._admission.changed(before, self._transactions.get(transactional_id))
+
+    def close(self) -> None:
+        """Nothing is asked of it any more: others may have the room that it took."""
+        self._admission.close()
 
     def capture(self) -> Iterator[TransactionRecord]:
         """The records that make the same of a new machine, as of now."""
@@ -123,12 +141,13 @@ class TransactionMachine:
         match command:
             case InitProducer(transactional_id=key):
                 before = self._transactions.get(key)
-                if before is None and len(self._transactions) >= settings.transactional_ids_max:
-                    turn.reply(token, IdentityReply(ErrorCode.POLICY_VIOLATION))
-                else:
+                error = ErrorCode.NONE if before else self._admission.new_id(key, turn)
+                if error is ErrorCode.NONE:
                     init_producer(command, before, settings, epoch, token, turn)
+                else:
+                    turn.reply(token, IdentityReply(error))
             case AddPartitions(transactional_id=key):
-                add_partitions(command, self._transactions.get(key), settings, token, turn)
+                add_partitions(command, self._transactions.get(key), self._admission, token, turn)
             case VerifyPartitions(transactional_id=key):
                 verify_partitions(command, self._transactions.get(key), token, turn)
             case EndTransaction(transactional_id=key):

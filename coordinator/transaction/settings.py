@@ -19,7 +19,7 @@ class TransactionSettings:
     """How many timed-out transactions or expired ids are dealt with at a time."""
     check_pause_ms: int = 50
     """How long others have the broker to themselves before the rest is dealt with."""
+    id_length_max: int = 1024
+    """Of a transactional id, in characters."""
     partitions_max: int = 20_000
     """Of one transaction: its record holds them all."""
-    transactional_ids_max: int = 1_000_000
-    """Of one coordinator: all are kept in memory."""

@@ -28,6 +28,7 @@ from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.producer_room import ProducerRoom
 from tidelog.broker.settings import BrokerSettings
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records import TopicCreated
@@ -197,7 +198,8 @@ class GrowingBucket:
 
     async def _feed(self, broker: Broker) -> None:
         """A batch at a time, each durable before the next: what is behind is made up for."""
-        writer = LogWriter(broker.wal, broker.partitions.checkpointed, broker._openings.add)
+        room = ProducerRoom(broker.partitions.producers, PARTITIONS, broker.limits)
+        writer = LogWriter(broker.wal, broker.partitions.checkpointed, broker._openings.add, room)
         data = batch(b"x" * 100)
         header = BatchHeader.parse(data)
         assert self._topic_id is not None

@@ -190,6 +190,10 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         return self.world.machine.consumer_groups.get(GROUP)
 
     @invariant()
+    def what_is_there_counts_against_the_limits(self) -> None:
+        self.world.check_what_is_held()
+
+    @invariant()
     def every_partition_has_one_holder_at_most(self) -> None:
         group = self.group
         if group is None:

@@ -15,7 +15,7 @@ from tidelog.coordinator.decision import Token
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
-    ErrorReply,
+    DeleteReply,
     JoinReply,
     Leaver,
     SyncReply,
@@ -191,7 +191,7 @@ class GroupStories(RuleBasedStateMachine):
 
     @rule()
     def delete(self) -> None:
-        if self.world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NONE:
+        if self.world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NONE:
             self.committed = None
             self.pending.clear()
         self.hear()
@@ -272,6 +272,10 @@ class GroupStories(RuleBasedStateMachine):
             client.joined = None
 
     # What always holds.
+
+    @invariant()
+    def what_is_there_counts_against_the_limits(self) -> None:
+        self.world.check_what_is_held()
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:

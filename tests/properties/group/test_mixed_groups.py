@@ -148,6 +148,10 @@ class MixedGroupStories(RuleBasedStateMachine):
         return set(assigned | current.pending_revocation.get(topic_id, frozenset()))
 
     @invariant()
+    def what_is_there_counts_against_the_limits(self) -> None:
+        self.world.check_what_is_held()
+
+    @invariant()
     def every_partition_has_one_holder_at_most(self) -> None:
         if self.group is not None:
             held = [self.held_by(self.group, each) for each in self.group.subscriptions]

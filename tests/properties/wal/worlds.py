@@ -183,7 +183,7 @@ class Broker:
         """A log tells of itself."""
         self.checkpointed.changed(log)
 
-    def has_producers(self, log: PartitionLog) -> None:
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
         """A log tells of itself; nothing expires here."""
 
     def _on_durable(self, slot: DurableSlot) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from tidelog.broker.auto_creations import AutoCreations
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
@@ -71,6 +72,7 @@ class AdministeredBroker:
         self.tables = Tables()
         self.turns = Turns()
         self.auto_creations = AutoCreations()
+        self.limits = LimitsMet(self.metrics.registry, self.clock)
 
     @property
     def state(self) -> ClusterState:

@@ -40,11 +40,17 @@ class Adder:
 
     def __init__(self) -> None:
         self.total = 0
+        self.held = 0
+        """What it counts against a limit that others share."""
         self.deadline_ms: int | None = None
         self.parked: list[Token] = []
 
     def apply(self, record: int) -> None:
         self.total += record
+        self.held = self.total
+
+    def close(self) -> None:
+        self.held = 0
 
     def loaded(self, now: Now) -> Decision[int, int]:
         return Decision()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.coordinator.number_world import Log, Runtime, batch, settle, tell, until
+from tests.unit.coordinator.number_world import Adder, Log, Runtime, batch, settle, tell, until
 from tidelog.coordinator.runtime import CoordinatorRefused, RuntimeState
 from tidelog.errors import MissingObject, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
@@ -81,6 +81,26 @@ def test_a_lost_slot_leaves_its_requests_undecided() -> None:
             runtime.submit("+4")
 
     tell(story)
+
+
+def test_a_coordinator_that_is_stopped_while_it_loads_holds_nothing() -> None:
+    log = Log(stored=[("first", batch(3)), ("second", batch(4, at=1))])
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        def machine_of() -> Adder:
+            machine = runtime._machine
+            assert isinstance(machine, Adder)
+            return machine
+
+        await until(lambda: machine_of().held == 3)
+        machine = machine_of()
+        runtime.stop()
+        assert machine.held == 0
+        await until(lambda: machine.total == 7)
+        await settle()
+        assert machine.held == 0
+
+    tell(story, log)
 
 
 def test_whoever_waits_is_sent_away_at_the_end() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tests.unit.group.group_world import GROUP, FakeTopic, FakeTopics, GroupWorld, find_topics
+from tidelog.coordinator.group.admission import GroupBudgets
 from tidelog.coordinator.group.consumer_commands import (
     ConsumerDescription,
     ConsumerHeartbeat,
@@ -29,8 +30,10 @@ REBALANCE_MS = 60_000
 class ConsumerWorld(GroupWorld):
     """The topic "t" has four partitions, "u" two."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
-        super().__init__(settings)
+    def __init__(
+        self, settings: GroupSettings | None = None, budgets: GroupBudgets | None = None
+    ) -> None:
+        super().__init__(settings, budgets)
         self.is_working = True
         """Whether what a heartbeat asks for away from the event loop is done at once."""
         self._created = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
+from tidelog.coordinator.decision import BatchProducer, Decision, LimitMet, Now, Token
+from tidelog.coordinator.group.admission import GroupBudgets, unlimited
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     Command,
@@ -43,6 +44,15 @@ from tidelog.coordinator.group.log_records import (
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.rebalance import GroupDecision
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
+from tidelog.coordinator.group.sizes import (
+    GROUP_BYTES,
+    ID_BYTES,
+    TOPIC_NAME_BYTES,
+    assignment_bytes,
+    offset_bytes,
+    pending_bytes,
+    subscription_bytes,
+)
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.coordinator.group.target_assignment import make_target
@@ -87,8 +97,12 @@ def find_topics(patterns: Iterable[str], topics: ClusterTopics) -> Matches:
 class GroupWorld:
     """Asks a machine, applies what it decides, and remembers who was answered what."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(
+        self, settings: GroupSettings | None = None, budgets: GroupBudgets | None = None
+    ) -> None:
         self.settings = settings or GroupSettings()
+        self.budgets = budgets or unlimited()
+        self.limits: list[LimitMet] = []
         self.topics = FakeTopics({})
         self.monotonic_ms = 0
         self.log: list[GroupRecord] = []
@@ -107,7 +121,7 @@ class GroupWorld:
             default = self.settings.consumer_timeouts(group_id)
             return self.timeouts.get(group_id, default)
 
-        return GroupMachine(self.settings, timeouts_of)
+        return GroupMachine(self.settings, timeouts_of, self.budgets)
 
     @property
     def now(self) -> Now:
@@ -150,6 +164,7 @@ class GroupWorld:
     def restart(self) -> None:
         """The broker dies; a new one has only the log."""
         self.work.clear()
+        self.machine.close()
         self.machine = self._machine()
         for record in self.log:
             self.machine.apply(logged(record))
@@ -172,6 +187,7 @@ class GroupWorld:
             self.replies[token] = reply
         assert isinstance(decision, GroupDecision)
         self.work += decision.work
+        self.limits += decision.limits
 
     def do_work(self) -> None:
         """What decisions asked for away from the event loop is done, and put to the machine."""
@@ -183,6 +199,37 @@ class GroupWorld:
                 self.submit(PatternsFound(each.group_id, found))
             else:
                 self.submit(TargetMade(make_target(each)))
+
+    def check_what_is_held(self) -> None:
+        """What counts against the limits is what there is, and is of the size that is said."""
+        machine = self.machine
+        sizes = [
+            GROUP_BYTES
+            + len(group_id)
+            + sum(member.size_bytes for member in group.members.values())
+            + ID_BYTES * len(group.pending_joins)
+            for group_id, group in machine.groups.items()
+        ]
+        for group_id, consumers in machine.consumer_groups.items():
+            matched = sum(map(len, consumers.matches.values()))
+            sizes.append(GROUP_BYTES + len(group_id) + TOPIC_NAME_BYTES * matched)
+            for member_id, said in consumers.subscriptions.items():
+                current = consumers.current(member_id)
+                sizes += [
+                    len(member_id) + subscription_bytes(said),
+                    assignment_bytes(consumers.target(member_id)),
+                    assignment_bytes(current.assigned),
+                    assignment_bytes(current.pending_revocation),
+                ]
+        offsets = machine._offsets
+        for group_id in offsets.group_ids():
+            for partitions in offsets.of_group(group_id).values():
+                sizes += map(offset_bytes, partitions.values())
+            for producers in offsets._pending.get(group_id, {}).values():
+                sizes += map(pending_bytes, producers.values())
+        assert self.budgets.size_bytes.held == sum(sizes)
+        groups = machine.groups.keys() | machine.consumer_groups.keys()
+        assert self.budgets.groups.held == len(groups)
 
     # Groups.
 

@@ -9,7 +9,7 @@ from tests.unit.group.group_world import GROUP
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteOffsets,
-    ErrorReply,
+    DeleteReply,
     FetchOffsets,
     ListGroups,
     ListReply,
@@ -154,10 +154,10 @@ def test_an_empty_group_goes_when_its_offsets_have_expired(world: ConsumerWorld)
 def test_a_group_without_members_is_deleted(world: ConsumerWorld) -> None:
     client = world.consumer("m")
     world.commit(5, "m", client.epoch)
-    assert world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NON_EMPTY_GROUP
+    assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NON_EMPTY_GROUP
     client.leave()
-    assert world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NONE
-    assert world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NONE
+    assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.committed() is None
     # The next one begins anew.
     assert world.enter("m").member_epoch == 1

@@ -9,7 +9,7 @@ from tests.unit.group.consumer_world import ConsumerWorld, FakeConsumer
 from tests.unit.group.group_world import GROUP
 from tests.unit.group.test_migration import settle
 from tidelog.coordinator.group import target_assignment
-from tidelog.coordinator.group.commands import DeleteGroup, ErrorReply, TargetMade
+from tidelog.coordinator.group.commands import DeleteGroup, DeleteReply, TargetMade
 from tidelog.coordinator.group.consumer_group import ConsumerGroupState
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.target_assignment import TargetTask, make_target
@@ -220,7 +220,7 @@ def test_a_target_for_an_earlier_group_is_dropped(world: ConsumerWorld) -> None:
     world.consumer("a").leave()
     (task,) = world.work
     assert isinstance(task, TargetTask)
-    assert world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NONE
+    assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NONE
     world.consumer("z")
     before = len(world.log)
     world.submit(TargetMade(make_target(task)))

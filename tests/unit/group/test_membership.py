@@ -104,10 +104,10 @@ def test_who_names_its_protocol_must_name_the_groups(
 
 
 def test_an_assignment_that_is_too_large_is_refused_and_not_stored() -> None:
-    world = GroupWorld(GroupSettings(group_record_bytes_max=1000))
+    world = GroupWorld(GroupSettings(group_bytes_max=10_000))
     leader, follower = world.completing(2)
     waiting = world.sync(follower, 1)
-    token = world.sync(leader, 1, {leader: b"x" * 1000})
+    token = world.sync(leader, 1, {leader: b"x" * 10_000})
     assert world.synced(token).error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert world.synced(waiting).error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert world.state is GroupState.PREPARING_REBALANCE

@@ -10,6 +10,7 @@ from tests.unit.group.group_world import GROUP, REBALANCE_MS, SESSION_MS, GroupW
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteOffsets,
+    DeleteReply,
     ErrorReply,
     FetchOffsets,
     ForgetTopics,
@@ -54,7 +55,7 @@ def stay(world: GroupWorld, member: str, days: int) -> None:
 
 
 def delete_group(world: GroupWorld) -> ErrorCode:
-    return world.ask(DeleteGroup(GROUP), ErrorReply).error
+    return world.ask(DeleteGroup(GROUP), DeleteReply).error
 
 
 # The table: OffsetCommit.

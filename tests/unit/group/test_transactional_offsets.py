@@ -8,6 +8,7 @@ from tests.unit.group.group_world import GROUP, SESSION_MS, GroupWorld
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteOffsets,
+    DeleteReply,
     ErrorReply,
     FetchOffsets,
     ForgetTopics,
@@ -90,7 +91,7 @@ def test_a_group_that_was_removed_is_fenced_like_one_that_never_was() -> None:
     (member,) = world.stable()
     group = world.group
     world.leave(member)
-    world.ask(DeleteGroup(GROUP), ErrorReply)
+    world.ask(DeleteGroup(GROUP), DeleteReply)
     assert group.state is GroupState.DEAD
     assert world.commit_in_transaction(5, member, 1) is ErrorCode.ILLEGAL_GENERATION
 
@@ -243,7 +244,7 @@ def test_a_deleted_group_takes_pending_offsets_along() -> None:
     world.commit_in_transaction(9, topic="t")
     world.commit_in_transaction(9, topic="u")
     world.commit_in_transaction(9, topic="t", group_id="other")
-    assert world.ask(DeleteGroup(GROUP), ErrorReply).error is ErrorCode.NONE
+    assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NONE
     assert world.log[-2:] == [OffsetRemoved(GROUP, "t", 0), OffsetRemoved(GROUP, "u", 0)]
     world.end_transaction(commit=True)
     assert (world.committed("t"), world.committed("u")) == (None, None)

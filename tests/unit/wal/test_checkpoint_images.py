@@ -33,7 +33,7 @@ class Led:
     def changed(self, log: PartitionLog) -> None:
         self.images.changed(log)
 
-    def has_producers(self, log: PartitionLog) -> None:
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
         pass
 
     def append(self, number: int, *, durable: bool = True) -> None:

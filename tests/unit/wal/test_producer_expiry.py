@@ -29,8 +29,8 @@ class Led:
     def changed(self, log: PartitionLog) -> None:
         pass
 
-    def has_producers(self, log: PartitionLog) -> None:
-        self.expiry.add(log)
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
+        self.expiry.changed(log, more)
 
 
 def append(
@@ -111,3 +111,36 @@ def test_a_partition_that_is_gone_is_not_looked_at() -> None:
     led.expiry.discard(led.logs[0])
     assert led.expiry.expire(MINUTE_MS, MINUTE_MS) == 1
     assert led.expiry.visited == 1
+
+
+def test_the_producers_of_all_partitions_are_counted() -> None:
+    led = Led(3)
+    for producer_id in range(5):
+        append(led.logs[0], 0, producer_id)
+    append(led.logs[1], DAY_MS, 1)
+    append(led.logs[0], 0, 4, sequence=1)
+    append(led.logs[0], 0, -1, sequence=-1)
+    assert led.expiry.known == 6
+    led.expiry.expire(DAY_MS, DAY_MS)
+    assert led.expiry.known == 1
+    append(led.logs[0], DAY_MS, 9)
+    led.expiry.discard(led.logs[0])
+    led.expiry.discard(led.logs[2])
+    assert led.expiry.known == 1
+
+
+def test_producers_that_a_predecessor_knew_are_counted() -> None:
+    led = Led(1)
+    for producer_id in range(3):
+        append(led.logs[0], 0, producer_id)
+    successor = Led(0)
+    successor.log(0, led.logs[0].image())
+    assert successor.expiry.known == 3
+
+
+def test_a_marker_for_an_unknown_producer_counts() -> None:
+    led = Led(1)
+    led.logs[0].append_marker(
+        5, 0, commit=True, coordinator_epoch=0, ordinal=1, now_ms=0, transaction_version=0
+    )
+    assert led.expiry.known == 1

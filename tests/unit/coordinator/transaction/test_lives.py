@@ -15,6 +15,8 @@ from tests.unit.coordinator.transaction.transaction_world import (
     TransactionWorld,
     identity,
 )
+from tidelog.coordinator.budget import Budget
+from tidelog.coordinator.transaction.admission import TransactionBudgets
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     AddReply,
@@ -616,11 +618,12 @@ def test_many_at_once_are_dealt_with_in_parts() -> None:
 
 
 def test_a_transaction_has_so_many_partitions_and_a_coordinator_so_many_ids() -> None:
-    world = TransactionWorld(TransactionSettings(partitions_max=2, transactional_ids_max=1))
+    budgets = TransactionBudgets(Budget(1), Budget(1000))
+    world = TransactionWorld(TransactionSettings(partitions_max=2), budgets=budgets)
     producer = world.begin()
     assert world.add(producer, P, Q).error is NONE
     before = world.transaction
-    assert world.add(producer, EnlistedPartition("r", 0)).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.add(producer, EnlistedPartition("r", 0)).error is ErrorCode.POLICY_VIOLATION
     assert world.transaction == before
     assert world.add(producer, P, Q).error is NONE
     assert world.init(key="another").error is ErrorCode.POLICY_VIOLATION

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tidelog.coordinator.decision import Now, Token
+from tidelog.coordinator.decision import LimitMet, Now, Token
+from tidelog.coordinator.transaction.admission import TransactionBudgets, unlimited
 from tidelog.coordinator.transaction.commands import (
     ANONYMOUS,
     AddPartitions,
@@ -53,10 +54,16 @@ class TransactionWorld:
     be."""
 
     def __init__(
-        self, settings: TransactionSettings | None = None, *, flushes: bool = True
+        self,
+        settings: TransactionSettings | None = None,
+        *,
+        flushes: bool = True,
+        budgets: TransactionBudgets | None = None,
     ) -> None:
         """`flushes`: what is appended is durable at once."""
         self.settings = settings or TransactionSettings()
+        self.budgets = budgets or unlimited()
+        self.limits: list[LimitMet] = []
         self.flushes = flushes
         self.monotonic_ms = 0
         self.coordinator_epoch = 0
@@ -76,7 +83,7 @@ class TransactionWorld:
 
     def start(self) -> None:
         """A coordinator begins with what is in the log."""
-        self.machine = TransactionMachine(self.settings, self.coordinator_epoch)
+        self.machine = TransactionMachine(self.settings, self.coordinator_epoch, self.budgets)
         for record in self.log:
             self.machine.apply(decode_record(*encode_record(record)))
         self.take(self.machine.loaded(self.now))
@@ -85,6 +92,7 @@ class TransactionWorld:
         """The broker dies, and with it what is not durable; another one takes over."""
         del self.log[self.durable :]
         self._held.clear()
+        self.machine.close()
         self.coordinator_epoch += 1
         self.start()
 
@@ -96,6 +104,7 @@ class TransactionWorld:
         self.flush()
 
     def take(self, decision: TransactionDecision) -> None:
+        self.limits += decision.limits
         for record in decision.records:
             self.log.append(record)
             self.machine.apply(record)

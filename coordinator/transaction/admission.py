@@ -1,0 +1,94 @@
+"""Whether there is room for what a producer would add to a transaction coordinator's memory. Pure.
+
+The limits hold for additions alone: a log may have more than they allow.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidelog.coordinator.budget import Budget, Share
+from tidelog.coordinator.decision import ID_LENGTH_MAX
+from tidelog.coordinator.transaction.decision import TransactionTurn
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.transaction import Transaction
+from tidelog.protocol.error_codes import ErrorCode
+
+TRANSACTIONAL_IDS_MAX: Final = "transactional.ids.max"
+TRANSACTION_PARTITIONS_MAX: Final = "transaction.max.partitions"
+TRANSACTIONS_PARTITIONS_MAX: Final = "transactions.max.partitions"
+
+
+class TransactionBudgets(NamedTuple):
+    """What all transaction coordinators of a broker may hold together."""
+
+    ids: Budget
+    partitions: Budget
+    """Of open transactions."""
+
+
+def unlimited() -> TransactionBudgets:
+    """For a coordinator by itself, and for readers of its log."""
+    return TransactionBudgets(Budget(2**63), Budget(2**63))
+
+
+class TransactionAdmission:
+    """What one coordinator holds, and whether it may hold more."""
+
+    def __init__(self, settings: TransactionSettings, budgets: TransactionBudgets) -> None:
+        self._settings = settings
+        self._ids: Share = budgets.ids.share()
+        self._partitions: Share = budgets.partitions.share()
+
+    def changed(self, before: Transaction | None, after: Transaction | None) -> None:
+        """A transactional id has come, has changed or has gone."""
+        ids = (after is not None) - (before is not None)
+        self._ids.hold(self._ids.held + ids)
+        self._partitions.hold(self._partitions.held + _count(after) - _count(before))
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        self._ids.hold(0)
+        self._partitions.hold(0)
+
+    def new_id(self, transactional_id: str, turn: TransactionTurn) -> ErrorCode:
+        """Why a new transactional id is refused; NONE if it is not."""
+        length, length_max = len(transactional_id), self._settings.id_length_max
+        if length > length_max:
+            turn.meet(
+                ID_LENGTH_MAX,
+                f"a transactional id has {length} characters; at most {length_max} are accepted",
+            )
+            return ErrorCode.INVALID_REQUEST
+        if not self._ids.has_room(1):
+            budget = self._ids.budget
+            turn.meet(
+                TRANSACTIONAL_IDS_MAX,
+                f"there are {budget.held} transactional ids; at most {budget.limit} are kept",
+            )
+            return ErrorCode.POLICY_VIOLATION
+        return ErrorCode.NONE
+
+    def enlist(self, before: Transaction, after: Transaction, turn: TransactionTurn) -> ErrorCode:
+        """Why partitions do not join a transaction; NONE if they may."""
+        count, count_max = len(after.partitions), self._settings.partitions_max
+        if count > count_max:
+            turn.meet(
+                TRANSACTION_PARTITIONS_MAX,
+                f"a transaction would have {count} partitions; at most {count_max} are accepted",
+            )
+            return ErrorCode.POLICY_VIOLATION
+        more = _count(after) - _count(before)
+        if not self._partitions.has_room(more):
+            budget = self._partitions.budget
+            turn.meet(
+                TRANSACTIONS_PARTITIONS_MAX,
+                f"open transactions have {budget.held} partitions; {more} more would be above"
+                f" {budget.limit}",
+            )
+            return ErrorCode.POLICY_VIOLATION
+        return ErrorCode.NONE
+
+
+def _count(transaction: Transaction | None) -> int:
+    return 0 if transaction is None else len(transaction.partitions)
