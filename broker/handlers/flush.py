@@ -17,6 +17,8 @@ from tidelog.protocol.schemas.flush import (
     FlushTopicsResponse,
 )
 
+SLICE_PARTITIONS = 64
+
 
 class _Begun(NamedTuple):
     """A partition whose roll was asked for."""
@@ -32,16 +34,17 @@ async def flush_topics(
     """All that is decided now is rolled; where an open transaction holds more back, the answer
     says at which offset."""
     begun: list[_Begun] = []
-    topics = [
-        FlushTopicResult(
-            name=topic.name,
-            partitions=[_begin(broker, topic.name, each, begun) for each in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    topics = [FlushTopicResult(name=topic.name) for topic in request.topics]
+    wanted = (
+        (result, number)
+        for result, topic in zip(topics, request.topics, strict=True)
+        for number in topic.partitions
+    )
+    async for result, number in broker.turns.over(wanted, SLICE_PARTITIONS):
+        result.partitions.append(_begin(broker, result.name, number, begun))
     if begun:
         await asyncio.wait([each.done for each in begun], timeout=max(request.timeout_ms, 0) / 1000)
-    for each in begun:
+    async for each in broker.turns.over(begun, SLICE_PARTITIONS):
         _conclude(broker, each)
     return FlushTopicsResponse(topics=topics)
 

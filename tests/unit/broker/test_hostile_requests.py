@@ -7,12 +7,14 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
 
 from tests.unit.broker.one_broker import OneBroker, World, run
 from tidelog.broker import client_socket
+from tidelog.broker.partitions import Partition
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import TopicCreated
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
@@ -35,6 +37,7 @@ from tidelog.protocol.schemas import (
     transaction_listing,
     transactions,
 )
+from tidelog.protocol.schemas import flush as flush_schemas
 from tidelog.storage.memory import MemoryStore
 
 MANY = 10_000
@@ -228,6 +231,51 @@ def commit_in_transaction() -> Asked:
     return request, 3
 
 
+def join() -> Asked:
+    found = [groups.JoinGroupRequestProtocol(name=name, metadata=b"m") for name in names("p")]
+    request = groups.JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=found
+    )
+    return request, 5
+
+
+def hand_in() -> Asked:
+    found = [
+        groups.SyncGroupRequestAssignment(member_id=name, assignment=b"a") for name in names("m")
+    ]
+    return groups.SyncGroupRequest(group_id="g", assignments=found), 3
+
+
+def enlist() -> Asked:
+    topic = transactions.AddPartitionsToTxnTopic(name="wide", partitions=list(range(MANY)))
+    request = transactions.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="t",
+        v3_and_below_producer_id=1,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[topic],
+    )
+    return request, 3
+
+
+def describe_topics() -> Asked:
+    found = [metadata.DescribeTopicPartitionsTopic(name=name) for name in names("unknown")]
+    return metadata.DescribeTopicPartitionsRequest(topics=found), 0
+
+
+def replace_configs() -> Asked:
+    change = configs.AlterableConfig(name="consumer.session.timeout.ms", value="50000")
+    found = [
+        configs.AlterConfigsResource(resource_type=32, resource_name=n, configs=[change])
+        for n in names("group")
+    ]
+    return configs.AlterConfigsRequest(resources=found, validate_only=True), 2
+
+
+def flush() -> Asked:
+    topic = flush_schemas.FlushTopic(name="wide", partitions=list(range(MANY)))
+    return flush_schemas.FlushTopicsRequest(timeout_ms=1000, topics=[topic]), 0
+
+
 def log_dirs() -> Asked:
     return replicas.DescribeLogDirsRequest(topics=None), 4
 
@@ -302,6 +350,12 @@ async def exchange(
         describe_transactions,
         elect,
         commit_in_transaction,
+        join,
+        hand_in,
+        enlist,
+        describe_topics,
+        replace_configs,
+        flush,
         log_dirs,
     ],
 )
@@ -312,6 +366,34 @@ def test_others_are_served_meanwhile(asked: Callable[[], Asked]) -> None:
             rounds, frame = await exchange(one, request, version)
             assert len(frame) > 4
             assert rounds >= ROUNDS_MIN
+
+    run(story)
+
+
+def test_a_flush_of_thousands_of_partitions_is_begun_in_slices() -> None:
+    """The answer takes so many turns already that rounds of the event loop do not show it."""
+
+    async def story() -> None:
+        request, version = flush()
+        async with serving() as one:
+            begun: list[int] = []
+            find, take_turn = one.broker.partitions.named, one.broker.turns.next
+            found = 0
+
+            def named(topic: str, number: int) -> Partition:
+                nonlocal found
+                found += 1
+                return find(topic, number)
+
+            async def next_turn() -> None:
+                begun.append(found)
+                await take_turn()
+
+            one.broker.partitions.named = named  # type: ignore[method-assign]
+            one.broker.turns.next = next_turn  # type: ignore[method-assign]
+            await exchange(one, request, version)
+            assert found == MANY
+            assert max(later - earlier for earlier, later in pairwise(begun)) <= 100
 
     run(story)
 
