@@ -51,10 +51,10 @@ from tidelog.broker.routes import HANDLERS
 from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.settings import BrokerSettings, TopicConfig
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.table_path import TablePath
 from tidelog.broker.tables import Tables
-from tidelog.broker.turns import Turns
 from tidelog.broker.upkeep import Upkeep
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
@@ -142,7 +142,7 @@ class Broker:
         self.ready = asyncio.Event()
         """Set when the broker serves, and when it has ended without ever doing so."""
         self._stopping = asyncio.Event()
-        self.turns = Turns()
+        self.turns = SliceTurns()
         self.auto_creations = AutoCreations()
         self.limits = LimitsMet(metrics.registry, clock)
         self._settings = LiveSettings(settings, broker_id, lambda: self.metadata.state)

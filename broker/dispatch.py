@@ -17,7 +17,7 @@ from tidelog.broker.error_responses import count_errors, error_response
 from tidelog.broker.handlers.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.long_requests import LongRequests
 from tidelog.broker.request_parts import DIVISIONS, Division, is_long
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.errors import TidelogError
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode_in_steps, decode_short
@@ -146,7 +146,7 @@ class Dispatcher:
         self,
         handlers: Mapping[int, Handler],
         metrics: BrokerMetrics,
-        turns: Turns,
+        turns: SliceTurns,
         long_requests: LongRequests,
     ) -> None:
         """Handlers by API key. ValueError for a key of Kafka's without versions to advertise."""

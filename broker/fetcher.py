@@ -15,7 +15,7 @@ from tidelog.broker.fetch_session import FetchTarget
 from tidelog.broker.log_reader import Following, Loaded, LogReader, in_turn, is_missing
 from tidelog.broker.log_slice import ColdPart, LogSlice
 from tidelog.broker.partitions import Partition, PartitionError
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.broker.waiters import Waiter, WaitQueue
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
@@ -93,7 +93,7 @@ class Fetcher:
         clock: Clock,
         may_serve: Callable[[], bool],
         faults: FaultLog,
-        turns: Turns,
+        turns: SliceTurns,
     ) -> None:
         """`reader`: of what is in the WAL; `cold`: of what is in segments."""
         self._turns = turns

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from tidelog.broker.request_parts import Division, cut, join
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX, STEP_ELEMENTS
 
@@ -24,7 +24,7 @@ PARTS_IN_FLIGHT_MAX: Final = 16
 class LongRequests:
     """Those of one broker."""
 
-    def __init__(self, turns: Turns, elements_max: int) -> None:
+    def __init__(self, turns: SliceTurns, elements_max: int) -> None:
         """`elements_max`: of arrays in all long requests that are being served."""
         self._turns = turns
         self._elements_max = max(elements_max, ELEMENTS_MAX)

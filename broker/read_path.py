@@ -17,9 +17,9 @@ from tidelog.broker.log_reader import LogReader
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.segment_indexes import SegmentIndexes
 from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.broker.surroundings import Surroundings
 from tidelog.broker.tables import Tables
-from tidelog.broker.turns import Turns
 from tidelog.wal.read_cache import ReadCache
 from tidelog.wal.read_memory import ReadMemory
 from tidelog.wal.tail_cache import TailCache
@@ -42,7 +42,7 @@ class ReadPath:
         """Of segments."""
 
     def fetcher(
-        self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog, turns: Turns
+        self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog, turns: SliceTurns
     ) -> Fetcher:
         """Answers fetches from all of it."""
         cold = ColdReader(tables, self.chunks)

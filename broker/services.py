@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidelog.broker.offset_lookup import OffsetLookup
     from tidelog.broker.partitions import PartitionRegistry
     from tidelog.broker.roller import Roller
+    from tidelog.broker.slice_turns import SliceTurns
     from tidelog.broker.tables import Tables
-    from tidelog.broker.turns import Turns
     from tidelog.coordinator.cluster.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.producer_ids import ProducerIds
     from tidelog.wal.writer import WalWriter
@@ -91,7 +91,7 @@ class Services(Protocol):
         ...
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> SliceTurns:
         """Those of long work on the event loop."""
         ...
 

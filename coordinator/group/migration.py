@@ -45,7 +45,7 @@ class _Upgraded(NamedTuple):
 
 
 class Migration:
-    """Turns groups of either kind into the other. It shares the groups of a coordinator."""
+    """SliceTurns groups of either kind into the other. It shares the groups of a coordinator."""
 
     def __init__(
         self,

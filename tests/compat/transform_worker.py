@@ -43,7 +43,7 @@ def say(word: str) -> None:
     print(word, flush=True)
 
 
-class Turns:
+class SliceTurns:
     """Which transaction it is, and what is to become of it."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def confluent(job: Job) -> NoReturn:
     producer.init_transactions(60)
     consumer.subscribe([job.source])
     say("ready")
-    turns = Turns()
+    turns = SliceTurns()
     while True:
         found = consumer.consume(BATCH_RECORDS_MAX, timeout=0.2)
         values = [(m.topic(), m.partition(), m.offset(), m.value()) for m in found if not m.error()]
@@ -178,7 +178,7 @@ def kafka_python(job: Job) -> NoReturn:
     )
     producer.init_transactions()
     say("ready")
-    turns = Turns()
+    turns = SliceTurns()
     while True:
         polled = consumer.poll(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
         found = [
@@ -234,7 +234,7 @@ async def aiokafka(job: Job) -> NoReturn:
     await producer.start()
     await consumer.start()
     say("ready")
-    turns = Turns()
+    turns = SliceTurns()
     while True:
         polled = await consumer.getmany(timeout_ms=200, max_records=BATCH_RECORDS_MAX)
         found = [

@@ -22,7 +22,7 @@ _UNSET = object()
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """Turns the fields of a class body into slots and a keyword-only constructor."""
+    """SliceTurns the fields of a class body into slots and a keyword-only constructor."""
 
     FIELDS: tuple[Field, ...]
 

@@ -12,7 +12,7 @@ from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
@@ -70,7 +70,7 @@ class AdministeredBroker:
         self.advertised = ("host", 9092)
         self.partitions = Sizes(self)
         self.tables = Tables()
-        self.turns = Turns()
+        self.turns = SliceTurns()
         self.auto_creations = AutoCreations()
         self.limits = LimitsMet(self.metrics.registry, self.clock)
 

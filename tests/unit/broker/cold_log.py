@@ -17,8 +17,8 @@ from tidelog.broker.log_reader import LogReader
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import Partition
 from tidelog.broker.segment_indexes import SegmentIndexes
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.broker.tables import Tables
-from tidelog.broker.turns import Turns
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.topics import Topic
@@ -92,7 +92,7 @@ class ColdLog:
         cold = ColdReader(self.tables, self.chunks)
         self.reader = LogReader(self.store, TailCache(0), ReadCache(self.read_memory))
         self.fetcher = Fetcher(
-            self.reader, cold, self.clock, lambda: True, FaultLog(self.clock), Turns()
+            self.reader, cold, self.clock, lambda: True, FaultLog(self.clock), SliceTurns()
         )
         self.lookup = OffsetLookup(ColdTimes(self.tables, self.indexes), self.reader, offload)
         log = PartitionLog.from_image(self._image(epochs, log_start))

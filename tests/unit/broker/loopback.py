@@ -17,7 +17,7 @@ from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import KafkaServer
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode
@@ -101,7 +101,7 @@ class Client:
 
 def dispatcher_of(handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> Dispatcher:
     """A dispatcher with turns of its own."""
-    turns = Turns()
+    turns = SliceTurns()
     return Dispatcher(handlers, metrics, turns, LongRequests(turns, ELEMENTS_MAX))
 
 

@@ -17,8 +17,8 @@ from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRea
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.partitions import Partition
 from tidelog.broker.segment_indexes import SegmentIndexes
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.broker.tables import Tables
-from tidelog.broker.turns import Turns
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.entropy import SeededEntropy
@@ -128,7 +128,7 @@ class StoredLog:
             SystemClock(),
             lambda: True,
             FaultLog(SystemClock()),
-            Turns(),
+            SliceTurns(),
         )
         self.extents = [Extents() for _ in sizes]
         self.object_bytes = 0

@@ -11,7 +11,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.unit.broker.test_request_parts import deleted, deleting, entries
 from tidelog.broker.long_requests import PARTS_IN_FLIGHT_MAX, LongRequests
 from tidelog.broker.request_parts import DIVISIONS
-from tidelog.broker.turns import Turns
+from tidelog.broker.slice_turns import SliceTurns
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.message import Request, Response
@@ -24,7 +24,7 @@ Story = Callable[[LongRequests], Awaitable[None]]
 
 def run(story: Story, elements_max: int = 2 * ELEMENTS_MAX) -> None:
     async def main() -> None:
-        await story(LongRequests(Turns(), elements_max))
+        await story(LongRequests(SliceTurns(), elements_max))
 
     with SimulatedLoop(1) as loop:
         loop.run(main())

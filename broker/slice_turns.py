@@ -22,7 +22,7 @@ REST_SECONDS_MAX: Final = 0.02
 """A slice that took longer than it should is no reason to leave the others waiting."""
 
 
-class Turns:
+class SliceTurns:
     """The turns of one event loop."""
 
     def __init__(self) -> None:

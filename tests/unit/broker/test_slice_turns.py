@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 
 from tests.simulation.loop import SimulatedLoop
-from tidelog.broker.turns import REST_SECONDS_MAX, Turns
+from tidelog.broker.slice_turns import REST_SECONDS_MAX, SliceTurns
 
-Story = Callable[[Turns], Awaitable[None]]
+Story = Callable[[SliceTurns], Awaitable[None]]
 
 
 def run(story: Story) -> None:
     async def main() -> None:
-        await story(Turns())
+        await story(SliceTurns())
 
     with SimulatedLoop(1) as loop:
         loop.run(main())
@@ -21,7 +21,7 @@ def run(story: Story) -> None:
 
 
 def test_one_slice_runs_at_a_time_whatever_request_it_belongs_to() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         slices: list[str] = []
 
         async def work(name: str) -> None:
@@ -37,7 +37,7 @@ def test_one_slice_runs_at_a_time_whatever_request_it_belongs_to() -> None:
 
 
 def test_what_else_is_ready_comes_between_two_slices() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         order: list[str] = []
 
         async def other() -> None:
@@ -57,7 +57,7 @@ def test_what_else_is_ready_comes_between_two_slices() -> None:
 
 
 def test_work_rests_for_as_long_as_it_ran() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         loop = asyncio.get_running_loop()
         worked = rested = 0.0
         await turns.next()
@@ -79,7 +79,7 @@ def test_work_rests_for_as_long_as_it_ran() -> None:
 
 
 def test_who_has_gone_keeps_nobody_waiting() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         gone = [asyncio.ensure_future(turns.next()) for _ in range(3)]
         left = asyncio.ensure_future(turns.next())
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ def test_who_has_gone_keeps_nobody_waiting() -> None:
 
 
 def test_items_are_given_a_slice_at_a_time() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         paused: list[int] = []
         given: list[int] = []
         original = turns.next
@@ -119,7 +119,7 @@ def test_items_are_given_a_slice_at_a_time() -> None:
 
 
 def test_a_generator_is_gone_through_step_by_step() -> None:
-    async def story(turns: Turns) -> None:
+    async def story(turns: SliceTurns) -> None:
         def steps(count: int) -> Generator[None, None, str]:
             for _ in range(count):
                 yield
