@@ -63,7 +63,7 @@ from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, Refused, some_of
+from tidelog.errors import CorruptObject, Refused, TidelogError, some_of
 from tidelog.identifiers import BrokerId, Incarnation, MetadataStamp, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
@@ -204,14 +204,13 @@ class Broker:
         found = []
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
-        unserved: dict[str, list[str]] = {}
-        for partition, fault in self.unserved():
-            unserved.setdefault(str(fault), []).append(partition)
+        unserved: dict[str, dict[str, None]] = {}
+        for partition, fault in (*self.unserved(), *self.coordinators.faults()):
+            unserved.setdefault(str(fault), {})[partition] = None
         found += [
-            f"{fault}; not served: {some_of(names, NAMES_IN_HEALTH)}"
+            f"{fault}; not served: {some_of(list(names), NAMES_IN_HEALTH)}"
             for fault, names in unserved.items()
         ]
-        found += map(str, self.coordinators.faults())
         found += map(str, self.roller.faults())
         return found
 
@@ -220,8 +219,10 @@ class Broker:
         to blame. May be called from any thread."""
         if not self._is_serving:
             return []
+        faulty: list[tuple[str, TidelogError | None]]
         faulty = [(str(each), each.fault) for each in self.partitions.faulty]
-        found = [(name, fault) for name, fault in faulty if fault is not None]
+        faulty += self.coordinators.faults()
+        found = [(name, fault) for name, fault in faulty if isinstance(fault, CorruptObject)]
         return [*found, *self.read_faults.standing()]
 
     # Life.

@@ -1,7 +1,8 @@
 """A bucket with several objects of every kind that Tidelog writes, and what is in it.
 
 Brokers run one after the other and are cut off, so that there are seals, tenures that never opened,
-and images of partitions that were given away. What the last one wrote is stamped by its lease.
+and images of partitions that were given away. Each deletes what is superfluous in the middle of its
+life, so that little is there twice. What the last one wrote is stamped by its lease.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 from uuid import UUID
 
+from tests.unit.broker.collections import collections
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch
 from tests.unit.broker.rolled import flush
 from tests.unit.broker.sink_world import Sink
@@ -153,6 +155,11 @@ async def some_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
         await flush(one)
     await one.broker._checkpointer.checkpoint()
     await one.broker.upkeep.merger.maintain()
+    await one.broker.wal.flush()
+    await one.broker._openings.flush()
+    collecting = collections(one, one.broker._store)
+    await collecting.collect()
+    await collecting.collect_tables()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
     await sink_commit(sink, one, life, staged)
     await one.produce(batch(b"last of %d" % life), 1)
