@@ -21,6 +21,7 @@ from typing import Final, NoReturn, TypeVar
 
 from tidelog.broker.collector import is_lowest
 from tidelog.broker.marks import Marks
+from tidelog.broker.table_collector import FIRST_SHARE
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.incarnations import RetiredWal
@@ -66,9 +67,12 @@ class Forgetting:
         self._incarnations: Marks[Epoch] = Marks(grace_seconds)
 
     async def run(self) -> NoReturn:
-        """Look at intervals, until cancelled."""
+        """Look at intervals, until cancelled; sooner after the start, for processes that do not
+        live for an interval."""
+        share = FIRST_SHARE
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            await self._clock.sleep(share * self._interval_seconds)
+            share = min(1.0, 2 * share)
             try:
                 await self.look()
             except (Refused, StoreError) as error:

@@ -326,6 +326,22 @@ def test_the_task_looks_at_intervals_and_survives_a_store_that_fails() -> None:
     simulate(story, seconds_max=6 * INTERVAL)
 
 
+def test_processes_that_live_for_half_an_interval_forget_too() -> None:
+    """The first looks come soon after the start."""
+
+    async def story(world: World) -> None:
+        broker = await world.broker(1, world.process("a"))
+        await deleted_topics(broker)
+        for _ in range(2):
+            task = within(broker.process, forgetting(broker).run())
+            await broker.process.clock.sleep(INTERVAL / 2)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert broker.log.state.deleted == {}
+
+    simulate(story)
+
+
 async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
     """Records, all of which are rolled, opened and in a checkpoint at the end."""
     await one.produce(batch(b"record"))
