@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rich = asyncio.run(build())
-    wanted = cases(rich.objects, rich.deleted, arguments.flips, arguments.seed)
+    wanted = cases(rich.objects, arguments.flips, arguments.seed, rich.deleted)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         outcomes = list(pool.map(tried, [rich] * len(wanted), wanted, chunksize=8))
     wrong = [o for o in outcomes if o.wrong or o.verdict is Verdict.SILENT]

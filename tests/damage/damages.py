@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.bucket.object_keys import (
@@ -47,6 +48,7 @@ class Kind(Enum):
 
 
 SEAL_BYTES = 64
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
 FEW_FLIPS = 1
 """With no more flips an object, it is cut off in one place only."""
 _FOLDERS = {
@@ -175,9 +177,13 @@ class Case:
 
 
 def cases(
-    objects: Mapping[str, bytes], deleted: Mapping[str, bytes], flips: int, seed: int
+    objects: Mapping[str, bytes],
+    flips: int,
+    seed: int,
+    deleted: Mapping[str, bytes] = NOTHING,
 ) -> list[Case]:
-    """All that is tried. Where several places have the same object, it is tried for the newest."""
+    """All that is tried. Where several places have the same object, it is tried for the newest.
+    `deleted`: objects that may be swapped in where the bucket has one of a kind."""
     chance = random.Random(seed)
     places = {key: (kind, place) for (kind, place), key in chosen(objects).items()}
     return [

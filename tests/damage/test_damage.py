@@ -31,9 +31,7 @@ def rich() -> RichBucket:
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_a_damage_is_named_or_harmless_and_never_served(rich: RichBucket, kind: Kind) -> None:
-    found = [
-        case for case in cases(rich.objects, rich.deleted, FEW_FLIPS, seed=1) if case.kind is kind
-    ]
+    found = [case for case in cases(rich.objects, FEW_FLIPS, 1, rich.deleted) if case.kind is kind]
     assert found, f"the bucket has no {kind.value}"
     outcomes = [judged(rich, case) for case in found]
     silent = [o.case for o in outcomes if o.verdict is Verdict.SILENT]
@@ -80,7 +78,7 @@ def test_no_flipped_bit_asks_for_a_newer_tidelog(rich: RichBucket, kind: Kind) -
 
 def test_the_bucket_is_sound_before_it_is_damaged(rich: RichBucket) -> None:
     key = min(rich.objects)
-    (case, *_) = cases(rich.objects, rich.deleted, FEW_FLIPS, seed=1)
+    (case, *_) = cases(rich.objects, FEW_FLIPS, 1, rich.deleted)
     unchanged = case.damage._replace(data=rich.objects[case.key])
     outcome = judged(rich, case.__class__(case.kind, case.place, case.key, unchanged))
     assert (outcome.verdict, outcome.wrong) == (Verdict.HARMLESS, []), key

@@ -121,6 +121,11 @@ class SetClock(SystemClock):
         return self.now
 
 
+def make_old(folder: Path) -> None:
+    for path in folder.rglob("*.json"):
+        os.utime(path, (1, 1))
+
+
 def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path: Path) -> None:
     """What the files look like when the machine's clock was set ahead by days."""
 
@@ -131,8 +136,7 @@ def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path
         for number in range(4):
             await store.put(entry_key(number), b"entry")
         await snapshots.write(harbour())
-        for path in tmp_path.rglob("*.json"):
-            os.utime(path, (1, 1))
+        make_old(tmp_path)
         grace_ms = GRACE_SECONDS * 1000
         assert await snapshots.collect(grace_ms) == 0
         clock.now = GRACE_SECONDS - 1.0
