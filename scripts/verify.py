@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "VERIFICATION.md"
 TARGETS = (
     *("test", "integration", "compat", "spark-cluster", "chaos"),
-    *("simulate", "demo", "demo-spark", "bench", "coverage"),
+    *("damage", "simulate", "demo", "demo-spark", "bench", "coverage"),
 )
 PACKAGES = (
     *("setuptools", "ruff", "mypy", "import-linter", "pytest", "hypothesis", "coverage"),
