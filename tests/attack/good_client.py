@@ -28,6 +28,7 @@ PERIOD_SECONDS = 0.02
 ROUNDS_PER_CONNECTION = 25
 REQUEST_SECONDS_MAX = 15.0
 """How long a client waits for an answer; Kafka's clients do for 30 s."""
+CHECK_SECONDS_MAX = 60.0
 RECORD_BYTES = 512
 _CODECS = (Compression.NONE, Compression.LZ4)
 
@@ -64,7 +65,7 @@ class GoodClient:
         topic = CreatableTopic(name=self._topic, num_partitions=1, replication_factor=1)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         answer = await client.ask(request, CreateTopicsResponse, 5)
-        assert answer.topics[0].error_code == 0, answer
+        _check(answer.topics[0].error_code)
         await client.close()
 
     async def work(self, seen: Seen, stopping: asyncio.Event) -> None:
@@ -72,21 +73,30 @@ class GoodClient:
         due = time.monotonic()
         while not stopping.is_set():
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self._round_at_last(seen)
+            await self._round_at_last(seen, stopping)
             seen.seconds.append(time.monotonic() - due)
             due += PERIOD_SECONDS
 
-    async def check(self) -> None:
-        """Everything that was acknowledged is there, once and at its offset."""
+    async def check(self) -> str:
+        """Whether everything that was acknowledged is there, at its offset: what is wrong, or
+        nothing."""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS_MAX):
+                return "" if await self._reads_back() else "records were lost"
+        except (OSError, EOFError) as error:
+            return f"not read back: {type(error).__name__} {error}"
+
+    async def _reads_back(self) -> bool:
         found: dict[int, bytes] = {}
         end = max(self.acknowledged, default=-1) + 1
         offset = 0
         while offset < end:
             records = await self._fetch(offset)
-            assert records, f"nothing at offset {offset} of {end}"
+            if not records:
+                return False
             found |= {at: value for at, value in records.items() if at in self.acknowledged}
             offset = max(records) + 1
-        assert found == self.acknowledged
+        return found == self.acknowledged
 
     async def close(self) -> None:
         """Hang up."""
@@ -94,9 +104,9 @@ class GoodClient:
         if client is not None:
             await client.close()
 
-    async def _round_at_last(self, seen: Seen) -> None:
-        """A round; what fails is repeated, as clients do."""
-        while True:
+    async def _round_at_last(self, seen: Seen, stopping: asyncio.Event) -> None:
+        """A round; what fails is repeated, as clients do, unless it is to stop."""
+        while not seen.failures or not stopping.is_set():
             try:
                 async with asyncio.timeout(REQUEST_SECONDS_MAX):
                     await self._round()

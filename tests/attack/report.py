@@ -39,7 +39,8 @@ class Outcome:
     memory_mb: tuple[float, float]
     """The peak before the attack, and under it."""
     told: Told
-    survived: bool
+    harm: str = ""
+    """What became of the broker, or of acknowledged records; nothing if both live on."""
 
     def row(self) -> str:
         """Its line in the report."""
@@ -54,7 +55,7 @@ class Outcome:
             f"{len(self.under.failures)} of {len(self.under.seconds)}",
             f"{before_mb:.0f}, {under_mb:.0f}",
             told.replace("|", "/"),
-            "survived" if self.survived else "**ended**",
+            f"**{self.harm}**" if self.harm else "survived",
         )
         return f"| {' | '.join(cells)} |"
 

@@ -14,10 +14,10 @@ async def nothing(_target: Target) -> None:
     """Does nothing."""
 
 
-def outcome(name: str, *, survived: bool = True, told: Told | None = None) -> Outcome:
+def outcome(name: str, *, harm: str = "", told: Told | None = None) -> Outcome:
     attack = Attack(name, "Does | nothing.", nothing, 5.0, {"num.partitions": 3})
     before, under = Seen([0.001] * 99 + [0.25]), Seen([0.002, 0.004], ["EOFError: closed"])
-    return Outcome(attack, before, under, (100.0, 200.4), told or Told(8), survived)
+    return Outcome(attack, before, under, (100.0, 200.4), told or Told(8), harm)
 
 
 def test_a_row_tells_what_the_client_and_the_probe_have_seen() -> None:
@@ -25,7 +25,7 @@ def test_a_row_tells_what_the_client_and_the_probe_have_seen() -> None:
     seen, broker = "1.0, 250.0, 250.0 | 4.0, 4.0, 4.0 | 1 of 2 | 100, 200", "healthy | survived"
     assert row == f"| some frames | {seen} | {broker} |"
     told = Told(8, 3, {"clients wait": None})
-    row = outcome("some frames", survived=False, told=told).row()
+    row = outcome("some frames", harm="ended", told=told).row()
     assert row.endswith("| clients wait; 3 of 8 probes unanswered | **ended** |")
 
 
@@ -37,7 +37,7 @@ def test_a_renewed_row_takes_the_place_of_its_own_and_the_rows_of_attacks_that_w
     text = report(attacks, {each.attack.name: each.row() for each in (first, second, gone)}, "Now.")
     assert list(rows_of(text)) == ["second", "first"]
     assert "- **first**, 5 s (with `num.partitions=3`): Does | nothing.\n" in text
-    again = outcome("first", survived=False).row()
+    again = outcome("first", harm="ended").row()
     renewed = report(attacks, rows_of(text) | {"first": again}, "Later.")
     assert rows_of(renewed) == {"second": second.row(), "first": again}
 

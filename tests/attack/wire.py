@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from tidelog.protocol.headers import encode_request
 from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.topics import CreatableTopic, CreateTopicsRequest
 
 Buffer = bytes | bytearray | memoryview
 
@@ -17,6 +18,12 @@ Buffer = bytes | bytearray | memoryview
 def request_bytes(request: Request[Response], version: int, correlation_id: int = 1) -> bytes:
     """A whole request with its size prefix."""
     return b"".join(encode_request(request, version, correlation_id, "attacker"))
+
+
+def creation(topic: str, partitions: int) -> bytes:
+    """A request that creates a topic."""
+    new = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+    return request_bytes(CreateTopicsRequest(topics=[new], timeout_ms=30_000), 5)
 
 
 class Wire:
