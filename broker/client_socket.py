@@ -7,6 +7,7 @@ from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection
+from tidelog.broker.frame_pace import FramePace
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
@@ -29,6 +30,11 @@ class SocketOwner(Protocol):
         """Start a request; `socket.answered` is called in the end, never before this returns."""
         ...
 
+    @property
+    def read_bytes_max(self) -> int:
+        """What a read may deliver that does not continue a request."""
+        ...
+
     def relieve(self) -> None:
         """Memory was given back: let connections that wait for it read again."""
         ...
@@ -46,10 +52,16 @@ class ClientSocket(asyncio.BufferedProtocol):
     """The transport's callbacks, a request's end and the server's sweep are the entry points."""
 
     def __init__(
-        self, owner: SocketOwner, frames: FrameReader, metrics: BrokerMetrics, clock: Clock
+        self,
+        owner: SocketOwner,
+        frames: FrameReader,
+        pace: FramePace,
+        metrics: BrokerMetrics,
+        clock: Clock,
     ) -> None:
         self._owner = owner
         self._frames = frames
+        self._pace = pace
         self._metrics = metrics
         self._clock = clock
         self._transport: asyncio.Transport | None = None
@@ -73,21 +85,22 @@ class ClientSocket(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""
-        return self._frames.get_buffer(sizehint)
+        return self._frames.get_buffer(self._owner.read_bytes_max)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         connection = self._connection
         if connection is None or self._draining:
             return
-        self._active = self._clock.monotonic()
+        now = self._active = self._clock.monotonic()
         self._metrics.received_bytes += nbytes
         try:
             frames = self._frames.buffer_updated(nbytes)
         except MalformedMessage as error:
             self._refuse(CloseConnection("malformed", str(error)))
             return
-        connection.received(nbytes, frames)
+        connection.received(nbytes, frames, self._frames.announced)
+        self._follow_pace(connection, now, nbytes, begins=bool(frames))
         if frames:
             self._advance(connection)
         self.update_reading()
@@ -158,6 +171,12 @@ class ClientSocket(asyncio.BufferedProtocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+        if self._pace.begun:
+            # A client that does not take its answers holds itself up.
+            if wanted or not connection.keeps_up:
+                self._pace.resume(self._clock.monotonic())
+            else:
+                self._pace.stop(self._clock.monotonic())
 
     def drain(self) -> None:
         """Take no further requests, finish those that are being served, then close."""
@@ -174,19 +193,35 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close_if_idle(self, now: float, idle_seconds: float) -> None:
-        """Close a connection on which nothing has moved for so long and nothing is being served."""
-        connection = self._connection
-        if connection is None or connection.serving or now - self._active < idle_seconds:
-            return
-        self._refuse(CloseConnection("idle", f"nothing was asked for {idle_seconds:g} s"))
+    def sweep(self, now: float, idle_seconds: float) -> float:
+        """Close the connection if nothing has moved on it for so long and nothing is being served,
+        or if a request takes too long to come. Else: how long the rest of a request would take as
+        fast as it has come since the last call; 0 if none has begun, or that is not known."""
+        connection, pace = self._connection, self._pace
+        if connection is None:
+            return 0.0
+        if now - self._active >= idle_seconds and not connection.serving:
+            self.evict("idle", f"nothing was asked for {idle_seconds:g} s")
+        elif pace.begun:
+            if not pace.is_late(now):
+                return pace.seconds_left(now, connection.bytes_left)
+            self.evict("slow_request", "a request was begun and did not come in time")
+        return 0.0
+
+    def evict(self, reason: str, why: str) -> None:
+        """Close the connection for the sake of others; what is not sent is lost."""
+        self._refuse(CloseConnection(reason, why))
         self.abort()
 
-    def close_if_stalled(self, now: float, stalled_seconds: float) -> None:
-        """Close a connection that has begun a request and not gone on for so long."""
-        if now - self._active >= stalled_seconds:
-            self._refuse(CloseConnection("stalled", "a request was begun and not completed"))
-            self.abort()
+    def _follow_pace(self, connection: Connection, now: float, size: int, *, begins: bool) -> None:
+        """`size` bytes came; `begins`: with the end of a request, perhaps another's beginning."""
+        pace = self._pace
+        if not connection.part_bytes:
+            pace.end()
+        elif begins or not pace.begun:
+            pace.begin(now, connection.part_bytes)
+        else:
+            pace.go_on(now, size)
 
     def _advance(self, connection: Connection) -> None:
         """Serve what can be served."""

@@ -49,17 +49,25 @@ class Connection:
         connection_id: int,
         client_host: str,
         requests_max: int,
+        request_bytes_max: int,
     ) -> None:
-        """`requests_max` requests are served at a time; more wait."""
+        """`requests_max` requests are served at a time, and more are read only while those that
+        were received are of less than `request_bytes_max`; the others wait."""
         self.connection_id = connection_id
         self.client_host = client_host
         self._dispatcher = dispatcher
         self._memory = memory
         self._requests_max = requests_max
+        self._request_bytes_max = request_bytes_max
         self._frames: deque[memoryview] = deque()
         self._taken: deque[TakenRequest] = deque()
+        self._request_bytes = 0
+        """Of complete requests that are not answered."""
         self._part = 0
-        """Bytes of a request that is not complete."""
+        """Bytes that came of a request that is not complete."""
+        self._announced = 0
+        """The bytes of all of it; 0 while that is unknown."""
+        self._admitted = False
         self._serving = 0
         self._writing = True
         self._open = True
@@ -74,12 +82,37 @@ class Connection:
         """Whether answers are still owed for requests that were received as a whole."""
         return bool(self._taken or self._frames)
 
-    def received(self, size: int, frames: Sequence[memoryview]) -> None:
-        """`size` more bytes came, which completed these frames."""
-        self._frames.extend(frames)
-        self._memory.received(self, size, len(frames))
-        complete = sum(map(len, frames)) + SIZE_PREFIX_BYTES * len(frames)
+    @property
+    def part_bytes(self) -> int:
+        """Bytes that came of a request that is not complete."""
+        return self._part
+
+    @property
+    def bytes_left(self) -> int:
+        """What has to come of it, as far as that is known."""
+        return max(0, self._announced - self._part)
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the client takes its answers."""
+        return self._writing
+
+    def received(self, size: int, frames: Sequence[memoryview], announced: int = 0) -> None:
+        """`size` more bytes came, which completed these frames; of the next one, `announced` bytes
+        in all, a part came too."""
+        complete = 0
+        for frame in frames:
+            self._frames.append(frame)
+            complete += len(frame) + SIZE_PREFIX_BYTES
+        if not self._admitted:
+            self._memory.received(size, len(frames))
+        elif frames:
+            # What is admitted comes into a buffer of its own, alone.
+            self._admitted = False
+            self._memory.completed()
+        self._request_bytes += complete
         self._part += size - complete
+        self._announced = announced
 
     def next_request(self) -> TakenRequest | None:
         """The next request to serve; None while there is none or it has to wait.
@@ -94,7 +127,7 @@ class Connection:
         try:
             opened = self._dispatcher.open(frame, self.client_host, self.connection_id)
         except CloseConnection:
-            self._memory.answered(size)
+            self._end_request(size)
             self._open = False
             raise
         if isinstance(opened, ReadyAnswer):
@@ -112,7 +145,7 @@ class Connection:
         taken.done = True
         taken.answer = buffers
         self._serving -= 1
-        self._memory.answered(taken.size)
+        self._end_request(taken.size)
         sendable: list[Buffer] = []
         while self._taken and self._taken[0].done:
             first = self._taken.popleft()
@@ -142,8 +175,17 @@ class Connection:
     def wants_reading(self) -> bool:
         """Whether the server shall read from the socket. Where memory is what is lacking, the
         connection is remembered by RequestMemory."""
-        if self._open and not self._frames and self._accepting():
-            return self._memory.may_read(self, self._part > 0)
+        if (
+            self._open
+            and not self._frames
+            and self._request_bytes < self._request_bytes_max
+            and self._accepting()
+        ):
+            if not self._admitted:
+                if not self._memory.admit(self, self._announced, self._part):
+                    return False
+                self._admitted = self._announced > 0
+            return True
         self._memory.withdraw(self)
         return False
 
@@ -154,8 +196,15 @@ class Connection:
             and not (self._taken and self._taken[-1].long_poll)
         )
 
+    def _end_request(self, size: int) -> None:
+        self._request_bytes -= size
+        self._memory.answered(size)
+
     def _drop_unserved(self) -> None:
-        complete = sum(map(len, self._frames)) + SIZE_PREFIX_BYTES * len(self._frames)
-        self._memory.answered(complete + self._part, len(self._frames))
+        for frame in self._frames:
+            self._end_request(len(frame) + SIZE_PREFIX_BYTES)
         self._frames.clear()
-        self._part = 0
+        size = self._announced if self._admitted else self._part
+        self._memory.abandoned(size, admitted=self._admitted)
+        self._part = self._announced = 0
+        self._admitted = False

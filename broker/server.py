@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, Dispatcher
-from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
+from tidelog.broker.frame_pace import FramePace, ReceiveLimits
+from tidelog.broker.metrics import (
+    CONNECTIONS,
+    CONNECTIONS_WAITING,
+    REQUEST_BYTES_IN_FLIGHT,
+    REQUESTS_IN_FLIGHT,
+)
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
+from tidelog.broker.sparse_log import SparseLog
 from tidelog.network import Listener
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
@@ -26,9 +33,13 @@ from tidelog.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
 
-STALLED_SECONDS: Final = 30.0
-"""A client that has begun a request, while others wait for memory, has this long to go on."""
-_SWEEP_SECONDS_MAX: Final = 5.0
+PATIENCE_SECONDS: Final = 1.0
+"""How long clients wait for memory before those that hold it and are slow have to go."""
+SLOW_SECONDS: Final = 30.0
+"""Slow is then a request whose rest would take longer than this."""
+SWEEP_SECONDS_MAX: Final = 1.0
+SWEPT_AT_ONCE: Final = 50
+"""Connections that are looked at before others are served again."""
 
 
 class KafkaServer:
@@ -41,8 +52,15 @@ class KafkaServer:
         self._dispatcher = dispatcher
         self._metrics = services.metrics
         self._clock = services.clock
+        self._log = SparseLog(logger, services.clock)
         self._request_bytes_max = settings.integer("socket.request.max.bytes")
         self._requests_max = settings.integer("connection.requests.in.flight.max")
+        self._connection_bytes_max = settings.integer("connection.requests.bytes.max")
+        self._receive_limits = ReceiveLimits(
+            settings.integer("request.receive.timeout.ms") / 1000,
+            settings.integer("request.receive.grace.ms") / 1000,
+            settings.integer("request.receive.rate.min.bytes"),
+        )
         self._shutdown_seconds = settings.integer("shutdown.timeout.ms") / 1000
         self._memory: RequestMemory[Connection] = RequestMemory(
             settings.integer("queued.max.request.bytes")
@@ -72,6 +90,11 @@ class KafkaServer:
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
+        metrics.gauge(
+            CONNECTIONS_WAITING,
+            "Connections that wait for memory.",
+            lambda: self._memory.waiting,
+        )
         metrics.gauge(REQUESTS_IN_FLIGHT, "Requests being served.", lambda: self._memory.requests)
         metrics.gauge(
             REQUEST_BYTES_IN_FLIGHT,
@@ -124,14 +147,17 @@ class KafkaServer:
 
     def _new_socket(self) -> ClientSocket:
         frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
-        return ClientSocket(self, frames, self._metrics, self._clock)
+        return ClientSocket(
+            self, frames, FramePace(self._receive_limits), self._metrics, self._clock
+        )
 
     def admit(self, socket: ClientSocket, host: str) -> Connection | None:
         """A new connection's state, or None where a limit forbids it."""
         limit = self._violated_limit(host)
         if limit is not None:
             self._metrics.connections_refused.of(limit).value += 1
-            logger.info("connection refused", extra={"client_host": host, "limit": limit})
+            extra = {"client_host": host, "limit": limit}
+            self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
             return None
         self._next_connection_id += 1
         connection = Connection(
@@ -140,6 +166,7 @@ class KafkaServer:
             connection_id=self._next_connection_id,
             client_host=host,
             requests_max=self._requests_max,
+            request_bytes_max=self._connection_bytes_max,
         )
         self._sockets[connection] = socket
         self._per_host[host] = self._per_host.get(host, 0) + 1
@@ -194,6 +221,11 @@ class KafkaServer:
         finally:
             self._note_emptied()
 
+    @property
+    def read_bytes_max(self) -> int:
+        """What a read may deliver that does not continue a request."""
+        return self._memory.read_bytes_max
+
     def relieve(self) -> None:
         """Let connections that wait for memory read again, as far as there is some."""
         while (connection := self._memory.next_reader()) is not None:
@@ -202,14 +234,9 @@ class KafkaServer:
     def refused(self, connection: Connection, error: CloseConnection) -> None:
         """Say why the broker closes a connection."""
         self._metrics.connections_closed.of(error.reason).value += 1
-        logger.info(
-            "connection closed",
-            extra={
-                "client_host": connection.client_host,
-                "reason": error.reason,
-                "detail": str(error),
-            },
-        )
+        host = connection.client_host
+        extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
+        self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -226,18 +253,28 @@ class KafkaServer:
             self._emptied.set()
 
     async def _sweep(self) -> None:
-        """Close connections that are idle, and such as stall a request while others wait."""
+        """Close connections that are idle, and such as take too long to send a request."""
         while True:
             idle_ms = self._services.settings.integer("connections.max.idle.ms")
             idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
-            await self._clock.sleep(min(_SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
+            await self._clock.sleep(min(SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
             now = self._clock.monotonic()
-            for socket in list(self._sockets.values()):
-                socket.close_if_idle(now, idle_seconds)
+            slow = [
+                socket
+                async for socket in self._in_pieces(list(self._sockets.values()))
+                if socket.sweep(now, idle_seconds) > SLOW_SECONDS
+            ]
             self.relieve()
-            privileged = self._memory.privileged
-            if privileged is not None:
-                self._sockets[privileged].close_if_stalled(now, STALLED_SECONDS)
+            if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
+                async for socket in self._in_pieces(slow):
+                    socket.evict("slow_request", "others wait for the memory that a request holds")
+
+    async def _in_pieces(self, sockets: Sequence[ClientSocket]) -> AsyncIterator[ClientSocket]:
+        """All of them, with turns for others in between."""
+        for number, socket in enumerate(sockets, 1):
+            yield socket
+            if number % SWEPT_AT_ONCE == 0:
+                await self._clock.sleep(0)
 
 
 def host_limits(overrides: str) -> Mapping[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.setting_brokers import MIB
 from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
-from tidelog.broker.setting_topics import HOUR_MS
+from tidelog.broker.setting_topics import HOUR_MS, MINUTE_MS
 from tidelog.coordinator.cluster.settings import DELETE_GRACE_MS_MIN
 
 
@@ -146,6 +146,37 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         100,
         1,
         "Requests of one connection that are served at a time; more wait unread.",
+    ),
+    _own(
+        "connection.requests.bytes.max",
+        Kind.INT,
+        32 * MIB,
+        1,
+        "Bytes of one connection's requests that are served at a time; more wait unread. One"
+        " request may be larger.",
+    ),
+    _own(
+        "request.receive.timeout.ms",
+        Kind.INT,
+        5 * MINUTE_MS,
+        1,
+        "How long a request may take from its first byte to its last. Time in which the broker does"
+        " not read does not count.",
+    ),
+    _own(
+        "request.receive.grace.ms",
+        Kind.INT,
+        10_000,
+        1,
+        "How long nothing may come of a request that has begun.",
+    ),
+    _own(
+        "request.receive.rate.min.bytes",
+        Kind.INT,
+        16 * 1024,
+        1,
+        "Bytes a second at which a request has to come on average, beyond"
+        " request.receive.grace.ms. A slower connection is closed.",
     ),
     _own(
         "shutdown.timeout.ms",
