@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from tidelog.broker import layer_settings
 from tidelog.broker.admission import Admissions
 from tidelog.broker.adopter import Adopter
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.appender import Appender
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
@@ -144,6 +145,7 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._reads = ReadPath(self._world, settings)
+        self._answers = AnswerMemory(settings.integer("queued.max.answer.bytes"))
         self.read_faults = FaultLog(self.clock)
         self._is_serving = False
         self._wal_opened = False
@@ -254,7 +256,7 @@ class Broker:
 
     async def _run_registered(self) -> None:
         self._settings.renew()
-        server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics))
+        server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics), self._answers)
         address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
@@ -378,7 +380,9 @@ class Broker:
             self.metrics.registry,
         )
         self.tables, self.roller = table_path.tables, table_path.roller
-        self.fetcher = self._reads.fetcher(self.tables, self.may_serve_reads, self.read_faults)
+        self.fetcher = self._reads.fetcher(
+            self.tables, self.may_serve_reads, self.read_faults, self._answers
+        )
         self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
         self.metadata.subscribe(self._follow)

@@ -9,6 +9,8 @@ from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection
 from tidelog.broker.frame_pace import FramePace
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.progress import Progress
+from tidelog.broker.turns import COSTLY, Turns
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
@@ -17,6 +19,10 @@ from tidelog.protocol.wire import Buffer
 
 _GATHERED_BYTES_MAX: Final = 64 * 1024
 """Answers beyond this are sent at once: the transport then says whether the client keeps up."""
+_BEGUN_AT_ONCE_MAX: Final = 8
+"""Cheap requests that are begun as soon as they come, if nothing of their connection waits."""
+_BEGUN_PER_TURN_MAX: Final = 8
+"""Cheap requests that are begun in a turn; of others it is one."""
 
 
 class SocketOwner(Protocol):
@@ -33,6 +39,11 @@ class SocketOwner(Protocol):
     @property
     def read_bytes_max(self) -> int:
         """What a read may deliver that does not continue a request."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Where connections wait that have more requests than are begun at once."""
         ...
 
     def relieve(self) -> None:
@@ -66,7 +77,10 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._long_poll: asyncio.Future[Response | None] | None = None
+        self._given_up: set[asyncio.Future[Response | None]] = set()
+        """Requests being served that end with the connection."""
+        self._taken_up = Progress()
+        self._sent_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
@@ -101,9 +115,11 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         connection.received(nbytes, frames, self._frames.announced)
         self._follow_pace(connection, now, nbytes, begins=bool(frames))
-        if frames:
-            self._advance(connection)
-        self.update_reading()
+        if frames and self not in self._owner.turns:
+            self._begin_some(connection, _BEGUN_AT_ONCE_MAX, costly_too=False)
+            self._owner.turns.join(self)
+        else:
+            self.update_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more; what it has asked for is still answered."""
@@ -127,16 +143,19 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         self._active = self._clock.monotonic()
         connection.resume_writing()
-        self._advance(connection)
+        self._note_unsent(connection)
+        self._owner.turns.join(self)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there to be answered. A read that waits for data ends; writes go on."""
         self._transport = None
-        if self._long_poll is not None:
-            self._long_poll.cancel()
+        self._owner.turns.leave(self)
+        for answer in self._given_up:
+            answer.cancel()
         if self._connection is not None:
             self._connection.lost()
+            self._connection.unsent(0)
             self._owner.forget(self._connection)
 
     def answered(
@@ -146,14 +165,12 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection."""
         connection = self._connection
         assert connection is not None
-        if taken.long_poll:
-            self._long_poll = None
         self._active = self._clock.monotonic()
         self._send(connection.answer(taken, buffers))
         if error is not None:
             self._refuse(error)
         else:
-            self._advance(connection)
+            self._owner.turns.join(self)
             self.update_reading()
         if self._draining:
             self._close_when_finished(connection)
@@ -193,20 +210,34 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def sweep(self, now: float, idle_seconds: float) -> float:
+    def sweep(self, now: float, idle_seconds: float) -> None:
         """Close the connection if nothing has moved on it for so long and nothing is being served,
-        or if a request takes too long to come. Else: how long the rest of a request would take as
-        fast as it has come since the last call; 0 if none has begun, or that is not known."""
-        connection, pace = self._connection, self._pace
+        or if a request takes too long to come."""
+        connection = self._connection
         if connection is None:
-            return 0.0
+            return
         if now - self._active >= idle_seconds and not connection.serving:
             self.evict("idle", f"nothing was asked for {idle_seconds:g} s")
-        elif pace.begun:
-            if not pace.is_late(now):
-                return pace.seconds_left(now, connection.bytes_left)
+        elif self._pace.is_late(now):
             self.evict("slow_request", "a request was begun and did not come in time")
-        return 0.0
+        elif connection.unsent_bytes:
+            self._note_unsent(connection)
+
+    def request_seconds_left(self, now: float) -> float:
+        """How long the rest of a request would take, as fast as it has come since the last call; 0
+        if none has begun, or that is not known."""
+        if self._connection is None or not self._pace.begun:
+            return 0.0
+        return self._pace.seconds_left(now, self._connection.bytes_left)
+
+    def answer_seconds_left(self, now: float) -> float:
+        """How long the client would take for the rest of its answers, as fast as it has taken them
+        since the last call; 0 if it has them all, or that is not known."""
+        left = 0 if self._connection is None else self._connection.unsent_bytes
+        if not left:
+            self._taken_up.forget()
+            return 0.0
+        return self._taken_up.seconds_left(now, self._sent_bytes - left, left)
 
     def evict(self, reason: str, why: str) -> None:
         """Close the connection for the sake of others; what is not sent is lost."""
@@ -223,19 +254,43 @@ class ClientSocket(asyncio.BufferedProtocol):
         else:
             pace.go_on(now, size)
 
-    def _advance(self, connection: Connection) -> None:
-        """Serve what can be served."""
+    @property
+    def waits(self) -> bool:
+        """Whether there are requests that can be begun."""
+        return self._connection is not None and self._connection.waits
+
+    def take_turn(self) -> int:
+        """Begin some requests; what they count."""
+        if self._connection is None:
+            return 0
+        return self._begin_some(self._connection, _BEGUN_PER_TURN_MAX, costly_too=True)
+
+    def _begin_some(self, connection: Connection, cheap_max: int, *, costly_too: bool) -> int:
+        """Begin cheap requests, and with them one that may be costly; what they count."""
+        begun = 0
         try:
-            while (taken := connection.next_request()) is not None:
-                if taken.ready is not None:
-                    self._send(connection.answer(taken, taken.ready))
-                    self._owner.relieve()
-                    continue
-                answer = self._owner.serve(self, taken)
-                if taken.long_poll:
-                    self._long_poll = answer
+            while begun < cheap_max and (costly_too or connection.next_is_cheap):
+                taken = connection.next_request()
+                if taken is None:
+                    break
+                self._begin(connection, taken)
+                begun += 1 if taken.cheap else COSTLY
         except CloseConnection as error:
             self._refuse(error)
+        self.update_reading()
+        if self._draining:
+            self._close_when_finished(connection)
+        return begun
+
+    def _begin(self, connection: Connection, taken: TakenRequest) -> None:
+        if taken.opened is None:
+            self._send(connection.answer(taken, taken.ready))
+            self._owner.relieve()
+            return
+        answer = self._owner.serve(self, taken)
+        if taken.opened.route.given_up:
+            self._given_up.add(answer)
+            answer.add_done_callback(self._given_up.discard)
 
     def _send(self, buffers: list[Buffer]) -> None:
         """Send once all that is ready now has been done: many requests wait for the same WAL slot,
@@ -255,7 +310,15 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is None or not outgoing:
             return
         self._metrics.sent_bytes += size_bytes
+        self._sent_bytes += size_bytes
         self._transport.writelines(outgoing)
+        if self._connection is not None:
+            self._note_unsent(self._connection)
+
+    def _note_unsent(self, connection: Connection) -> None:
+        transport = self._transport
+        sent = transport.get_write_buffer_size() if transport is not None else 0
+        connection.unsent(self._outgoing_bytes + sent)
 
     def _refuse(self, error: CloseConnection) -> None:
         """Close the connection; answers that are ready are still sent, others are not given."""

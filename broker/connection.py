@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, OpenedRequest, ReadyAnswer
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.protocol.wire import Buffer
@@ -22,7 +23,7 @@ SIZE_PREFIX_BYTES = 4
 class TakenRequest:
     """A request that is being served. `opened` is None where `ready` answers it at once."""
 
-    __slots__ = ("answer", "done", "opened", "ready", "size")
+    __slots__ = ("answer", "answer_bytes", "done", "opened", "ready", "size")
 
     def __init__(self, opened: OpenedRequest | None, ready: list[Buffer] | None, size: int) -> None:
         self.opened = opened
@@ -31,11 +32,18 @@ class TakenRequest:
         """Bytes received for it."""
         self.done = False
         self.answer: list[Buffer] | None = None
+        self.answer_bytes = 0
+        """Of the answer, while it waits for those before it."""
 
     @property
     def long_poll(self) -> bool:
         """Whether nothing after it is served before it is answered."""
         return self.opened is not None and self.opened.route.long_poll
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it costs little to begin."""
+        return self.opened is not None and self.opened.route.cheap
 
 
 class Connection:
@@ -45,20 +53,25 @@ class Connection:
         self,
         dispatcher: Dispatcher,
         memory: RequestMemory[Connection],
+        answers: AnswerMemory,
         *,
         connection_id: int,
         client_host: str,
         requests_max: int,
         request_bytes_max: int,
+        answer_bytes_max: int,
     ) -> None:
-        """`requests_max` requests are served at a time, and more are read only while those that
-        were received are of less than `request_bytes_max`; the others wait."""
+        """`requests_max` requests are served at a time. More are read only while those that were
+        received are of less than `request_bytes_max`, and begun only while the answers that the
+        client has not taken are of less than `answer_bytes_max`."""
         self.connection_id = connection_id
         self.client_host = client_host
         self._dispatcher = dispatcher
         self._memory = memory
+        self._answers = answers
         self._requests_max = requests_max
         self._request_bytes_max = request_bytes_max
+        self._answer_bytes_max = answer_bytes_max
         self._frames: deque[memoryview] = deque()
         self._taken: deque[TakenRequest] = deque()
         self._request_bytes = 0
@@ -69,6 +82,10 @@ class Connection:
         """The bytes of all of it; 0 while that is unknown."""
         self._admitted = False
         self._serving = 0
+        self._blocked_bytes = 0
+        """Of answers that wait for those before them."""
+        self._unsent_bytes = 0
+        """Of answers that could be sent and that the client has not taken."""
         self._writing = True
         self._open = True
 
@@ -76,6 +93,21 @@ class Connection:
     def serving(self) -> int:
         """Requests that are being served."""
         return self._serving
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a request that could be begun."""
+        return self._open and bool(self._frames) and self._accepting()
+
+    @property
+    def next_is_cheap(self) -> bool:
+        """Whether the request that is to be begun next costs little."""
+        return bool(self._frames) and self._dispatcher.is_cheap(self._frames[0])
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of answers that the client has not taken."""
+        return self._unsent_bytes
 
     @property
     def unfinished(self) -> bool:
@@ -120,7 +152,7 @@ class Connection:
         Raises:
             CloseConnection: it cannot be understood. Nothing was done for it.
         """
-        if not (self._open and self._frames and self._accepting()):
+        if not self.waits:
             return None
         frame = self._frames.popleft()
         size = len(frame) + SIZE_PREFIX_BYTES
@@ -143,15 +175,29 @@ class Connection:
         what can be sent now."""
         assert not taken.done
         taken.done = True
-        taken.answer = buffers
         self._serving -= 1
         self._end_request(taken.size)
+        if not self._open:
+            return []
+        taken.answer = buffers
+        if self._taken[0] is not taken:
+            taken.answer_bytes = sum(map(len, buffers or ()))
+            self._change_blocked(taken.answer_bytes)
+            return []
         sendable: list[Buffer] = []
         while self._taken and self._taken[0].done:
             first = self._taken.popleft()
             if first.answer:
                 sendable.extend(first.answer)
-        return sendable if self._open else []
+            if first.answer_bytes:
+                self._change_blocked(-first.answer_bytes)
+        return sendable
+
+    def unsent(self, size: int) -> None:
+        """So many bytes of answers wait for the client to take them."""
+        if size != self._unsent_bytes:
+            self._answers.change(size - self._unsent_bytes)
+            self._unsent_bytes = size
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no further requests of it."""
@@ -171,6 +217,8 @@ class Connection:
         self._open = False
         self._drop_unserved()
         self._memory.withdraw(self)
+        self._taken.clear()
+        self._change_blocked(-self._blocked_bytes)
 
     def wants_reading(self) -> bool:
         """Whether the server shall read from the socket. Where memory is what is lacking, the
@@ -193,12 +241,17 @@ class Connection:
         return (
             self._writing
             and len(self._taken) < self._requests_max
+            and self._blocked_bytes + self._unsent_bytes < self._answer_bytes_max
             and not (self._taken and self._taken[-1].long_poll)
         )
 
     def _end_request(self, size: int) -> None:
         self._request_bytes -= size
         self._memory.answered(size)
+
+    def _change_blocked(self, size: int) -> None:
+        self._answers.change(size)
+        self._blocked_bytes += size
 
     def _drop_unserved(self) -> None:
         for frame in self._frames:

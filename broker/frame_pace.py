@@ -6,9 +6,9 @@ again; and it has an absolute time for the whole. While the broker does not read
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-NEVER: Final = float("inf")
+from tidelog.broker.progress import NEVER, Progress
 
 
 class ReceiveLimits(NamedTuple):
@@ -30,8 +30,7 @@ class FramePace:
         "_deadline",
         "_latest",
         "_limits",
-        "_looked_at",
-        "_looked_bytes",
+        "_progress",
         "_stopped_at",
         "begun",
     )
@@ -43,8 +42,7 @@ class FramePace:
         self._bytes = 0
         self._deadline = self._latest = NEVER
         self._stopped_at = NEVER
-        self._looked_at = NEVER
-        self._looked_bytes = 0
+        self._progress = Progress()
 
     def begin(self, now: float, size: int) -> None:
         """A request has begun with so many bytes."""
@@ -52,7 +50,8 @@ class FramePace:
         self._bytes = size
         self._deadline = now + self._limits.grace_seconds
         self._latest = now + self._limits.seconds_max
-        self._stopped_at = self._looked_at = NEVER
+        self._stopped_at = NEVER
+        self._progress.forget()
 
     def go_on(self, now: float, size: int) -> None:
         """More bytes of it came."""
@@ -74,7 +73,8 @@ class FramePace:
         if self._stopped_at != NEVER:
             self._deadline += now - self._stopped_at
             self._latest += now - self._stopped_at
-            self._stopped_at = self._looked_at = NEVER
+            self._stopped_at = NEVER
+            self._progress.forget()
 
     def is_late(self, now: float) -> bool:
         """Whether the client has taken too long."""
@@ -87,12 +87,7 @@ class FramePace:
     def seconds_left(self, now: float, bytes_left: int) -> float:
         """How long the rest would take as fast as the client has been since the last call; 0 where
         that is not known, since the broker has not read all that time."""
-        since, before = self._looked_at, self._looked_bytes
         if not self.begun or self._stopped_at != NEVER:
-            self._looked_at = NEVER
+            self._progress.forget()
             return 0.0
-        self._looked_at, self._looked_bytes = now, self._bytes
-        if since >= now:
-            return 0.0
-        came = self._bytes - before
-        return bytes_left * (now - since) / came if came > 0 else NEVER
+        return self._progress.seconds_left(now, self._bytes, bytes_left)

@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, Dispatcher
 from tidelog.broker.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.metrics import (
+    ANSWER_BYTES_WAITING,
     CONNECTIONS,
     CONNECTIONS_WAITING,
     REQUEST_BYTES_IN_FLIGHT,
@@ -26,6 +28,7 @@ from tidelog.broker.metrics import (
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
 from tidelog.broker.sparse_log import SparseLog
+from tidelog.broker.turns import Turns
 from tidelog.network import Listener
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
@@ -45,7 +48,7 @@ SWEPT_AT_ONCE: Final = 50
 class KafkaServer:
     """Serves one listener until it is closed."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
+    def __init__(self, services: Services, dispatcher: Dispatcher, answers: AnswerMemory) -> None:
         """Everything else (settings, network, clock, metrics) is the broker's."""
         settings = services.settings
         self._services = services
@@ -65,6 +68,9 @@ class KafkaServer:
         self._memory: RequestMemory[Connection] = RequestMemory(
             settings.integer("queued.max.request.bytes")
         )
+        self._answer_memory = answers
+        self._answer_bytes_max = settings.integer("connection.answers.bytes.max")
+        self.turns = Turns(self._clock)
         self._scratch = new_scratch()
         self._sockets: dict[Connection, ClientSocket] = {}
         self._per_host: dict[str, int] = {}
@@ -100,6 +106,11 @@ class KafkaServer:
             REQUEST_BYTES_IN_FLIGHT,
             "Bytes of requests being received or served.",
             lambda: self._memory.bytes_held,
+        )
+        metrics.gauge(
+            ANSWER_BYTES_WAITING,
+            "Bytes of answers that clients have not taken.",
+            lambda: self._answer_memory.bytes_held,
         )
 
     async def close(self) -> None:
@@ -163,10 +174,12 @@ class KafkaServer:
         connection = Connection(
             self._dispatcher,
             self._memory,
+            self._answer_memory,
             connection_id=self._next_connection_id,
             client_host=host,
             requests_max=self._requests_max,
             request_bytes_max=self._connection_bytes_max,
+            answer_bytes_max=self._answer_bytes_max,
         )
         self._sockets[connection] = socket
         self._per_host[host] = self._per_host.get(host, 0) + 1
@@ -259,15 +272,20 @@ class KafkaServer:
             idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
             await self._clock.sleep(min(SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
             now = self._clock.monotonic()
-            slow = [
-                socket
-                async for socket in self._in_pieces(list(self._sockets.values()))
-                if socket.sweep(now, idle_seconds) > SLOW_SECONDS
-            ]
+            slow_requests, slow_readers = [], []
+            async for socket in self._in_pieces(list(self._sockets.values())):
+                socket.sweep(now, idle_seconds)
+                if socket.request_seconds_left(now) > SLOW_SECONDS:
+                    slow_requests.append(socket)
+                if socket.answer_seconds_left(now) > SLOW_SECONDS:
+                    slow_readers.append(socket)
             self.relieve()
             if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
-                async for socket in self._in_pieces(slow):
+                async for socket in self._in_pieces(slow_requests):
                     socket.evict("slow_request", "others wait for the memory that a request holds")
+            if self._answer_memory.is_short:
+                async for socket in self._in_pieces(slow_readers):
+                    socket.evict("slow_reader", "its answers hold memory that others need")
 
     async def _in_pieces(self, sockets: Sequence[ClientSocket]) -> AsyncIterator[ClientSocket]:
         """All of them, with turns for others in between."""

@@ -156,6 +156,23 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         " request may be larger.",
     ),
     _own(
+        "connection.answers.bytes.max",
+        Kind.INT,
+        MIB,
+        64 * 1024,
+        "Bytes of one connection's answers that its client has not taken; above it no further"
+        " request is begun. One answer may be larger.",
+    ),
+    _own(
+        "queued.max.answer.bytes",
+        Kind.LONG,
+        256 * MIB,
+        MIB,
+        "Bytes of answers that clients have not taken, over all connections. Near it fetches are"
+        " answered with less, and from half of it on connections that take their answers slowly are"
+        " closed.",
+    ),
+    _own(
         "request.receive.timeout.ms",
         Kind.INT,
         5 * MINUTE_MS,

@@ -1,8 +1,8 @@
 """A well-behaved client: produces small records and fetches them, and times what it waits for.
 
-It begins a round at fixed moments, however long the round before took, and measures from the moment
-at which the round was due: so a broker that stands still for a second is seen in all the rounds of
-that second.
+It begins a round each 20 ms, or when the round before is over. The rounds that were due while one
+took longer count as well, each from the moment at which it was due: so a broker that stands still
+for a second is seen in all the rounds of that second.
 """
 
 from __future__ import annotations
@@ -38,9 +38,15 @@ class Seen:
     """What the client has seen in a while."""
 
     seconds: list[float] = field(default_factory=list)
-    """For each round: from when it was due to the record's return."""
+    """For each round that was due: from then to a record's return."""
     failures: list[str] = field(default_factory=list)
     """Rounds that had to be repeated, and why."""
+
+    def note(self, seconds: float) -> None:
+        """A round took so long."""
+        while seconds > 0:
+            self.seconds.append(seconds)
+            seconds -= PERIOD_SECONDS
 
     def quantile(self, share: float) -> float:
         """A quantile of the rounds, in seconds."""
@@ -70,12 +76,12 @@ class GoodClient:
 
     async def work(self, seen: Seen, stopping: asyncio.Event) -> None:
         """Go round after round until it is to stop."""
-        due = time.monotonic()
         while not stopping.is_set():
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            began = time.monotonic()
             await self._round_at_last(seen, stopping)
-            seen.seconds.append(time.monotonic() - due)
-            due += PERIOD_SECONDS
+            took = time.monotonic() - began
+            seen.note(took)
+            await asyncio.sleep(max(0.0, PERIOD_SECONDS - took))
 
     async def check(self) -> str:
         """Whether everything that was acknowledged is there, at its offset: what is wrong, or

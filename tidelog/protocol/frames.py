@@ -11,7 +11,7 @@ from tidelog.protocol.errors import MalformedMessage
 
 SCRATCH_BYTES: Final = 256 * 1024
 """What one read of a socket may deliver at most, and so the frames that are copied once."""
-FIRST_READ_BYTES: Final = 16 * 1024
+FIRST_READ_BYTES: Final = 4 * 1024
 """What the first read of a connection may deliver. Reads grow with the frames in them: a read full
 of thousands of small requests would hold up all other connections."""
 FRAMES_FEW: Final = 32

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.dispatch import Dispatcher, Handler
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import KafkaServer
@@ -108,7 +109,8 @@ async def serving(
         clock=clock or SystemClock(),
         network=SocketNetwork(),
     )
-    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics))
+    answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
+    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics), answers)
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)

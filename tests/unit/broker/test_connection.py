@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
 from tidelog.broker.handlers.versions import answer_api_versions
@@ -38,6 +39,7 @@ from tidelog.protocol.wire import Buffer
 
 REQUESTS_MAX = 3
 REQUEST_BYTES_MAX = 100_000
+ANSWER_BYTES_MAX = 1000
 
 
 async def never(_broker: object, _request: Any, _context: RequestContext) -> Response | None:
@@ -50,15 +52,19 @@ def new_dispatcher() -> Dispatcher:
 
 
 def new_connection(
-    memory: RequestMemory[Connection] | None = None, dispatcher: Dispatcher | None = None
+    memory: RequestMemory[Connection] | None = None,
+    dispatcher: Dispatcher | None = None,
+    answers: AnswerMemory | None = None,
 ) -> Connection:
     return Connection(
         dispatcher or new_dispatcher(),
         memory or RequestMemory(-1),
+        answers or AnswerMemory(1 << 30),
         connection_id=1,
         client_host="1.2.3.4",
         requests_max=REQUESTS_MAX,
         request_bytes_max=REQUEST_BYTES_MAX,
+        answer_bytes_max=ANSWER_BYTES_MAX,
     )
 
 
@@ -298,6 +304,33 @@ def data_of(records: bytes) -> TopicProduceData:
     return TopicProduceData(
         name="t", partition_data=[PartitionProduceData(index=0, records=records)]
     )
+
+
+def test_answers_that_are_not_taken_count_and_hold_up_their_connection() -> None:
+    answers = AnswerMemory(10_000)
+    connection = new_connection(answers=answers)
+    feed(connection, *[metadata_frame()] * 4)
+    first, second = taken_by(connection), taken_by(connection)
+    # It waits for the one before it.
+    assert connection.answer(second, [bytes(600)]) == []
+    assert answers.bytes_held == 600
+    assert connection.waits
+    assert len(connection.answer(first, [bytes(500)])) == 2
+    assert answers.bytes_held == 0
+    connection.unsent(1100)
+    assert answers.bytes_held == 1100
+    assert not connection.waits
+    assert connection.next_request() is None
+    connection.unsent(400)
+    assert connection.waits
+    assert answers.bytes_held == 400
+    third = taken_by(connection)
+    fourth = taken_by(connection)
+    connection.answer(fourth, [bytes(300)])
+    connection.lost()
+    connection.unsent(0)
+    assert connection.answer(third, [bytes(300)]) == []
+    assert answers.bytes_held == 0
 
 
 # --- memory ---

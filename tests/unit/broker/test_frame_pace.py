@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.frame_pace import NEVER, FramePace, ReceiveLimits
+from tidelog.broker.frame_pace import FramePace, ReceiveLimits
+from tidelog.broker.progress import NEVER
 
 LIMITS = ReceiveLimits(seconds_max=60.0, grace_seconds=10.0, bytes_per_second_min=1000.0)
 
