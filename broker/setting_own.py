@@ -246,8 +246,16 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "http.connections.max",
         Kind.INT,
-        16,
+        64,
+        2,
+        "Connections that the HTTP server (/healthz, /metrics) serves at a time. One more takes the"
+        " place of the one that has waited longest without a whole request.",
+    ),
+    _own(
+        "http.request.timeout.ms",
+        Kind.INT,
+        10_000,
         1,
-        "Connections that the HTTP server (/healthz, /metrics) serves at a time.",
+        "How long an HTTP client may take to send its request and to take the answer.",
     ),
 )

@@ -147,6 +147,8 @@ def _health_server(
             health=broker.faults,
             exposition=metrics.exposition,
             connections_max=broker.settings.integer("http.connections.max"),
+            timeout_seconds=broker.settings.integer("http.request.timeout.ms") / 1000,
+            clock=broker.clock,
         )
     except OSError as error:
         raise Refused(
