@@ -29,6 +29,7 @@ from tidelog.broker.admission import Admissions
 from tidelog.broker.adopter import Adopter
 from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.appender import Appender
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
@@ -104,12 +105,18 @@ class Broker:
         rolling: Offload | None = None,
         cleaning: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
+        descriptors_max: int | None = None,
     ) -> None:
         """`background`: for work that keeps a worker busy for tens of milliseconds (what is read of
         segments), so that producers do not wait for it; `offload` if it is not given. `rolling`:
         for rolls; `background` if not.
         `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
-        `crash_points`: for tests that let the process die at a given moment."""
+        `crash_points`: for tests that let the process die at a given moment. `descriptors_max`: how
+        many file descriptors the process may have, if that has a limit.
+
+        Raises:
+            Refused: so few descriptors that none is left for connections.
+        """
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
@@ -145,6 +152,7 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._reads = ReadPath(self._world, settings)
+        self._connection_limits = ConnectionLimits(self._settings.now, descriptors_max)
         self._answers = AnswerMemory(settings.integer("queued.max.answer.bytes"))
         self.read_faults = FaultLog(self.clock)
         self._is_serving = False
@@ -256,7 +264,9 @@ class Broker:
 
     async def _run_registered(self) -> None:
         self._settings.renew()
-        server = KafkaServer(self, Dispatcher(HANDLERS, self.metrics), self._answers)
+        server = KafkaServer(
+            self, Dispatcher(HANDLERS, self.metrics), self._answers, self._connection_limits
+        )
         address = await self._bind(server)
         self.advertised = self._advertise or address
         try:

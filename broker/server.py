@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
 from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.dispatch import CloseConnection, Dispatcher
 from tidelog.broker.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.metrics import (
@@ -48,9 +49,16 @@ SWEPT_AT_ONCE: Final = 50
 class KafkaServer:
     """Serves one listener until it is closed."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher, answers: AnswerMemory) -> None:
+    def __init__(
+        self,
+        services: Services,
+        dispatcher: Dispatcher,
+        answers: AnswerMemory,
+        limits: ConnectionLimits,
+    ) -> None:
         """Everything else (settings, network, clock, metrics) is the broker's."""
         settings = services.settings
+        self._limits = limits
         self._services = services
         self._dispatcher = dispatcher
         self._metrics = services.metrics
@@ -73,7 +81,6 @@ class KafkaServer:
         self.turns = Turns(self._clock)
         self._scratch = new_scratch()
         self._sockets: dict[Connection, ClientSocket] = {}
-        self._per_host: dict[str, int] = {}
         self._answers: set[asyncio.Future[Response | None]] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -164,7 +171,7 @@ class KafkaServer:
 
     def admit(self, socket: ClientSocket, host: str) -> Connection | None:
         """A new connection's state, or None where a limit forbids it."""
-        limit = self._violated_limit(host)
+        limit = "closing" if self._closing else self._limits.violated(host)
         if limit is not None:
             self._metrics.connections_refused.of(limit).value += 1
             extra = {"client_host": host, "limit": limit}
@@ -182,21 +189,9 @@ class KafkaServer:
             answer_bytes_max=self._answer_bytes_max,
         )
         self._sockets[connection] = socket
-        self._per_host[host] = self._per_host.get(host, 0) + 1
+        self._limits.opened(host)
         self._metrics.connections_accepted += 1
         return connection
-
-    def _violated_limit(self, host: str) -> str | None:
-        settings = self._services.settings
-        if self._closing:
-            return "closing"
-        if len(self._sockets) >= settings.integer("max.connections"):
-            return "max.connections"
-        overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
-        host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
-        if self._per_host.get(host, 0) >= host_max:
-            return "max.connections.per.ip"
-        return None
 
     def serve(self, socket: ClientSocket, taken: TakenRequest) -> asyncio.Future[Response | None]:
         """Start a request. What the handler does at once it has done when this returns, so that
@@ -254,10 +249,7 @@ class KafkaServer:
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         del self._sockets[connection]
-        host = connection.client_host
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]
+        self._limits.closed(connection.client_host)
         self.relieve()
         self._note_emptied()
 
@@ -293,12 +285,3 @@ class KafkaServer:
             yield socket
             if number % SWEPT_AT_ONCE == 0:
                 await self._clock.sleep(0)
-
-
-def host_limits(overrides: str) -> Mapping[str, int]:
-    """max.connections.per.ip.overrides by address."""
-    limits = {}
-    for item in filter(None, overrides.split(",")):
-        host, _, limit = item.rpartition(":")
-        limits[host] = int(limit)
-    return limits

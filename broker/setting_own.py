@@ -173,6 +173,15 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         " closed.",
     ),
     _own(
+        "file.descriptors.reserved",
+        Kind.INT,
+        192,
+        1,
+        "File descriptors of the process that are kept from clients' connections: for the store,"
+        " HTTP and the worker process. What the process may have beyond them (`ulimit -n`) bounds"
+        " the connections, as max.connections does.",
+    ),
+    _own(
         "request.receive.timeout.ms",
         Kind.INT,
         5 * MINUTE_MS,

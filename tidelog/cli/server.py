@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -123,6 +124,7 @@ async def _serve(
             rolling=rolling,
             cleaning=cleaning,
             crash_points=_crash_points(),
+            descriptors_max=_descriptors_max(),
         )
         health = None if http is None else _health_server(http, broker, metrics)
         if health is not None:
@@ -136,6 +138,17 @@ async def _serve(
                 tasks.create_task(_announce(broker, health, as_json))
         except ExceptionGroup as errors:
             raise _first(errors) from None
+
+
+def _descriptors_max() -> int | None:
+    """How many file descriptors the process may have from now on: all that the system grants it.
+    None: any number."""
+    granted, grantable = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS grants no unlimited number, and says so only here.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (grantable, grantable))
+        granted = grantable
+    return None if granted == resource.RLIM_INFINITY else granted
 
 
 def _health_server(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from tidelog.broker.answer_memory import AnswerMemory
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.dispatch import Dispatcher, Handler
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import KafkaServer
@@ -99,7 +100,10 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    handlers: Mapping[int, Handler], clock: object = None, **settings: object
+    handlers: Mapping[int, Handler],
+    clock: object = None,
+    descriptors_max: int | None = None,
+    **settings: object,
 ) -> AsyncIterator[Loopback]:
     """A server with these handlers and settings, closed in the end."""
     metrics = BrokerMetrics()
@@ -110,7 +114,9 @@ async def serving(
         network=SocketNetwork(),
     )
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
-    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics), answers)
+    limits = ConnectionLimits(lambda: services.settings, descriptors_max)
+    dispatcher = Dispatcher(handlers, metrics)
+    server = KafkaServer(cast(Services, services), dispatcher, answers, limits)
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)
