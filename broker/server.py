@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -55,10 +55,13 @@ class KafkaServer:
         dispatcher: Dispatcher,
         answers: AnswerMemory,
         limits: ConnectionLimits,
+        connection_lost: Callable[[int], None],
     ) -> None:
-        """Everything else (settings, network, clock, metrics) is the broker's."""
+        """`connection_lost`: is told the id of each connection that is gone. Everything else
+        (settings, network, clock, metrics) is the broker's."""
         settings = services.settings
         self._limits = limits
+        self._connection_lost = connection_lost
         self._services = services
         self._dispatcher = dispatcher
         self._metrics = services.metrics
@@ -250,6 +253,7 @@ class KafkaServer:
         """The connection is gone."""
         del self._sockets[connection]
         self._limits.closed(connection.client_host)
+        self._connection_lost(connection.connection_id)
         self.relieve()
         self._note_emptied()
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from tidelog.broker.setting_brokers import MIB
-from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
+from tidelog.broker.setting_kinds import AtLeast, Between, Kind, Setting
 from tidelog.broker.setting_topics import HOUR_MS, MINUTE_MS
 from tidelog.coordinator.cluster.settings import DELETE_GRACE_MS_MIN
 
 
 def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
     return Setting(name=name, kind=kind, default=default, valid=AtLeast(low), doc=doc)
+
+
+def _percent(name: str, default: int, doc: str) -> Setting:
+    return Setting(name=name, kind=Kind.INT, default=default, valid=Between(1, 100), doc=doc)
 
 
 OWN_SETTINGS: tuple[Setting, ...] = (
@@ -139,6 +143,18 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         100 * MIB,
         1024,
         "The largest batch after decompression; a larger one is refused (MESSAGE_TOO_LARGE).",
+    ),
+    _percent(
+        "large.batches.percent.max",
+        50,
+        "Share of the time in which batches are decompressed that grow beyond 1 MiB and 16 times"
+        " their size. More of them wait; other batches do not.",
+    ),
+    _percent(
+        "large.batches.connection.percent.max",
+        25,
+        "Share of the time in which such batches of one connection are decompressed. What the"
+        " connection sends behind them waits too.",
     ),
     _own(
         "connection.requests.in.flight.max",

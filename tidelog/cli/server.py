@@ -98,6 +98,8 @@ async def _serve(
         closing.push_async_callback(store.close)
         offload = ThreadOffload()
         closing.callback(offload.close)
+        large_batches = ThreadOffload(1, name="tidelog-large-batches")
+        closing.callback(large_batches.close)
         background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
         closing.callback(background.close)
         # Log compaction looks keys up among millions in one step.
@@ -123,6 +125,7 @@ async def _serve(
             background=background,
             rolling=rolling,
             cleaning=cleaning,
+            large_batches=large_batches,
             crash_points=_crash_points(),
             descriptors_max=_descriptors_max(),
         )

@@ -116,7 +116,7 @@ async def serving(
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
     limits = ConnectionLimits(lambda: services.settings, descriptors_max)
     dispatcher = Dispatcher(handlers, metrics)
-    server = KafkaServer(cast(Services, services), dispatcher, answers, limits)
+    server = KafkaServer(cast(Services, services), dispatcher, answers, limits, lambda _: None)
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)
