@@ -7,6 +7,7 @@ from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection
+from tidelog.broker.displacement import ESTABLISHED_REQUESTS, Idleness
 from tidelog.broker.frame_pace import FramePace
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.progress import Progress
@@ -222,6 +223,15 @@ class ClientSocket(asyncio.BufferedProtocol):
             self.evict("slow_request", "a request was begun and did not come in time")
         elif connection.unsent_bytes:
             self._note_unsent(connection)
+
+    def idleness(self) -> Idleness | None:
+        """How long nothing has moved on a connection of which nothing is being served."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or transport.is_closing():
+            return None
+        if connection.unfinished or connection.unsent_bytes:
+            return None
+        return Idleness(connection.requests_begun >= ESTABLISHED_REQUESTS, self._active)
 
     def request_seconds_left(self, now: float) -> float:
         """How long the rest of a request would take, as fast as it has come since the last call; 0

@@ -82,6 +82,7 @@ class Connection:
         """The bytes of all of it; 0 while that is unknown."""
         self._admitted = False
         self._serving = 0
+        self.requests_begun = 0
         self._blocked_bytes = 0
         """Of answers that wait for those before them."""
         self._unsent_bytes = 0
@@ -168,6 +169,7 @@ class Connection:
             taken = TakenRequest(opened, None, size)
         self._taken.append(taken)
         self._serving += 1
+        self.requests_begun += 1
         return taken
 
     def answer(self, taken: TakenRequest, buffers: list[Buffer] | None) -> list[Buffer]:

@@ -12,6 +12,8 @@ from tidelog.broker.settings import BrokerSettings
 from tidelog.errors import Refused
 
 RESERVED = "file.descriptors.reserved"
+OF_ALL = frozenset({"max.connections", RESERVED})
+"""Limits for all connections, whatever address they come from."""
 
 
 class ConnectionLimits:
@@ -41,14 +43,14 @@ class ConnectionLimits:
     def violated(self, host: str) -> str | None:
         """The setting that forbids one more connection from there, or None."""
         settings = self._settings()
-        if self._connections >= settings.integer("max.connections"):
-            return "max.connections"
-        if self._left is not None and self._connections >= self._left:
-            return RESERVED
         overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
         host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
         if self._per_host.get(host, 0) >= host_max:
             return "max.connections.per.ip"
+        if self._connections >= settings.integer("max.connections"):
+            return "max.connections"
+        if self._left is not None and self._connections >= self._left:
+            return RESERVED
         return None
 
     def opened(self, host: str) -> None:

@@ -16,8 +16,9 @@ from typing import Final
 from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.connection_limits import ConnectionLimits
+from tidelog.broker.connection_limits import OF_ALL, ConnectionLimits
 from tidelog.broker.dispatch import CloseConnection, Dispatcher
+from tidelog.broker.displacement import Displacement
 from tidelog.broker.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.metrics import (
     ANSWER_BYTES_WAITING,
@@ -61,6 +62,7 @@ class KafkaServer:
         (settings, network, clock, metrics) is the broker's."""
         settings = services.settings
         self._limits = limits
+        self._displacement = Displacement(lambda: self._sockets.values())
         self._connection_lost = connection_lost
         self._services = services
         self._dispatcher = dispatcher
@@ -175,6 +177,9 @@ class KafkaServer:
     def admit(self, socket: ClientSocket, host: str) -> Connection | None:
         """A new connection's state, or None where a limit forbids it."""
         limit = "closing" if self._closing else self._limits.violated(host)
+        if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
+            idle.evict("displaced", f"{limit} is reached, and a new connection needs its place")
+            limit = None
         if limit is not None:
             self._metrics.connections_refused.of(limit).value += 1
             extra = {"client_host": host, "limit": limit}
