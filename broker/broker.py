@@ -110,8 +110,8 @@ class Broker:
         descriptors_max: int | None = None,
     ) -> None:
         """`background`: for work that keeps a worker busy for tens of milliseconds (what is read of
-        segments), so that producers do not wait for it; `offload` if it is not given. `rolling`:
-        for rolls; `background` if not.
+        segments, searches for a time), so that producers do not wait for it; `offload` if it is not
+        given. `rolling`: for rolls; `background` if not.
         `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
         `large_batches`: for produced batches that take far longer than others; `offload` if not.
         `crash_points`: for tests that let the process die at a given moment. `descriptors_max`: how

@@ -54,7 +54,7 @@ class ReadPath:
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """Finds offsets by their time in all of it."""
-        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.offload)
+        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.background)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Tell what is counted here."""

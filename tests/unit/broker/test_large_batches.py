@@ -209,6 +209,25 @@ def test_a_batch_beyond_the_limit_is_refused_after_all() -> None:
     asyncio.run(main())
 
 
+def test_a_search_for_a_time_in_a_large_batch_keeps_no_producer_waiting() -> None:
+    async def main() -> None:
+        held = HeldOffload()
+        world = World(MemoryStore(SystemClock(), "memory://test"))
+        world.background = held
+        dated = NewRecord(bytes(LARGE_BYTES), timestamp=1000)
+        async with asyncio.timeout(20), world.broker() as one:
+            await one.create_topic()
+            await send(one, GREEDY, bytes(encode_batch([dated], compression=Compression.ZSTD)))
+            looking = asyncio.create_task(one.offsets(500))
+            await held.begun.acquire()
+            assert (await send(one, OTHER, batch(b"small"))).base_offset == 1
+            assert not looking.done()
+            held.let_go.set()
+            assert (await looking).offset == 0
+
+    asyncio.run(main())
+
+
 class TestTurns:
     """The pure core: whose turn it is, and when."""
 
