@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
+from tidelog.broker.answer_memory import AnswerMemory
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.dispatch import Dispatcher, Handler
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import KafkaServer
@@ -98,7 +100,10 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    handlers: Mapping[int, Handler], clock: object = None, **settings: object
+    handlers: Mapping[int, Handler],
+    clock: object = None,
+    descriptors_max: int | None = None,
+    **settings: object,
 ) -> AsyncIterator[Loopback]:
     """A server with these handlers and settings, closed in the end."""
     metrics = BrokerMetrics()
@@ -108,7 +113,10 @@ async def serving(
         clock=clock or SystemClock(),
         network=SocketNetwork(),
     )
-    server = KafkaServer(cast(Services, services), Dispatcher(handlers, metrics))
+    answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
+    limits = ConnectionLimits(lambda: services.settings, descriptors_max)
+    dispatcher = Dispatcher(handlers, metrics)
+    server = KafkaServer(cast(Services, services), dispatcher, answers, limits, lambda _: None)
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)
