@@ -1,9 +1,12 @@
 """The produce path: batches are checked off the event loop, get their offsets, go into the WAL.
 
-Submissions are served strictly in the order in which they were made, so a connection's pipelined
-requests keep their order. All that wait are checked together in one call; while it runs, more
-gather. What is appended counts for later decisions at once, and for readers and producers when its
-slot is durable (H4): `Appended.slot` says which one to wait for.
+A connection's submissions are served strictly in the order in which they were made. All that wait
+are checked together in one call; while it runs, more gather. Those with large batches, which take
+far more time than others, are checked one by one in a lane of their own (`large_batches`); what
+their connection submits meanwhile waits behind them, and others go on.
+
+What is appended counts for later decisions at once, and for readers and producers when its slot is
+durable (H4): `Appended.slot` says which one to wait for.
 
 If the process dies before a slot is durable, nobody was told of its batches, and the successor does
 not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
@@ -15,10 +18,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from tidelog.broker.deadlines import Deadlines
+from tidelog.broker.large_batches import LargeBatches
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.clock import Clock
@@ -33,7 +39,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.rewriting import admit
-from tidelog.records.rules import InvalidBatch, Limits, RecordError
+from tidelog.records.rules import InvalidBatch, LargeBatch, Limits, RecordError
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.producer_state import AppendRefused
 from tidelog.wal.slot_waiters import Told, WalLost
@@ -81,16 +87,30 @@ class AppendItem:
 
 
 class Submission:
-    """One produce request's batches; `settled` is called when each item has its result, or with
-    the reason why that is not known. Without a future, since there are thousands a second."""
+    """One produce request's batches, of a `connection`; `settled` is called when each item has its
+    result, or with the reason why that is not known. Without a future, since there are thousands a
+    second."""
 
-    __slots__ = ("_settled", "is_taken", "items", "size_bytes")
+    __slots__ = (
+        "_settled",
+        "connection",
+        "is_abandoned",
+        "is_taken",
+        "items",
+        "prepared",
+        "size_bytes",
+    )
 
-    def __init__(self, items: list[AppendItem], settled: Told) -> None:
+    def __init__(self, connection: int, items: list[AppendItem], settled: Told) -> None:
+        self.connection = connection
         self.items = items
+        self.prepared: list[Prepared | InvalidBatch] = []
+        """What the check has made of each item; empty before it."""
         self.size_bytes = sum([len(item.records) for item in items])
         self.is_taken = False
         """Whether its turn has come: it can be withdrawn no more."""
+        self.is_abandoned = False
+        """Whether its connection is gone."""
         self._settled: Told | None = settled
 
     def withdraw(self) -> bool:
@@ -98,7 +118,7 @@ class Submission:
         and its records are let go. Whether that is so."""
         self._settled = None
         if not self.is_taken:
-            self.items, self.size_bytes = [], 0
+            self.items, self.prepared, self.size_bytes = [], [], 0
         return not self.is_taken
 
     def settle(self, lost: WalLost | None = None) -> None:
@@ -107,6 +127,15 @@ class Submission:
         settled, self._settled = self._settled, None
         if settled is not None:
             settled(lost)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the check has found a large batch, which is still to be checked."""
+        return any(isinstance(each, LargeBatch) for each in self.prepared)
+
+    def drop(self) -> None:
+        """The connection is gone, and nothing was appended."""
+        self.settle(WalLost("the connection is gone; nothing was appended"))
 
     def fail(self) -> None:
         """The broker has ended: whatever was appended of it may or may not become durable."""
@@ -122,12 +151,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int
+    requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int, *, small_only: bool = False
 ) -> list[Prepared | InvalidBatch]:
     """Check many requests, one batch each, and bring them into the form that their topics want.
-    Pure; runs in a worker thread."""
+    `small_only` leaves large batches for later. Pure; runs in a worker thread."""
     prepared: list[Prepared | InvalidBatch] = []
-    for admitted in admit(requests, limits, now_ms):
+    for admitted in admit(requests, limits, now_ms, small_only=small_only):
         if isinstance(admitted, InvalidBatch):
             prepared.append(admitted)
             continue
@@ -159,7 +188,10 @@ class Appender:
         partitions: PartitionRegistry,
         offload: Offload,
         clock: Clock,
+        large: LargeBatches[int, Submission],
+        large_offload: Offload,
     ) -> None:
+        """`large_offload`: checks large batches, which must not keep `offload` from others."""
         self._writer = writer
         self._log_writer = log_writer
         self._partitions = partitions
@@ -168,14 +200,18 @@ class Appender:
         self._waiting: deque[Submission] = deque()
         self._group: list[Submission] = []
         self._submitted = asyncio.Event()
+        self._large = large
+        self._large_offload = large_offload
+        self._large_taken: Submission | None = None
+        self._large_came = asyncio.Event()
         self._has_ended = False
         self.deadlines = Deadlines()
         """Until when those who submitted something wait for it."""
 
-    def submit(self, items: list[AppendItem], settled: Told) -> Submission:
-        """Queue a request's batches. Synchronous, so that the caller's order is the log's.
+    def submit(self, connection: int, items: list[AppendItem], settled: Told) -> Submission:
+        """Queue a request's batches. Synchronous, so that the connection's order is the log's.
         `settled` is called after this returns, and must not fail."""
-        submission = Submission(items, settled)
+        submission = Submission(connection, items, settled)
         if self._has_ended:
             asyncio.get_running_loop().call_soon(submission.fail)
         else:
@@ -183,35 +219,58 @@ class Appender:
             self._submitted.set()
         return submission
 
+    def lost(self, connection: int) -> None:
+        """The connection is gone: what waits of it in the lane of large batches is dropped, so that
+        clients that come and go pile up no work. Nothing of that was acknowledged."""
+        for submission in chain(self._group, self._waiting):
+            submission.is_abandoned |= submission.connection == connection
+        for submission in self._large.lost(connection):
+            submission.drop()
+
     async def run(self) -> NoReturn:
         """Serve submissions until cancelled, or until the WAL has ended. Those that are left then
         are told that nothing of theirs was acknowledged."""
         try:
-            while True:
-                await self._submitted.wait()
-                await self._writer.wait_for_room()
-                await self._serve_group()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._serve_large())
+                await self._serve()
         finally:
             self._has_ended = True
-            for submission in (*self._group, *self._waiting):
+            taken = [] if self._large_taken is None else [self._large_taken]
+            for submission in (*self._group, *taken, *self._waiting, *self._large.drain()):
                 submission.fail()
+
+    async def _serve(self) -> NoReturn:
+        while True:
+            await self._submitted.wait()
+            await self._writer.wait_for_room()
+            await self._serve_group()
 
     async def _serve_group(self) -> None:
         self._group = group = self._take_group()
         now_ms = self._clock.time_ms()
-        items = [item for submission in group for item in submission.items]
+        unchecked = [submission for submission in group if not submission.prepared]
+        items = [item for submission in unchecked for item in submission.items]
         requests = [item.records for item in items]
         limits = [item.limits for item in items]
-        size_bytes = sum(submission.size_bytes for submission in group)
+        size_bytes = sum(submission.size_bytes for submission in unchecked)
         if size_bytes <= INLINE_BYTES_MAX and not any(map(_has_codec, items)):
             prepared = iter(prepare(requests, limits, now_ms))
         else:
-            prepared = iter(await self._offload.run(prepare, requests, limits, now_ms))
+            prepared = iter(
+                await self._offload.run(prepare, requests, limits, now_ms, small_only=True)
+            )
+        for submission in unchecked:
+            submission.prepared = [next(prepared) for _ in submission.items]
+        settled = []
         for submission in group:
-            for item in submission.items:
-                item.result = self._append(item, next(prepared), now_ms)
+            if submission.is_large or submission.connection in self._large:
+                self._put_off(submission)
+            else:
+                self._append_all(submission, now_ms)
+                settled.append(submission)
         self._group = []
-        for submission in group:
+        for submission in settled:
             submission.settle()
 
     def _take_group(self) -> list[Submission]:
@@ -219,12 +278,61 @@ class Appender:
         size_bytes = 0
         while self._waiting and size_bytes < GROUP_BYTES_MAX:
             submission = self._waiting.popleft()
+            if submission.connection in self._large:
+                self._put_off(submission)
+                continue
             submission.is_taken = True
             size_bytes += submission.size_bytes
             group.append(submission)
         if not self._waiting:
             self._submitted.clear()
         return group
+
+    def _put_off(self, submission: Submission) -> None:
+        """The submission waits in the lane of large batches from now on: because of its own, or
+        behind others of its connection."""
+        submission.is_taken = False
+        if submission.is_abandoned:
+            submission.drop()
+        else:
+            self._large.add(submission.connection, submission)
+            self._large_came.set()
+
+    async def _serve_large(self) -> NoReturn:
+        while True:
+            await self._writer.wait_for_room()
+            now = self._clock.monotonic()
+            connection = self._large.next_connection(now)
+            seconds = None if connection is None else self._large.seconds_until(connection, now)
+            if connection is not None and seconds is not None and seconds <= 0:
+                await self._check_large(connection)
+                continue
+            self._large_came.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._large_came.wait()
+
+    async def _check_large(self, connection: int) -> None:
+        """Serve the first submission of the connection, and let those behind it go on."""
+        self._large_taken = submission = self._large.take(connection)
+        submission.is_taken = True
+        began, now_ms = self._clock.monotonic(), self._clock.time_ms()
+        items = submission.items
+        requests, limits = [item.records for item in items], [item.limits for item in items]
+        submission.prepared = await self._large_offload.run(prepare, requests, limits, now_ms)
+        self._append_all(submission, now_ms)
+        self._large_taken = None
+        now = self._clock.monotonic()
+        rest = self._large.examined(connection, now - began, now)
+        self._waiting.extendleft(reversed(list(rest)))
+        if self._waiting:
+            self._submitted.set()
+        submission.settle()
+
+    def _append_all(self, submission: Submission, now_ms: int) -> None:
+        for item, prepared in zip(submission.items, submission.prepared, strict=True):
+            item.result = self._append(item, prepared, now_ms)
+        submission.prepared = []
 
     def _append(
         self, item: AppendItem, batch: Prepared | InvalidBatch, now_ms: int

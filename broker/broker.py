@@ -27,21 +27,24 @@ from typing import Any, NoReturn
 from tidelog.broker import layer_settings
 from tidelog.broker.admission import Admissions
 from tidelog.broker.adopter import Adopter
-from tidelog.broker.appender import Appender
+from tidelog.broker.answer_memory import AnswerMemory
+from tidelog.broker.appender import Appender, Submission
 from tidelog.broker.auto_creations import AutoCreations
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.coordinators import Coordinators
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
 from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchSessions
 from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.large_batches import LargeBatches
 from tidelog.broker.layer_metrics import SnapshotCollector, UnservedCollector, WalCollector
 from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.live_settings import LiveSettings
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.long_requests import LongRequests
-from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
 from tidelog.broker.offset_lookup import OffsetLookup
 from tidelog.broker.partitions import PartitionRegistry
 from tidelog.broker.producer_room import PRODUCER_IDS_MAX, ProducerRoom
@@ -68,7 +71,7 @@ from tidelog.coordinator.cluster.registration import register
 from tidelog.coordinator.cluster.takeover import take_over_fenced
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, Refused, some_of
+from tidelog.errors import CorruptObject, Refused, TidelogError, some_of
 from tidelog.identifiers import BrokerId, Incarnation, MetadataStamp, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
@@ -107,19 +110,28 @@ class Broker:
         background: Offload | None = None,
         rolling: Offload | None = None,
         cleaning: Offload | None = None,
+        large_batches: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
+        descriptors_max: int | None = None,
     ) -> None:
         """`background`: for work that keeps a worker busy for tens of milliseconds (what is read of
-        segments), so that producers do not wait for it; `offload` if it is not given. `rolling`:
-        for rolls; `background` if not.
+        segments, searches for a time), so that producers do not wait for it; `offload` if it is not
+        given. `rolling`: for rolls; `background` if not.
         `cleaning`: for log compaction, which may keep one busy for a second; `background` if not.
-        `crash_points`: for tests that let the process die at a given moment."""
+        `large_batches`: for produced batches that take far longer than others; `offload` if not.
+        `crash_points`: for tests that let the process die at a given moment. `descriptors_max`: how
+        many file descriptors the process may have, if that has a limit.
+
+        Raises:
+            Refused: so few descriptors that none is left for connections.
+        """
         self._broker_id = broker_id
         self._listen = listen
         self._advertise = advertise
         self._segment_ages = SegmentAges(settings.integer("log.delete.grace.ms") / 1000)
         self._store = SegmentAgingStore(store, clock, self._segment_ages)
         self._offload = offload
+        self._large_offload = large_batches or offload
         background = background or offload
         self._world = Surroundings(
             store=self._store,
@@ -152,6 +164,12 @@ class Broker:
             lambda: entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
         )
         self._reads = ReadPath(self._world, settings)
+        self._connection_limits = ConnectionLimits(self._settings.now, descriptors_max)
+        self._large_batches: LargeBatches[int, Submission] = LargeBatches(
+            settings.integer("large.batches.connection.percent.max"),
+            settings.integer("large.batches.percent.max"),
+        )
+        self._answers = AnswerMemory(settings.integer("queued.max.answer.bytes"))
         self.read_faults = FaultLog(self.clock)
         self._is_serving = False
         self._wal_opened = False
@@ -212,14 +230,13 @@ class Broker:
         found = []
         if not self.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
-        unserved: dict[str, list[str]] = {}
-        for partition, fault in self.unserved():
-            unserved.setdefault(str(fault), []).append(partition)
+        unserved: dict[str, dict[str, None]] = {}
+        for partition, fault in (*self.unserved(), *self.coordinators.faults()):
+            unserved.setdefault(str(fault), {})[partition] = None
         found += [
-            f"{fault}; not served: {some_of(names, NAMES_IN_HEALTH)}"
+            f"{fault}; not served: {some_of(list(names), NAMES_IN_HEALTH)}"
             for fault, names in unserved.items()
         ]
-        found += map(str, self.coordinators.faults())
         found += map(str, self.roller.faults())
         return found
 
@@ -228,8 +245,10 @@ class Broker:
         to blame. May be called from any thread."""
         if not self._is_serving:
             return []
+        faulty: list[tuple[str, TidelogError | None]]
         faulty = [(str(each), each.fault) for each in self.partitions.faulty]
-        found = [(name, fault) for name, fault in faulty if fault is not None]
+        faulty += self.coordinators.faults()
+        found = [(name, fault) for name, fault in faulty if isinstance(fault, CorruptObject)]
         return [*found, *self.read_faults.standing()]
 
     # Life.
@@ -264,8 +283,14 @@ class Broker:
         self._settings.renew()
         elements_max = self.settings.integer("long.requests.elements.max")
         long_requests = LongRequests(self.turns, elements_max)
-        dispatcher = Dispatcher(HANDLERS, self.metrics, self.turns, long_requests)
-        server = KafkaServer(self, dispatcher)
+        server = KafkaServer(
+            self,
+            Dispatcher(HANDLERS, self.metrics, self.turns, long_requests),
+            self._answers,
+            self._connection_limits,
+            # No connection is accepted before there is an appender.
+            lambda connection: self.appender.lost(connection),
+        )
         address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
@@ -390,7 +415,7 @@ class Broker:
         )
         self.tables, self.roller = table_path.tables, table_path.roller
         self.fetcher = self._reads.fetcher(
-            self.tables, self.may_serve_reads, self.read_faults, self.turns
+            self.tables, self.may_serve_reads, self.read_faults, self._answers, self.turns
         )
         self.offset_lookup = self._reads.offset_lookup(self.tables)
         # From here on what others create for us is heard of; what is there already is recovered.
@@ -456,7 +481,15 @@ class Broker:
                 self.partitions.producers, self.settings.integer(PRODUCER_IDS_MAX), self.limits
             ),
         )
-        self.appender = Appender(self.wal, log_writer, self.partitions, self._offload, self.clock)
+        self.appender = Appender(
+            self.wal,
+            log_writer,
+            self.partitions,
+            self._offload,
+            self.clock,
+            self._large_batches,
+            self._large_offload,
+        )
         self.cleaner = table_path.cleaner(self.appender)
         self.producer_ids = ProducerIds(self.metadata, self.incarnation)
         self.coordinators = Coordinators(
@@ -489,6 +522,11 @@ class Broker:
         # After the partitions: a coordinator finds there what it is to coordinate.
         self.metadata.subscribe(lambda _, records: self.coordinators.follow(records))
         self.metrics.registry.register(UnservedCollector(self.unserved))
+        self.metrics.gauge(
+            LARGE_BATCHES_WAITING,
+            "Produce requests that wait for the time to decompress large batches.",
+            lambda: len(self._large_batches),
+        )
         self.upkeep = Upkeep(
             self._world,
             self.metadata,

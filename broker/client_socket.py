@@ -7,7 +7,11 @@ from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.dispatch import CloseConnection, ReadyAnswer
+from tidelog.broker.displacement import ESTABLISHED_REQUESTS, Idleness
+from tidelog.broker.frame_pace import FramePace
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.progress import Progress
+from tidelog.broker.turns import COSTLY, Turns
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
@@ -18,6 +22,10 @@ _GATHERED_BYTES_MAX: Final = 64 * 1024
 """Answers beyond this are sent at once: the transport then says whether the client keeps up."""
 LEFT_SECONDS: Final = 5.0
 """How long a client that sends no more is taken for one that waits for answers."""
+_BEGUN_AT_ONCE_MAX: Final = 8
+"""Cheap requests that are begun as soon as they come, if nothing of their connection waits."""
+_BEGUN_PER_TURN_MAX: Final = 8
+"""Cheap requests that are begun in a turn; of others it is one."""
 
 
 class SocketOwner(Protocol):
@@ -31,6 +39,16 @@ class SocketOwner(Protocol):
         self, socket: ClientSocket, taken: TakenRequest
     ) -> asyncio.Future[Response | ReadyAnswer | None]:
         """Start a request; `socket.answered` is called in the end, never before this returns."""
+        ...
+
+    @property
+    def read_bytes_max(self) -> int:
+        """What a read may deliver that does not continue a request."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Where connections wait that have more requests than are begun at once."""
         ...
 
     def relieve(self) -> None:
@@ -50,16 +68,24 @@ class ClientSocket(asyncio.BufferedProtocol):
     """The transport's callbacks, a request's end and the server's sweep are the entry points."""
 
     def __init__(
-        self, owner: SocketOwner, frames: FrameReader, metrics: BrokerMetrics, clock: Clock
+        self,
+        owner: SocketOwner,
+        frames: FrameReader,
+        pace: FramePace,
+        metrics: BrokerMetrics,
+        clock: Clock,
     ) -> None:
         self._owner = owner
         self._frames = frames
+        self._pace = pace
         self._metrics = metrics
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._reads: dict[TakenRequest, asyncio.Future[Response | ReadyAnswer | None]] = {}
-        """Requests that are given up when the client has gone."""
+        self._given_up: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
+        """Requests being served that end with the connection."""
+        self._taken_up = Progress()
+        self._sent_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
@@ -80,24 +106,27 @@ class ClientSocket(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""
-        return self._frames.get_buffer(sizehint)
+        return self._frames.get_buffer(self._owner.read_bytes_max)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes came."""
         connection = self._connection
         if connection is None or self._draining:
             return
-        self._active = self._clock.monotonic()
+        now = self._active = self._clock.monotonic()
         self._metrics.received_bytes += nbytes
         try:
             frames = self._frames.buffer_updated(nbytes)
         except MalformedMessage as error:
             self._refuse(CloseConnection("malformed", str(error)))
             return
-        connection.received(nbytes, frames)
-        if frames:
-            self._advance(connection)
-        self.update_reading()
+        connection.received(nbytes, frames, self._frames.announced)
+        self._follow_pace(connection, now, nbytes, begins=bool(frames))
+        if frames and self not in self._owner.turns:
+            self._begin_some(connection, _BEGUN_AT_ONCE_MAX, costly_too=False)
+            self._owner.turns.join(self)
+        else:
+            self.update_reading()
 
     def eof_received(self) -> bool:
         """The client sends no more; what it has asked for is still answered."""
@@ -122,16 +151,19 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         self._active = self._clock.monotonic()
         connection.resume_writing()
-        self._advance(connection)
+        self._note_unsent(connection)
+        self._owner.turns.join(self)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there to be answered. A read that waits for data ends; writes go on."""
         self._transport = None
-        for read in list(self._reads.values()):
-            read.cancel()
+        self._owner.turns.leave(self)
+        for answer in self._given_up:
+            answer.cancel()
         if self._connection is not None:
             self._connection.lost()
+            self._connection.unsent(0)
             self._owner.forget(self._connection)
 
     def answered(
@@ -141,13 +173,12 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection."""
         connection = self._connection
         assert connection is not None
-        self._reads.pop(taken, None)
         self._active = self._clock.monotonic()
         self._send(connection.answer(taken, buffers))
         if error is not None:
             self._refuse(error)
         else:
-            self._advance(connection)
+            self._owner.turns.join(self)
             self.update_reading()
         if self._draining:
             self._close_when_finished(connection)
@@ -165,6 +196,12 @@ class ClientSocket(asyncio.BufferedProtocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+        if self._pace.begun:
+            # A client that does not take its answers holds itself up.
+            if wanted or not connection.keeps_up:
+                self._pace.resume(self._clock.monotonic())
+            else:
+                self._pace.stop(self._clock.monotonic())
 
     def drain(self) -> None:
         """Take no further requests, finish those that are being served, then close."""
@@ -181,40 +218,99 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close_if_idle(self, now: float, idle_seconds: float) -> None:
-        """Close a connection on which nothing has moved for so long and nothing is being served."""
+    def sweep(self, now: float, idle_seconds: float) -> None:
+        """Close the connection if nothing has moved on it for so long and nothing is being served,
+        or if a request takes too long to come."""
         connection = self._connection
-        if connection is None or connection.serving or now - self._active < idle_seconds:
+        if connection is None:
             return
-        self._refuse(CloseConnection("idle", f"nothing was asked for {idle_seconds:g} s"))
+        if now - self._active >= idle_seconds and not connection.serving:
+            self.evict("idle", f"nothing was asked for {idle_seconds:g} s")
+        elif self._left_at is not None and now - self._left_at >= LEFT_SECONDS:
+            # It most likely reads no more either.
+            self.evict("left", "the client had gone before it was answered")
+        elif self._pace.is_late(now):
+            self.evict("slow_request", "a request was begun and did not come in time")
+        elif connection.unsent_bytes:
+            self._note_unsent(connection)
+
+    def idleness(self) -> Idleness | None:
+        """How long nothing has moved on a connection of which nothing is being served."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or transport.is_closing():
+            return None
+        if connection.unfinished or connection.unsent_bytes:
+            return None
+        return Idleness(connection.requests_begun >= ESTABLISHED_REQUESTS, self._active)
+
+    def request_seconds_left(self, now: float) -> float:
+        """How long the rest of a request would take, as fast as it has come since the last call; 0
+        if none has begun, or that is not known."""
+        if self._connection is None or not self._pace.begun:
+            return 0.0
+        return self._pace.seconds_left(now, self._connection.bytes_left)
+
+    def answer_seconds_left(self, now: float) -> float:
+        """How long the client would take for the rest of its answers, as fast as it has taken them
+        since the last call; 0 if it has them all, or that is not known."""
+        left = 0 if self._connection is None else self._connection.unsent_bytes
+        if not left:
+            self._taken_up.forget()
+            return 0.0
+        return self._taken_up.seconds_left(now, self._sent_bytes - left, left)
+
+    def evict(self, reason: str, why: str) -> None:
+        """Close the connection for the sake of others; what is not sent is lost."""
+        self._refuse(CloseConnection(reason, why))
         self.abort()
 
-    def close_if_left(self, now: float) -> None:
-        """Close a connection whose client sends no more, and most likely reads no more, when its
-        answers still take time."""
-        if self._left_at is not None and now - self._left_at >= LEFT_SECONDS:
-            self._refuse(CloseConnection("left", "the client had gone before it was answered"))
-            self.abort()
+    def _follow_pace(self, connection: Connection, now: float, size: int, *, begins: bool) -> None:
+        """`size` bytes came; `begins`: with the end of a request, perhaps another's beginning."""
+        pace = self._pace
+        if not connection.part_bytes:
+            pace.end()
+        elif begins or not pace.begun:
+            pace.begin(now, connection.part_bytes)
+        else:
+            pace.go_on(now, size)
 
-    def close_if_stalled(self, now: float, stalled_seconds: float) -> None:
-        """Close a connection that has begun a request and not gone on for so long."""
-        if now - self._active >= stalled_seconds:
-            self._refuse(CloseConnection("stalled", "a request was begun and not completed"))
-            self.abort()
+    @property
+    def waits(self) -> bool:
+        """Whether there are requests that can be begun."""
+        return self._connection is not None and self._connection.waits
 
-    def _advance(self, connection: Connection) -> None:
-        """Serve what can be served."""
+    def take_turn(self) -> int:
+        """Begin some requests; what they count."""
+        if self._connection is None:
+            return 0
+        return self._begin_some(self._connection, _BEGUN_PER_TURN_MAX, costly_too=True)
+
+    def _begin_some(self, connection: Connection, cheap_max: int, *, costly_too: bool) -> int:
+        """Begin cheap requests, and with them one that may be costly; what they count."""
+        begun = 0
         try:
-            while (taken := connection.next_request()) is not None:
-                if taken.ready is not None:
-                    self._send(connection.answer(taken, taken.ready))
-                    self._owner.relieve()
-                    continue
-                answer = self._owner.serve(self, taken)
-                if taken.ends_with_client:
-                    self._reads[taken] = answer
+            while begun < cheap_max and (costly_too or connection.next_is_cheap):
+                taken = connection.next_request()
+                if taken is None:
+                    break
+                self._begin(connection, taken)
+                begun += 1 if taken.cheap else COSTLY
         except CloseConnection as error:
             self._refuse(error)
+        self.update_reading()
+        if self._draining:
+            self._close_when_finished(connection)
+        return begun
+
+    def _begin(self, connection: Connection, taken: TakenRequest) -> None:
+        if taken.opened is None:
+            self._send(connection.answer(taken, taken.ready))
+            self._owner.relieve()
+            return
+        answer = self._owner.serve(self, taken)
+        if taken.opened.route.given_up:
+            self._given_up.add(answer)
+            answer.add_done_callback(self._given_up.discard)
 
     def _send(self, buffers: list[Buffer]) -> None:
         """Send once all that is ready now has been done: many requests wait for the same WAL slot,
@@ -234,7 +330,15 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is None or not outgoing:
             return
         self._metrics.sent_bytes += size_bytes
+        self._sent_bytes += size_bytes
         self._transport.writelines(outgoing)
+        if self._connection is not None:
+            self._note_unsent(self._connection)
+
+    def _note_unsent(self, connection: Connection) -> None:
+        transport = self._transport
+        sent = transport.get_write_buffer_size() if transport is not None else 0
+        connection.unsent(self._outgoing_bytes + sent)
 
     def _refuse(self, error: CloseConnection) -> None:
         """Close the connection; answers that are ready are still sent, others are not given."""

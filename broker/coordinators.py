@@ -156,9 +156,10 @@ class Coordinators:
         if deleted:
             self._forget_topics(frozenset(deleted))
 
-    def faults(self) -> list[TidelogError]:
-        """Why some coordinators cannot be asked. May be called from any thread."""
-        return [each.fault for each in self._all() if each.fault is not None]
+    def faults(self) -> list[tuple[str, TidelogError]]:
+        """The partitions whose coordinators cannot be asked, by name, and why. May be called from
+        any thread."""
+        return [(each.name, each.fault) for each in self._all() if each.fault is not None]
 
     async def snapshot(self) -> None:
         """Write snapshots of the states that would take a successor long to replay, one after the
@@ -271,19 +272,22 @@ class Coordinators:
             self._limits.met(limit.setting, limit.why)
 
     def _log(self, partition: Partition) -> InternalPartition:
-        return InternalPartition(partition, self._wal, self._log_writer, self._reader)
+        origin = self._origin(partition)
+        return InternalPartition(partition, origin, self._wal, self._log_writer, self._reader)
+
+    def _origin(self, partition: Partition) -> SnapshotOrigin:
+        return SnapshotOrigin(self._cluster_id, partition.topic_name, *partition.log.partition)
 
     def _snapshots(
         self, partition: Partition, table: StateTable[RecordT]
     ) -> StateSnapshots[RecordT]:
-        topic_id, number = partition.log.partition
         return StateSnapshots(
             self._store,
             self._clock,
             self._offload,
             self._crash_points,
             self.snapshot_metrics,
-            SnapshotOrigin(self._cluster_id, partition.topic_name, topic_id, number),
+            self._origin(partition),
             partition.log.leader_epoch,
             table,
             SnapshotSchedule(self._snapshot_interval_records),

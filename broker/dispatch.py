@@ -47,7 +47,26 @@ LONG_POLLS: Final[frozenset[int]] = frozenset(
     {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
 )
 """Requests that may wait for long, or have large answers: one of a connection is served at a time,
-and nothing after it, which is how Kafka treats all requests. Ended when the connection is lost."""
+and nothing after it, which is how Kafka treats all requests."""
+
+CHEAP: Final[frozenset[int]] = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.API_VERSIONS,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+    }
+)
+"""Requests that cost no more than what they carry or bring: they are begun as soon as they come.
+Others may take long whatever their size (all topics, all groups): connections take turns."""
 
 READS: Final[frozenset[int]] = frozenset(
     {
@@ -68,7 +87,11 @@ READS: Final[frozenset[int]] = frozenset(
         ApiKey.LIST_TRANSACTIONS,
     }
 )
-"""Requests whose answer is all that comes of them: ended when the connection is lost."""
+"""Requests whose answer is all that comes of them."""
+
+GIVEN_UP: Final[frozenset[int]] = LONG_POLLS | READS
+"""Requests that are ended when their connection is lost: they may take long, and what they change,
+if anything, does no harm unanswered."""
 
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Looking for errors in their answers would cost too much on the hot path."""
@@ -109,8 +132,9 @@ class Route:
     advertised: ApiVersion | None
     """As listed in ApiVersions; Tidelog's own APIs are not."""
     long_poll: bool
-    ends_with_client: bool
-    """Given up when the connection is lost."""
+    given_up: bool
+    """Ended when its connection is lost."""
+    cheap: bool
     division: Division | None
     """How it is cut where it is long."""
     metrics: RequestMetrics
@@ -165,6 +189,10 @@ class Dispatcher:
     def advertised(self) -> list[ApiVersion]:
         """What ApiVersions lists, by key."""
         return list(self._advertised)
+
+    def is_cheap(self, frame: memoryview) -> bool:
+        """Whether the request in a frame costs little to begin."""
+        return int.from_bytes(frame[:2], "big") in CHEAP
 
     def open(
         self, frame: memoryview, client_host: str, connection_id: int
@@ -352,7 +380,8 @@ def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
         versions=versions,
         advertised=advertised,
         long_poll=key in LONG_POLLS,
-        ends_with_client=key in LONG_POLLS or key in READS,
+        given_up=key in GIVEN_UP,
+        cheap=key in CHEAP,
         division=DIVISIONS.get(key),
         metrics=metrics.api(name),
     )

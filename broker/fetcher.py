@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.fault_log import FaultLog
 from tidelog.broker.fetch_session import FetchTarget
@@ -93,15 +94,18 @@ class Fetcher:
         clock: Clock,
         may_serve: Callable[[], bool],
         faults: FaultLog,
+        answers: AnswerMemory,
         turns: SliceTurns,
     ) -> None:
-        """`reader`: of what is in the WAL; `cold`: of what is in segments."""
+        """`reader`: of what is in the WAL; `cold`: of what is in segments; `answers`: how large
+        they may be."""
         self._turns = turns
         self._reader = reader
         self._cold = cold
         self._clock = clock
         self._faults = faults
         self._may_serve = may_serve
+        self._answers = answers
         self._parked: dict[Waiter, None] = {}
         # Where sequential readers will ask next, and how much they have taken so far. Oldest first;
         # what is forgotten is not read ahead.
@@ -123,13 +127,14 @@ class Fetcher:
     ) -> list[PartitionRead]:
         """One answer per target, in order. Waits while there is less than the client wants."""
         deadline = self._clock.monotonic() + limits.wait_ms_max / 1000
-        # Nobody waits for more than the answer may hold.
-        bytes_min = min(limits.bytes_min, limits.bytes_max)
         # Parked before the first look, so that nothing can come unseen between look and wait.
         queues = await self._turns.list_of(_queues(targets, find), SLICE_PARTITIONS)
         with Waiter(queues) as waiter, self._parking(waiter):
             while True:
-                reads = await self._read(targets, find, isolation, bytes_min, limits.bytes_max)
+                bytes_max = min(limits.bytes_max, self._answers.answer_bytes_max)
+                # Nobody waits for more than the answer may hold.
+                bytes_min = min(limits.bytes_min, bytes_max)
+                reads = await self._read(targets, find, isolation, bytes_min, bytes_max)
                 remaining = deadline - self._clock.monotonic()
                 if _enough(reads, bytes_min) or remaining <= 0 or self._is_closed:
                     break

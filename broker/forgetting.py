@@ -13,13 +13,15 @@ that this takes a request that is late by more than the grace.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 from tidelog.broker.collector import is_lowest
 from tidelog.broker.marks import Marks
+from tidelog.broker.table_collector import FIRST_SHARE
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.incarnations import RetiredWal
@@ -32,9 +34,14 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.segment import table_prefix
 from tidelog.wal.checkpoint import checkpoint_prefix
 from tidelog.wal.object_format import merged_prefix, wal_key, wal_prefix
+from tidelog.wal.reading import read_all
 
-LOOKED_AT_MAX: Final = 100
-"""Topics, and incarnations, that one pass looks at: each takes a request or three."""
+T = TypeVar("T")
+
+LOOKED_AT_MAX: Final = 10_000
+"""Topics, and incarnations, that one pass looks at: each takes a request or three. Passes keep up
+with as many deletions and restarts an interval."""
+LOOKS_AT_ONCE_MAX: Final = 16
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +67,12 @@ class Forgetting:
         self._incarnations: Marks[Epoch] = Marks(grace_seconds)
 
     async def run(self) -> NoReturn:
-        """Look at intervals, until cancelled."""
+        """Look at intervals, until cancelled; sooner after the start, for processes that do not
+        live for an interval."""
+        share = FIRST_SHARE
         while True:
-            await self._clock.sleep(self._interval_seconds)
+            await self._clock.sleep(share * self._interval_seconds)
+            share = min(1.0, 2 * share)
             try:
                 await self.look()
             except (Refused, StoreError) as error:
@@ -73,16 +83,11 @@ class Forgetting:
         state = self._log.state
         if not is_lowest(state, self._incarnation):
             return
-        topics = [
-            each for each in islice(state.deleted, LOOKED_AT_MAX) if await self._is_gone(each)
-        ]
+        topics = await _those(state.deleted, self._is_gone)
         needed = needed_incarnations(state) if state.retired else frozenset()
         passed = (wal for wal in state.retired.values() if wal.incarnation not in needed)
-        epochs = [
-            wal.incarnation.epoch
-            for wal in islice(passed, LOOKED_AT_MAX)
-            if await self._only_seal_is_left(wal)
-        ]
+        wals = await _those(passed, self._only_seal_is_left)
+        epochs = [wal.incarnation.epoch for wal in wals]
         now = self._clock.monotonic()
         due_topics = self._topics.update(topics, now)
         due_epochs = self._incarnations.update(epochs, now)
@@ -110,6 +115,13 @@ class Forgetting:
             if meta.key != key:
                 return False
         return True
+
+
+async def _those(items: Iterable[T], is_so: Callable[[T], Awaitable[bool]]) -> list[T]:
+    """Those of the first LOOKED_AT_MAX of which it is so."""
+    chosen = list(islice(items, LOOKED_AT_MAX))
+    answers = await read_all(is_so, chosen, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
+    return [each for each, answer in zip(chosen, answers, strict=True) if answer]
 
 
 class _Forget:

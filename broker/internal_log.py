@@ -9,8 +9,8 @@ from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
 from tidelog.broker.partitions import Partition
 from tidelog.coordinator.decision import BatchProducer
-from tidelog.coordinator.snapshot_format import STATE_PREFIX
-from tidelog.errors import CorruptObject
+from tidelog.coordinator.snapshot_format import SnapshotOrigin
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import Slot
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
@@ -29,9 +29,16 @@ class InternalPartition:
     """
 
     def __init__(
-        self, partition: Partition, wal: WalWriter, writer: LogWriter, reader: LogReader
+        self,
+        partition: Partition,
+        origin: SnapshotOrigin,
+        wal: WalWriter,
+        writer: LogWriter,
+        reader: LogReader,
     ) -> None:
+        """`origin`: of its snapshots."""
         self._partition = partition
+        self._origin = origin
         self._wal = wal
         self._writer = writer
         self._reader = reader
@@ -40,6 +47,11 @@ class InternalPartition:
     def is_empty(self) -> bool:
         """Whether nothing was ever appended, and nothing is there that cannot be read."""
         return self._partition.fault is None and self._partition.log.next_offset == 0
+
+    @property
+    def fault(self) -> CorruptObject | None:
+        """Why nothing can be read of it nor appended."""
+        return self._partition.fault
 
     @property
     def next_offset(self) -> int:
@@ -86,17 +98,14 @@ class InternalPartition:
     async def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
         """What is durable now, from the object that holds the offset on; an object's key and
         batches at a time."""
-        if self._partition.fault is not None:
-            raise self._partition.fault
         log = self._partition.log
         extents = list(log.extents.from_offset(offset))
         begins_at = extents[0].base_offset if extents else log.next_offset
         if begins_at > offset:
-            key = extents[0].key if extents else f"{STATE_PREFIX}{self._partition.topic_name}/"
-            raise CorruptObject(
-                key,
-                f"what is stored of {self._partition} begins at offset {begins_at}, and no snapshot"
-                f" of its state reaches further than {offset}",
+            raise MissingObject(
+                self._origin.key(begins_at),
+                f"it is missing: what is stored of {self._partition} begins at offset"
+                f" {begins_at}, and no snapshot of its state reaches further than {offset}",
             )
         for start in range(0, len(extents), _EXTENTS_AT_ONCE):
             group = extents[start : start + _EXTENTS_AT_ONCE]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
@@ -42,15 +43,20 @@ class ReadPath:
         """Of segments."""
 
     def fetcher(
-        self, tables: Tables, may_serve: Callable[[], bool], faults: FaultLog, turns: SliceTurns
+        self,
+        tables: Tables,
+        may_serve: Callable[[], bool],
+        faults: FaultLog,
+        answers: AnswerMemory,
+        turns: SliceTurns,
     ) -> Fetcher:
         """Answers fetches from all of it."""
         cold = ColdReader(tables, self.chunks)
-        return Fetcher(self.log, cold, self._world.clock, may_serve, faults, turns)
+        return Fetcher(self.log, cold, self._world.clock, may_serve, faults, answers, turns)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """Finds offsets by their time in all of it."""
-        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.offload)
+        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.background)
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Tell what is counted here."""

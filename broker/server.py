@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
+from tidelog.broker.connection_limits import OF_ALL, ConnectionLimits
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, ReadyAnswer
-from tidelog.broker.metrics import CONNECTIONS, REQUEST_BYTES_IN_FLIGHT, REQUESTS_IN_FLIGHT
+from tidelog.broker.displacement import Displacement
+from tidelog.broker.frame_pace import FramePace, ReceiveLimits
+from tidelog.broker.metrics import (
+    ANSWER_BYTES_WAITING,
+    CONNECTIONS,
+    CONNECTIONS_WAITING,
+    REQUEST_BYTES_IN_FLIGHT,
+    REQUESTS_IN_FLIGHT,
+)
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
+from tidelog.broker.sparse_log import SparseLog
+from tidelog.broker.turns import Turns
 from tidelog.network import Listener
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
@@ -26,30 +38,54 @@ from tidelog.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
 
-STALLED_SECONDS: Final = 30.0
-"""A client that has begun a request, while others wait for memory, has this long to go on."""
-_SWEEP_SECONDS_MAX: Final = 5.0
+PATIENCE_SECONDS: Final = 1.0
+"""How long clients wait for memory before those that hold it and are slow have to go."""
+SLOW_SECONDS: Final = 30.0
+"""Slow is then a request whose rest would take longer than this."""
+SWEEP_SECONDS_MAX: Final = 1.0
+SWEPT_AT_ONCE: Final = 50
+"""Connections that are looked at before others are served again."""
 
 
 class KafkaServer:
     """Serves one listener until it is closed."""
 
-    def __init__(self, services: Services, dispatcher: Dispatcher) -> None:
-        """Everything else (settings, network, clock, metrics) is the broker's."""
+    def __init__(
+        self,
+        services: Services,
+        dispatcher: Dispatcher,
+        answers: AnswerMemory,
+        limits: ConnectionLimits,
+        connection_lost: Callable[[int], None],
+    ) -> None:
+        """`connection_lost`: is told the id of each connection that is gone. Everything else
+        (settings, network, clock, metrics) is the broker's."""
         settings = services.settings
+        self._limits = limits
+        self._displacement = Displacement(lambda: self._sockets.values())
+        self._connection_lost = connection_lost
         self._services = services
         self._dispatcher = dispatcher
         self._metrics = services.metrics
         self._clock = services.clock
+        self._log = SparseLog(logger, services.clock)
         self._request_bytes_max = settings.integer("socket.request.max.bytes")
         self._requests_max = settings.integer("connection.requests.in.flight.max")
+        self._connection_bytes_max = settings.integer("connection.requests.bytes.max")
+        self._receive_limits = ReceiveLimits(
+            settings.integer("request.receive.timeout.ms") / 1000,
+            settings.integer("request.receive.grace.ms") / 1000,
+            settings.integer("request.receive.rate.min.bytes"),
+        )
         self._shutdown_seconds = settings.integer("shutdown.timeout.ms") / 1000
         self._memory: RequestMemory[Connection] = RequestMemory(
             settings.integer("queued.max.request.bytes")
         )
+        self._answer_memory = answers
+        self._answer_bytes_max = settings.integer("connection.answers.bytes.max")
+        self.turns = Turns(self._clock)
         self._scratch = new_scratch()
         self._sockets: dict[Connection, ClientSocket] = {}
-        self._per_host: dict[str, int] = {}
         self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -72,11 +108,21 @@ class KafkaServer:
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
+        metrics.gauge(
+            CONNECTIONS_WAITING,
+            "Connections that wait for memory.",
+            lambda: self._memory.waiting,
+        )
         metrics.gauge(REQUESTS_IN_FLIGHT, "Requests being served.", lambda: self._memory.requests)
         metrics.gauge(
             REQUEST_BYTES_IN_FLIGHT,
             "Bytes of requests being received or served.",
             lambda: self._memory.bytes_held,
+        )
+        metrics.gauge(
+            ANSWER_BYTES_WAITING,
+            "Bytes of answers that clients have not taken.",
+            lambda: self._answer_memory.bytes_held,
         )
 
     async def close(self) -> None:
@@ -124,39 +170,36 @@ class KafkaServer:
 
     def _new_socket(self) -> ClientSocket:
         frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
-        return ClientSocket(self, frames, self._metrics, self._clock)
+        return ClientSocket(
+            self, frames, FramePace(self._receive_limits), self._metrics, self._clock
+        )
 
     def admit(self, socket: ClientSocket, host: str) -> Connection | None:
         """A new connection's state, or None where a limit forbids it."""
-        limit = self._violated_limit(host)
+        limit = "closing" if self._closing else self._limits.violated(host)
+        if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
+            idle.evict("displaced", f"{limit} is reached, and a new connection needs its place")
+            limit = None
         if limit is not None:
             self._metrics.connections_refused.of(limit).value += 1
-            logger.info("connection refused", extra={"client_host": host, "limit": limit})
+            extra = {"client_host": host, "limit": limit}
+            self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
             return None
         self._next_connection_id += 1
         connection = Connection(
             self._dispatcher,
             self._memory,
+            self._answer_memory,
             connection_id=self._next_connection_id,
             client_host=host,
             requests_max=self._requests_max,
+            request_bytes_max=self._connection_bytes_max,
+            answer_bytes_max=self._answer_bytes_max,
         )
         self._sockets[connection] = socket
-        self._per_host[host] = self._per_host.get(host, 0) + 1
+        self._limits.opened(host)
         self._metrics.connections_accepted += 1
         return connection
-
-    def _violated_limit(self, host: str) -> str | None:
-        settings = self._services.settings
-        if self._closing:
-            return "closing"
-        if len(self._sockets) >= settings.integer("max.connections"):
-            return "max.connections"
-        overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
-        host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
-        if self._per_host.get(host, 0) >= host_max:
-            return "max.connections.per.ip"
-        return None
 
     def serve(
         self, socket: ClientSocket, taken: TakenRequest
@@ -196,6 +239,11 @@ class KafkaServer:
         finally:
             self._note_emptied()
 
+    @property
+    def read_bytes_max(self) -> int:
+        """What a read may deliver that does not continue a request."""
+        return self._memory.read_bytes_max
+
     def relieve(self) -> None:
         """Let connections that wait for memory read again, as far as there is some."""
         while (connection := self._memory.next_reader()) is not None:
@@ -204,22 +252,15 @@ class KafkaServer:
     def refused(self, connection: Connection, error: CloseConnection) -> None:
         """Say why the broker closes a connection."""
         self._metrics.connections_closed.of(error.reason).value += 1
-        logger.info(
-            "connection closed",
-            extra={
-                "client_host": connection.client_host,
-                "reason": error.reason,
-                "detail": str(error),
-            },
-        )
+        host = connection.client_host
+        extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
+        self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         del self._sockets[connection]
-        host = connection.client_host
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]
+        self._limits.closed(connection.client_host)
+        self._connection_lost(connection.connection_id)
         self.relieve()
         self._note_emptied()
 
@@ -228,25 +269,30 @@ class KafkaServer:
             self._emptied.set()
 
     async def _sweep(self) -> None:
-        """Close connections that are idle, and such as stall a request while others wait."""
+        """Close connections that are idle, and such as take too long to send a request."""
         while True:
             idle_ms = self._services.settings.integer("connections.max.idle.ms")
             idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
-            await self._clock.sleep(min(_SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
+            await self._clock.sleep(min(SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
             now = self._clock.monotonic()
-            for socket in list(self._sockets.values()):
-                socket.close_if_idle(now, idle_seconds)
-                socket.close_if_left(now)
+            slow_requests, slow_readers = [], []
+            async for socket in self._in_pieces(list(self._sockets.values())):
+                socket.sweep(now, idle_seconds)
+                if socket.request_seconds_left(now) > SLOW_SECONDS:
+                    slow_requests.append(socket)
+                if socket.answer_seconds_left(now) > SLOW_SECONDS:
+                    slow_readers.append(socket)
             self.relieve()
-            privileged = self._memory.privileged
-            if privileged is not None:
-                self._sockets[privileged].close_if_stalled(now, STALLED_SECONDS)
+            if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
+                async for socket in self._in_pieces(slow_requests):
+                    socket.evict("slow_request", "others wait for the memory that a request holds")
+            if self._answer_memory.is_short:
+                async for socket in self._in_pieces(slow_readers):
+                    socket.evict("slow_reader", "its answers hold memory that others need")
 
-
-def host_limits(overrides: str) -> Mapping[str, int]:
-    """max.connections.per.ip.overrides by address."""
-    limits = {}
-    for item in filter(None, overrides.split(",")):
-        host, _, limit = item.rpartition(":")
-        limits[host] = int(limit)
-    return limits
+    async def _in_pieces(self, sockets: Sequence[ClientSocket]) -> AsyncIterator[ClientSocket]:
+        """All of them, with turns for others in between."""
+        for number, socket in enumerate(sockets, 1):
+            yield socket
+            if number % SWEPT_AT_ONCE == 0:
+                await self._clock.sleep(0)

@@ -43,7 +43,8 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
         default=INT_MAX,
         valid=AtLeast(0),
         dynamic=True,
-        doc="Connections that the broker serves; one more is closed at once.",
+        doc="Connections that the broker serves. One more takes the place of one that is idle, or"
+        " is closed at once.",
     ),
     Setting(
         name="max.connections.per.ip",

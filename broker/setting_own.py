@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from tidelog.broker.setting_brokers import MIB
-from tidelog.broker.setting_kinds import AtLeast, Kind, Setting
-from tidelog.broker.setting_topics import HOUR_MS
+from tidelog.broker.setting_kinds import AtLeast, Between, Kind, Setting
+from tidelog.broker.setting_topics import HOUR_MS, MINUTE_MS
 from tidelog.coordinator.cluster.settings import DELETE_GRACE_MS_MIN
 
 
 def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
     return Setting(name=name, kind=kind, default=default, valid=AtLeast(low), doc=doc)
+
+
+def _percent(name: str, default: int, doc: str) -> Setting:
+    return Setting(name=name, kind=Kind.INT, default=default, valid=Between(1, 100), doc=doc)
 
 
 OWN_SETTINGS: tuple[Setting, ...] = (
@@ -140,12 +144,81 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         1024,
         "The largest batch after decompression; a larger one is refused (MESSAGE_TOO_LARGE).",
     ),
+    _percent(
+        "large.batches.percent.max",
+        50,
+        "Share of the time in which batches are decompressed that grow beyond 1 MiB and 16 times"
+        " their size. More of them wait; other batches do not.",
+    ),
+    _percent(
+        "large.batches.connection.percent.max",
+        25,
+        "Share of the time in which such batches of one connection are decompressed. What the"
+        " connection sends behind them waits too.",
+    ),
     _own(
         "connection.requests.in.flight.max",
         Kind.INT,
         100,
         1,
         "Requests of one connection that are served at a time; more wait unread.",
+    ),
+    _own(
+        "connection.requests.bytes.max",
+        Kind.INT,
+        32 * MIB,
+        1,
+        "Bytes of one connection's requests that are served at a time; more wait unread. One"
+        " request may be larger.",
+    ),
+    _own(
+        "connection.answers.bytes.max",
+        Kind.INT,
+        MIB,
+        64 * 1024,
+        "Bytes of one connection's answers that its client has not taken; above it no further"
+        " request is begun. One answer may be larger.",
+    ),
+    _own(
+        "queued.max.answer.bytes",
+        Kind.LONG,
+        256 * MIB,
+        MIB,
+        "Bytes of answers that clients have not taken, over all connections. Near it fetches are"
+        " answered with less, and from half of it on connections that take their answers slowly are"
+        " closed.",
+    ),
+    _own(
+        "file.descriptors.reserved",
+        Kind.INT,
+        192,
+        1,
+        "File descriptors of the process that are kept from clients' connections: for the store,"
+        " HTTP and the worker process. What the process may have beyond them (`ulimit -n`) bounds"
+        " the connections, as max.connections does.",
+    ),
+    _own(
+        "request.receive.timeout.ms",
+        Kind.INT,
+        5 * MINUTE_MS,
+        1,
+        "How long a request may take from its first byte to its last. Time in which the broker does"
+        " not read does not count.",
+    ),
+    _own(
+        "request.receive.grace.ms",
+        Kind.INT,
+        10_000,
+        1,
+        "How long nothing may come of a request that has begun.",
+    ),
+    _own(
+        "request.receive.rate.min.bytes",
+        Kind.INT,
+        16 * 1024,
+        1,
+        "Bytes a second at which a request has to come on average, beyond"
+        " request.receive.grace.ms. A slower connection is closed.",
     ),
     _own(
         "shutdown.timeout.ms",
@@ -198,8 +271,16 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "http.connections.max",
         Kind.INT,
-        16,
+        64,
+        2,
+        "Connections that the HTTP server (/healthz, /metrics) serves at a time. One more takes the"
+        " place of the one that has waited longest without a whole request.",
+    ),
+    _own(
+        "http.request.timeout.ms",
+        Kind.INT,
+        10_000,
         1,
-        "Connections that the HTTP server (/healthz, /metrics) serves at a time.",
+        "How long an HTTP client may take to send its request and to take the answer.",
     ),
 )

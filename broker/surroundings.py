@@ -23,7 +23,8 @@ class Surroundings:
     offload: Offload
     """For work that producers wait for."""
     background: Offload
-    """For work that keeps a worker busy for tens of milliseconds: what is read of segments."""
+    """For work that keeps a worker busy for tens of milliseconds: what is read of segments, and
+    batches that are searched for a time."""
     rolling: Offload
     """For rolls, which keep one busy for as long as there is anything to roll."""
     cleaning: Offload

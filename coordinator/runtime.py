@@ -81,6 +81,11 @@ class InternalLog(SnapshottedLog, Protocol):
         """Whether nothing was ever appended."""
         ...
 
+    @property
+    def fault(self) -> CorruptObject | None:
+        """Why nothing can be read of it nor appended."""
+        ...
+
     def append(
         self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
     ) -> Slot:
@@ -257,6 +262,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
     async def _replay(self) -> int:
         """How many records made the state, those of the snapshot included."""
+        if self._log.fault is not None:
+            raise self._log.fault
         count = offset = 0
         restored = await self._snapshots.restore(self._machine.apply)
         if restored is not None:

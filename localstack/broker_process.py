@@ -54,11 +54,16 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         module: str = "tidelog.cli",
         ready_seconds_max: float = READY_SECONDS_MAX,
+        descriptors_max: int | None = None,
     ) -> BrokerProcess:
         """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then.
 
-        `module`: what takes the command line of `tidelog`."""
+        `module`: what takes the command line of `tidelog`. `descriptors_max`: the process's
+        RLIMIT_NOFILE, where that is not to be this process' own."""
         command = [sys.executable, "-m", module, "server", "--store", store]
+        if descriptors_max is not None:
+            limited = f'ulimit -n {descriptors_max} && exec "$0" "$@"'
+            command = ["sh", "-c", limited, *command]
         command += ["--listen", listen, "--broker-id", str(broker_id)]
         if http is not None:
             command += ["--http", http]

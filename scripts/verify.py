@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "VERIFICATION.md"
 TARGETS = (
     *("test", "integration", "compat", "spark-cluster", "chaos"),
-    *("simulate", "demo", "demo-spark", "bench", "coverage"),
+    *("damage", "attack", "simulate", "demo", "demo-spark", "bench", "coverage"),
 )
 PACKAGES = (
     *("setuptools", "ruff", "mypy", "import-linter", "pytest", "hypothesis", "coverage"),
@@ -101,7 +101,7 @@ def git(*arguments: str) -> str:
 def commit() -> str:
     """The commit that is verified, and whether the work tree differs from it."""
     # What the targets write themselves is no difference.
-    written = (":!docs/VERIFICATION.md", ":!docs/BENCHMARKS.md")
+    written = (":!docs/VERIFICATION.md", ":!docs/BENCHMARKS.md", ":!docs/ATTACKS.md")
     changed = git("status", "--porcelain", "--", ".", *written)
     name = f"`{git('rev-parse', '--short=12', 'HEAD')}`"
     return f"{name} with uncommitted changes" if changed else name

@@ -29,7 +29,8 @@ sees may otherwise be a put whose directory entry is still being synced; file sy
 their metadata in order (ext4, xfs) make it durable before anything that the reader then writes.
 
 If a sync fails after the object became visible, nobody knows what the disk holds and asking again
-proves nothing: that put's outcome is unknown, and this Directory refuses all further work.
+proves nothing: that put's outcome is unknown, and this Directory refuses all further work. The
+directory is open before that, so a lack of file descriptors does not count as such a failure.
 
 Wanted of the file system: hard links, flock, and modification times in nanoseconds. The first write
 tries the first and the last. Network file systems are not supported: their caches make the
@@ -144,16 +145,17 @@ class Directory:
     def create(self, key: str, data: list[Buffer], stamp: Stamp) -> str:
         """Put if absent; the etag."""
         path = self._path(key)
-        with self._written(key, data, stamp, named=False) as temporary:
-            etag = etag_of(os.stat(temporary))
-            try:
-                self._link(temporary, path)
-                won = True
-            except FileExistsError:
-                if os.path.isdir(path):
-                    raise
-                won = False
-        self._sync_visible(key)
+        with self._parent(key, stamp.time_ns) as parent:
+            with self._written(key, data, stamp, named=False) as temporary:
+                etag = etag_of(os.stat(temporary))
+                try:
+                    self._link(temporary, path)
+                    won = True
+                except FileExistsError:
+                    if os.path.isdir(path):
+                        raise
+                    won = False
+            self._sync_visible(key, parent)
         if not won:
             raise PreconditionFailed(key, "an object is there already")
         return etag
@@ -163,37 +165,39 @@ class Directory:
     ) -> str:
         """Put, or put if the version matches; the etag."""
         path = self._path(key)
-        with self._written(key, data, stamp, named=True) as temporary, self._locked(key):
-            current = stat_or_none(path)
-            holds = not isinstance(condition, IfMatch) or (
-                current is not None and etag_of(current) == condition.etag
-            )
-            if current is not None:
-                time_ns = max(stamp.time_ns, current.st_mtime_ns + 1)
-                os.utime(temporary, ns=(time_ns, time_ns))
-            etag = etag_of(os.stat(temporary))
-            if holds:
-                os.rename(temporary, path)
-        self._sync_visible(key)
+        with self._parent(key, stamp.time_ns) as parent:
+            with self._written(key, data, stamp, named=True) as temporary, self._locked(key):
+                current = stat_or_none(path)
+                holds = not isinstance(condition, IfMatch) or (
+                    current is not None and etag_of(current) == condition.etag
+                )
+                if current is not None:
+                    time_ns = max(stamp.time_ns, current.st_mtime_ns + 1)
+                    os.utime(temporary, ns=(time_ns, time_ns))
+                etag = etag_of(os.stat(temporary))
+                if holds:
+                    os.rename(temporary, path)
+            self._sync_visible(key, parent)
         if not holds:
             raise PreconditionFailed(key, "the object is not the expected version")
         return etag
 
     def remove(self, keys: Sequence[str], now_ns: int) -> None:
         """Delete; absent is no error. Each directory is synced once."""
-        changed: dict[str, str] = {}
+        present: dict[str, list[str]] = {}
         for key in keys:
             self._refuse_after_failure(key)
             path = self._path(key)
-            if stat_or_none(path) is None:
-                continue
-            with nothing_applied(key):
-                self._ensure_open(key, now_ns)
-                with self._locked(key), suppress(FileNotFoundError):
-                    os.unlink(path)
-            changed[os.path.dirname(path)] = key
-        for key in changed.values():
-            self._sync_visible(key)
+            if stat_or_none(path) is not None:
+                present.setdefault(os.path.dirname(path), []).append(key)
+        for first, *others in present.values():
+            with self._parent(first, now_ns) as parent:
+                try:
+                    for key in (first, *others):
+                        with nothing_applied(key), self._locked(key), suppress(FileNotFoundError):
+                            os.unlink(self._path(key))
+                finally:
+                    self._sync_visible(first, parent)
 
     def walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         """The objects in key order. Reads the names of a directory when it comes to it, and of no
@@ -227,14 +231,32 @@ class Directory:
         return f"{self._root}/{key}"
 
     @contextmanager
+    def _parent(self, key: str, now_ns: int) -> Iterator[int]:
+        """The object's directory, made if it is missing. It is open before anything is visible in
+        it, so that no descriptor is lacking when it has to be synced."""
+        self._refuse_after_failure(key)
+        directory = os.path.dirname(self._path(key))
+        with nothing_applied(key):
+            self._ensure_open(key, now_ns)
+            self._ensure_directory(directory)
+            try:
+                descriptor = _open_directory(directory)
+            except FileNotFoundError:
+                # The directory was removed.
+                self._known.clear()
+                self._ensure_directory(directory)
+                descriptor = _open_directory(directory)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
     def _written(self, key: str, data: list[Buffer], stamp: Stamp, *, named: bool) -> Iterator[str]:
         """A durable temporary file with the data, gone afterwards; the path by which it can be
         linked or, if it must be `named`, renamed. Within, an error of the system means that nothing
         was applied."""
-        self._refuse_after_failure(key)
         with nothing_applied(key):
-            self._ensure_open(key, stamp.time_ns)
-            self._ensure_directory(os.path.dirname(self._path(key)))
             if self._has_unnamed_files and not named:
                 with _unnamed_file(self._temporary) as descriptor:
                     _fill(descriptor, data, stamp)
@@ -258,10 +280,9 @@ class Directory:
         try:
             link_file(temporary, path)
         except FileNotFoundError:
-            # Somebody removed the directory. (If the temporary file was swept, it fails again.)
+            # The directory was removed since it was opened, or the temporary file swept.
             self._known.clear()
-            self._ensure_directory(os.path.dirname(path))
-            link_file(temporary, path)
+            raise
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -275,14 +296,13 @@ class Directory:
         finally:
             os.close(descriptor)
 
-    def _sync_visible(self, key: str) -> None:
-        directory = os.path.dirname(self._path(key))
+    def _sync_visible(self, key: str, parent: int) -> None:
         try:
-            sync_directory(directory)
+            os.fsync(parent)
         except OSError as error:
             self._failure = (
-                f"{directory} could not be synced ({error.strerror}), so the disk may have lost"
-                " what was written to it; check the disk, then restart"
+                f"{os.path.dirname(self._path(key))} could not be synced ({error.strerror}), so the"
+                " disk may have lost what was written to it; check the disk, then restart"
             )
             raise StoreOutcomeUnknown(key, self._failure) from error
 
@@ -366,6 +386,10 @@ class Directory:
                 with suppress(FileNotFoundError):
                     if entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns:
                         os.unlink(entry.path)
+
+
+def _open_directory(directory: str) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def produce(
             if isinstance(outcome, AppendItem):
                 items.append(outcome)
         outcomes.append(of_topic)
-    answering = _Answering(broker, request, outcomes)
+    answering = _Answering(broker, request, outcomes, context.connection_id)
     unadmitted = _unadmitted(request, items, context) if request.transactional_id else None
     if unadmitted is not None:
         wanted, of_wanted = unadmitted
@@ -182,6 +182,7 @@ class _Answering:
     __slots__ = (
         "_admitting",
         "_broker",
+        "_connection",
         "_deadline",
         "_outcomes",
         "_request",
@@ -194,8 +195,10 @@ class _Answering:
         broker: DataServices,
         request: ProduceRequest,
         outcomes: list[list[AppendItem | AppendFailed]],
+        connection: int,
     ) -> None:
         self._broker = broker
+        self._connection = connection
         self._request = request
         self._outcomes = outcomes
         self._admitting: asyncio.Future[None] | None = None
@@ -219,7 +222,7 @@ class _Answering:
         left = [item for item in items if item.result is None]
         if left:
             self._begin_deadline()
-            self._submission = self._broker.appender.submit(left, self._appended)
+            self._submission = self._broker.appender.submit(self._connection, left, self._appended)
         else:
             self._finish(None)
 

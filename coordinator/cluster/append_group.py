@@ -49,12 +49,11 @@ def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) 
 
 
 def check_author(state: ClusterState, author: Epoch | None) -> None:
-    """Fenced if the author was registered and lives no more."""
-    if author is None or state.is_live(author):
+    """Fenced if the author was registered and lives no more, or is forgotten by now."""
+    if author is None or author > state.sequence or state.is_live(author):
         return
-    incarnation = state.incarnation(author)
-    if incarnation is not None:
-        raise Fenced(
-            f"broker incarnation {incarnation} was fenced at or before entry {state.sequence} of"
-            " the metadata log; the change was not made. This process must stop"
-        )
+    raise Fenced(
+        f"broker incarnation {state.incarnation(author) or f'of epoch {author}'} was fenced at or"
+        f" before entry {state.sequence} of the metadata log; the change was not made. This process"
+        " must stop"
+    )

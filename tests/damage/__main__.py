@@ -21,26 +21,39 @@ PAGE = Path(__file__).parents[2] / "docs" / "DAMAGE.md"
 DAMAGES = ("flip", "truncate", "delete", "swap")
 HEAD = """# Damaged objects
 
-What becomes of one damaged object, for each kind of object, each way of damage, and the oldest, a
-middle and the newest object of the kind. Each case is tried on a copy of a bucket that several
-brokers have written and were cut off on: fsck checks it, and a broker starts on it, which is asked
-for every record and every offset.
+What becomes of one damaged object: each kind of object, each way of damage, and the oldest, a
+middle and the newest object of the kind. Each case has a bucket of its own, a copy of one that
+three brokers have written and were cut off on, and that collectors have been through. fsck checks
+it. Then a broker starts on it, which is asked for every record and every offset.
 
-- *named*: `tidelog fsck` names the object or what contradicts it, and exits with 4. The broker
+- *named*: `tidelog fsck` names the object, or what is missing for it, and exits with 4. The broker
   serves no wrong record. It answers KAFKA_STORAGE_ERROR for partitions that rest on the damage, and
-  serves all others; `/healthz` and `tidelog_partition_unserved` tell which they are. On a damaged
-  metadata log the broker does not start, and its message names the object.
-- *harmless*: fsck finds nothing, and everything is served as it was. The object was superfluous, or
-  something else says the same.
+  serves all others; `/healthz` and `tidelog_partition_unserved` tell which they are, and the object
+  to blame. On a damaged metadata log the broker does not start, and its message names the object.
+- *harmless*: fsck finds nothing, and everything is served as it was.
+
+Why a damage is harmless:
+
+| object | because |
+|---|---|
+| metadata entry, deleted | a snapshot stands for the entries below it |
+| metadata snapshot, deleted | the entries that it stands for are still there |
+| lease, deleted | its broker is dead; a living one writes it again |
+| marks of collections | without them what is superfluous stays for the grace once more |
+| state snapshot, deleted | the log of the coordinator still has what the snapshot was made of |
+| table log entry, deleted | a table checkpoint stands for the entries below it |
+| table checkpoint, pointer to it, deleted | the entries that it stands for are still there |
+| a bit of a Parquet file's first four bytes | readers know the file by its last four bytes |
+| a bit of a pointer behind its version | Tidelog's readers use the version alone |
 
 **What cannot be noticed.** The last slots of a broker that died, and the last entries of the
-metadata log, prove themselves by stamps that were written behind them: by later slots, and by the
-lease, which is renewed every `broker.heartbeat.interval.ms` (2 s). If the last slot or the last
-entry is lost together with every stamp above it, nothing tells that it was there. So only what was
-written in the last heartbeat interval before the last broker died can be lost unseen
+metadata log, are proved by stamps that were written behind them: by later slots, and by the lease,
+which is renewed every `broker.heartbeat.interval.ms` (2 s). If the last slot or the last entry is
+lost together with every stamp above it, nothing tells that it was there. So only what was written
+in the last heartbeat interval before the last broker died can be lost unseen
 (`tests/unit/broker/test_lost_slots.py`, `tests/unit/cluster/test_log_proof.py`).
 
-`make damage` tries it and writes this page; `make test` tries a part.
+`make damage` tries all of it and writes this page; `make test` tries a part.
 """
 
 
@@ -85,7 +98,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rich = asyncio.run(build())
-    wanted = cases(rich.objects, arguments.flips, arguments.seed)
+    wanted = cases(rich.objects, arguments.flips, arguments.seed, rich.deleted)
     with ProcessPoolExecutor(arguments.jobs) as pool:
         outcomes = list(pool.map(tried, [rich] * len(wanted), wanted, chunksize=8))
     wrong = [o for o in outcomes if o.wrong or o.verdict is Verdict.SILENT]

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.bucket.object_keys import (
@@ -47,6 +48,7 @@ class Kind(Enum):
 
 
 SEAL_BYTES = 64
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
 FEW_FLIPS = 1
 """With no more flips an object, it is cut off in one place only."""
 _FOLDERS = {
@@ -121,9 +123,14 @@ class Damage(NamedTuple):
 
 
 def damages(
-    key: str, objects: Mapping[str, bytes], flips: int, chance: random.Random
+    key: str,
+    objects: Mapping[str, bytes],
+    deleted: Mapping[str, bytes],
+    flips: int,
+    chance: random.Random,
 ) -> Iterator[Damage]:
-    """Flips of single bits at many places, cuts, the loss, and other objects of the kind."""
+    """Flips of single bits at many places, cuts, the loss, and other objects of the kind: deleted
+    ones where there are no others."""
     data = objects[key]
     for position in positions(len(data), flips, chance):
         changed = bytearray(data)
@@ -134,10 +141,13 @@ def damages(
         yield Damage("truncate", data[:size])
     yield Damage("delete", None)
     kind = kind_of(key, data)
-    others = [k for k, d in objects.items() if k != key and d != data and kind_of(k, d) is kind]
-    others.sort()
-    for other in {others[0], others[-1]} if others else ():
-        yield Damage("swap", objects[other])
+    others = [
+        [each for k, each in sorted(found.items()) if each != data and kind_of(k, each) is kind]
+        for found in (objects, deleted)
+    ]
+    swaps = others[0] or others[1]
+    for other in {swaps[0], swaps[-1]} if swaps else ():
+        yield Damage("swap", other)
 
 
 def positions(size: int, count: int, chance: random.Random) -> Iterable[int]:
@@ -166,12 +176,18 @@ class Case:
         return left
 
 
-def cases(objects: Mapping[str, bytes], flips: int, seed: int) -> list[Case]:
-    """All that is tried. Where several places have the same object, it is tried for the newest."""
+def cases(
+    objects: Mapping[str, bytes],
+    flips: int,
+    seed: int,
+    deleted: Mapping[str, bytes] = NOTHING,
+) -> list[Case]:
+    """All that is tried. Where several places have the same object, it is tried for the newest.
+    `deleted`: objects that may be swapped in where the bucket has one of a kind."""
     chance = random.Random(seed)
     places = {key: (kind, place) for (kind, place), key in chosen(objects).items()}
     return [
         Case(kind, place, key, damage)
         for key, (kind, place) in places.items()
-        for damage in damages(key, objects, flips, chance)
+        for damage in damages(key, objects, deleted, flips, chance)
     ]

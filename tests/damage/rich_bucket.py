@@ -1,7 +1,8 @@
 """A bucket with several objects of every kind that Tidelog writes, and what is in it.
 
 Brokers run one after the other and are cut off, so that there are seals, tenures that never opened,
-and images of partitions that were given away. What the last one wrote is stamped by its lease.
+and images of partitions that were given away. Each deletes what is superfluous in the middle of its
+life, so that little is there twice. What the last one wrote is stamped by its lease.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 from uuid import UUID
 
+from tests.unit.broker.collections import collections
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch
 from tests.unit.broker.rolled import flush
 from tests.unit.broker.sink_world import Sink
@@ -33,6 +35,7 @@ from tidelog.identifiers import BrokerId, Epoch, TopicPartition
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_batch
 from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.image_codec import encode_images
 
 SETTINGS = {
@@ -67,6 +70,8 @@ class RichBucket:
 
     objects: dict[str, bytes]
     truth: Truth
+    deleted: dict[str, bytes] = field(default_factory=dict)
+    """Objects that collectors have deleted."""
 
     def store(self) -> MemoryStore:
         """A store with these objects."""
@@ -108,6 +113,7 @@ async def build() -> RichBucket:
     """Write the bucket."""
     store = MemoryStore(SystemClock())
     topics: dict[str, UUID] = {}
+    seen: dict[str, bytes] = {}
     truth = Truth()
     with small_intervals():
         for life in range(LIVES):
@@ -119,13 +125,19 @@ async def build() -> RichBucket:
                         topics[name] = await one.create_topic(name, partitions, retention_ms="-1")
                     await quiet_records(one)
                 await loaded(one)
-                await some_life(one, Sink(here, seed=life), topics[SUNK], life)
+                await some_life(one, Sink(here, seed=life), topics[SUNK], life, seen)
                 if life == LIVES - 1:
                     truth = await read_truth(one)
                     await give_away(one, store, topics[MOVED])
                 await one.broker._lease.renew()
-    objects = {meta.key: bytes((await store.get(meta.key)).data) async for meta in store.list()}
-    return RichBucket(objects, truth)
+    objects = await contents(store)
+    deleted = {key: data for key, data in seen.items() if key not in objects}
+    return RichBucket(objects, truth, deleted)
+
+
+async def contents(store: ObjectStore) -> dict[str, bytes]:
+    """Every object."""
+    return {meta.key: bytes((await store.get(meta.key)).data) async for meta in store.list()}
 
 
 async def quiet_records(one: OneBroker) -> None:
@@ -136,7 +148,9 @@ async def quiet_records(one: OneBroker) -> None:
         await one.produce(batch(b"moved %d" % number), number, topic=MOVED)
 
 
-async def some_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
+async def some_life(
+    one: OneBroker, sink: Sink, sunk: UUID, life: int, seen: dict[str, bytes]
+) -> None:
     """Records in slots, merged objects, segments and staged objects; transactions, groups."""
     await find(one, GROUP, 0)
     good, bad = (TransactionalClient(one, name) for name in ("good", "bad"))
@@ -153,6 +167,12 @@ async def some_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
         await flush(one)
     await one.broker._checkpointer.checkpoint()
     await one.broker.upkeep.merger.maintain()
+    await one.broker.wal.flush()
+    await one.broker._openings.flush()
+    seen |= await contents(one.broker._store)
+    collecting = collections(one, one.broker._store)
+    await collecting.collect()
+    await collecting.collect_tables()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
     await sink_commit(sink, one, life, staged)
     await one.produce(batch(b"last of %d" % life), 1)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.damage.damages import FEW_FLIPS, Case, Kind, Place, cases
 from tests.damage.repairs import PROCESSES, access_to, judge_repair, repaired
-from tests.damage.rich_bucket import RichBucket, build, world
+from tests.damage.rich_bucket import RichBucket, build, read_from, world
+from tests.unit.broker.one_broker import TOPIC, batch
+from tests.unit.broker.rolled import flush
+from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import EntryRange
 from tidelog.repair.repair import UnknownLoss, accept, survey
 from tidelog.storage.memory import MemoryStore
-from tidelog.storage.object_store import StoreError
+from tidelog.storage.object_store import ObjectNotFound, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,8 @@ def test_a_repaired_bucket_is_served_and_holds_nothing_wrong(rich: RichBucket, k
         assert not wrong, (case.key, case.damage.name, wrong)
 
 
+COPIED_AT_A_TIME = 5
+BEFORE = 30
 DENSE_STEPS, SPARSE = 6, 5
 """At which objects a repair is cut off: at each of the first, then at some."""
 
@@ -155,3 +161,48 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
             assert steps > 0
 
     asyncio.run(story())
+
+
+def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:
+    """The copy holds early metadata and late WALs: each part as it was when its turn came."""
+
+    async def story() -> None:
+        store, copy = MemoryStore(SystemClock()), MemoryStore(SystemClock())
+        values: dict[int, bytes] = {}
+        async with world(store).broker(politely=False) as one:
+            await one.create_topic(TOPIC, 1)
+            for number in range(BEFORE):
+                value = b"before %d" % number
+                values[(await one.produce(batch(value))).base_offset] = value
+            produced, done = 0, ""
+            while True:
+                keys = [meta.key async for meta in store.list(start_after=done)]
+                if not keys:
+                    break
+                if len(keys) > COPIED_AT_A_TIME or not done:
+                    for number in range(3):
+                        value = b"%d" % (produced + number)
+                        values[(await one.produce(batch(value))).base_offset] = value
+                    produced += 3
+                if produced % 12 == 0:
+                    await one.create_topic(f"later-{produced}")
+                    await one.broker._checkpointer.checkpoint()
+                    await flush(one)
+                await one.broker._lease.renew()
+                for done in keys[:COPIED_AT_A_TIME]:
+                    with suppress(ObjectNotFound):
+                        await copy.put(done, (await store.get(done)).data)
+        assert await repaired(copy)
+        async with world(copy).broker(politely=False) as one:
+            assert not one.broker.faults()
+            begin = (await one.offsets(-2)).offset
+            found = await read_from(one, TOPIC, 0, begin)
+            assert found
+            assert found.items() <= values.items()
+            assert (await one.produce(batch(b"goes on"))).error_code == 0
+
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await story()
+
+    asyncio.run(bounded())

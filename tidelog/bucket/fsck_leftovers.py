@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tidelog.bucket.faults import FaultKind, Findings
 from tidelog.bucket.fsck_context import CheckContext
+from tidelog.bucket.fsck_metadata import entry_key, read_entry
 from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
@@ -34,8 +35,9 @@ from tidelog.bucket.reachability import (
     same_tenures,
     unanchored,
 )
+from tidelog.coordinator.cluster.records import TopicCreated
 from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import TopicFate
+from tidelog.coordinator.cluster.topics import TopicFate, created_at
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, TopicId
@@ -69,7 +71,7 @@ async def check_leftovers(context: CheckContext) -> Findings:
     judge = await _judge(context, state, listed)
     if judge is not None:
         _judge_objects(judge, listed, findings)
-    _judge_topics(state, tables, findings)
+    await _judge_topics(context, state, tables, findings)
     return findings
 
 
@@ -138,21 +140,42 @@ def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
             findings.add(FaultKind.ORPHAN, key, why)
 
 
-def _judge_topics(state: ClusterState, tables: _Listed, findings: Findings) -> None:
+async def _judge_topics(
+    context: CheckContext, state: ClusterState, tables: _Listed, findings: Findings
+) -> None:
     """What became of the topics that segments and table logs are of."""
-    unknown: dict[TopicId, str] = {}
+    faults: dict[TopicId, str | None] = {}
     for key, (found, meta) in tables.items():
         assert isinstance(found, TableObject | SegmentObject)
-        fate = state.fate_of(found.topic_id)
-        if fate in (TopicFate.DELETED, TopicFate.FORGOTTEN):
-            findings.counts[f"objects of {fate.value} topics"] += 1
-            findings.counts[f"bytes of {fate.value} topics"] += meta.size
-        elif fate is TopicFate.UNKNOWN:
-            findings.counts["objects of unknown topics"] += 1
-            unknown.setdefault(found.topic_id, key)
-    for topic_id, key in unknown.items():
-        why = f"the metadata log has topic {topic_id} neither as alive nor as deleted"
-        findings.add(FaultKind.CONTRADICTION, key, why)
+        topic_id = found.topic_id
+        fate = state.fate_of(topic_id)
+        if fate is TopicFate.ALIVE:
+            continue
+        if topic_id not in faults:
+            faults[topic_id] = why = await _unknown(context, state, topic_id)
+            if why is not None:
+                findings.add(FaultKind.CONTRADICTION, key, why)
+        label = (TopicFate.UNKNOWN if faults[topic_id] is not None else fate).value
+        findings.counts[f"objects of {label} topics"] += 1
+        findings.counts[f"bytes of {label} topics"] += meta.size
+
+
+async def _unknown(context: CheckContext, state: ClusterState, topic_id: TopicId) -> str | None:
+    """Why the metadata log has never known a topic; None if it has, or may have.
+
+    A log that has lost its end unseen goes on with other entries in the place of those. So the
+    entry that an id names is looked at, as long as it is there."""
+    fate, created = state.fate_of(topic_id), created_at(topic_id)
+    if fate is TopicFate.UNKNOWN:
+        return f"the metadata log has topic {topic_id} neither as alive nor as deleted"
+    if fate is not TopicFate.FORGOTTEN or created is None or state.is_lost_entry(created):
+        return None
+    entry = await read_entry(context, created)
+    if entry is None or any(
+        isinstance(record, TopicCreated) and record.topic_id == topic_id for record in entry.records
+    ):
+        return None
+    return f"{entry_key(created)} creates no topic {topic_id}: the log has another entry there"
 
 
 async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) -> _Judge | None:

@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.prefix import (
     LOG_SUFFIX,
     SNAPSHOT_PREFIX,
 )
-from tidelog.coordinator.cluster.records import decode_entry
+from tidelog.coordinator.cluster.records import Entry, decode_entry
 from tidelog.coordinator.cluster.snapshots import SNAPSHOT_SUFFIX
 from tidelog.coordinator.cluster.stamps import found_stamps
 from tidelog.coordinator.cluster.state import ClusterState
@@ -37,7 +37,7 @@ async def check_metadata(context: CheckContext) -> Findings:
             # What lies below a snapshot may be deleted, from the oldest on.
             if number > max(previous + 1, max(snapshots, default=-1) + 1):
                 why = f"it is missing, although entry {number} exists"
-                findings.add(FaultKind.MISSING, _entry_key(previous + 1), why)
+                findings.add(FaultKind.MISSING, entry_key(previous + 1), why)
             state = await _follow(context, entries[number], number, state, findings)
         if number in snapshots:
             found = await _snapshot(context, snapshots[number], findings)
@@ -116,6 +116,16 @@ async def check_stamps(context: CheckContext) -> Findings:
     return findings
 
 
+async def read_entry(context: CheckContext, number: int) -> Entry | None:
+    """An entry of the metadata log; None where it is not there any more, or cannot be read."""
+    key = entry_key(number)
+    data = await _get(context, key)
+    try:
+        return None if data is None else decode_entry(key, data)
+    except CorruptObject:
+        return None
+
+
 async def _snapshot(context: CheckContext, key: str, findings: Findings) -> ClusterState | None:
     data = await _get(context, key)
     if data is None:
@@ -148,5 +158,6 @@ async def _numbers(context: CheckContext, prefix: str, suffix: str) -> dict[int,
     return found
 
 
-def _entry_key(number: int) -> str:
+def entry_key(number: int) -> str:
+    """The key of an entry of the metadata log."""
     return f"{LOG_PREFIX}{number:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -97,6 +98,8 @@ async def _serve(
         closing.push_async_callback(store.close)
         offload = ThreadOffload()
         closing.callback(offload.close)
+        large_batches = ThreadOffload(1, name="tidelog-large-batches")
+        closing.callback(large_batches.close)
         background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
         closing.callback(background.close)
         # Log compaction looks keys up among millions in one step.
@@ -122,7 +125,9 @@ async def _serve(
             background=background,
             rolling=rolling,
             cleaning=cleaning,
+            large_batches=large_batches,
             crash_points=_crash_points(),
+            descriptors_max=_descriptors_max(),
         )
         health = None if http is None else _health_server(http, broker, metrics)
         if health is not None:
@@ -138,6 +143,17 @@ async def _serve(
             raise _first(errors) from None
 
 
+def _descriptors_max() -> int | None:
+    """How many file descriptors the process may have from now on: all that the system grants it.
+    None: any number."""
+    granted, grantable = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS grants no unlimited number, and says so only here.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (grantable, grantable))
+        granted = grantable
+    return None if granted == resource.RLIM_INFINITY else granted
+
+
 def _health_server(
     address: tuple[str, int], broker: Broker, metrics: BrokerMetrics
 ) -> HealthServer:
@@ -147,6 +163,8 @@ def _health_server(
             health=broker.faults,
             exposition=metrics.exposition,
             connections_max=broker.settings.integer("http.connections.max"),
+            timeout_seconds=broker.settings.integer("http.request.timeout.ms") / 1000,
+            clock=broker.clock,
         )
     except OSError as error:
         raise Refused(

@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""
-        return self._frames.get_buffer(sizehint)
+        return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Answers arrived."""

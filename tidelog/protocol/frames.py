@@ -11,6 +11,11 @@ from tidelog.protocol.errors import MalformedMessage
 
 SCRATCH_BYTES: Final = 256 * 1024
 """What one read of a socket may deliver at most, and so the frames that are copied once."""
+FIRST_READ_BYTES: Final = 4 * 1024
+"""What the first read of a connection may deliver. Reads grow with the frames in them: a read full
+of thousands of small requests would hold up all other connections."""
+FRAMES_FEW: Final = 32
+"""Reads grow while they deliver no more frames than this, and shrink when they deliver more."""
 
 _SIZE_BYTES: Final = 4
 _read_size = struct.Struct(">i").unpack_from
@@ -43,19 +48,25 @@ class FrameReader:
         self._frame: memoryview | None = None
         """A frame that is being filled."""
         self._filled = 0
+        self._read_bytes_max = FIRST_READ_BYTES
 
     @property
     def waiting(self) -> bool:
         """Whether a frame has begun that is not complete."""
         return self._frame is not None or bool(self._held)
 
-    def get_buffer(self, hint: int) -> memoryview:
-        """Where the next read shall put its bytes, whatever size asyncio guesses."""
+    @property
+    def announced(self) -> int:
+        """The bytes of the frame that is being received, size included; 0 while that is unknown."""
+        return 0 if self._frame is None else len(self._frame) + _SIZE_BYTES
+
+    def get_buffer(self, bytes_max: int = SCRATCH_BYTES) -> memoryview:
+        """Where the next read shall put its bytes: at most so many, unless a frame goes on."""
         if self._frame is not None:
             return self._frame[self._filled :]
         held = len(self._held)
         self._scratch[:held] = self._held
-        return self._scratch[held:]
+        return self._scratch[held : held + min(bytes_max, self._read_bytes_max)]
 
     def buffer_updated(self, size: int) -> list[memoryview]:
         """The frames that `size` more bytes complete.
@@ -71,7 +82,12 @@ class FrameReader:
                 return []
             frame, self._frame = self._frame, None
             return [frame]
-        return self._cut(len(self._held) + size)
+        frames = self._cut(len(self._held) + size)
+        if len(frames) > FRAMES_FEW:
+            self._read_bytes_max = max(FIRST_READ_BYTES, self._read_bytes_max // 2)
+        elif size >= self._read_bytes_max:
+            self._read_bytes_max = min(SCRATCH_BYTES, self._read_bytes_max * 2)
+        return frames
 
     def _cut(self, end: int) -> list[memoryview]:
         """Cut the first `end` bytes of the scratch buffer into frames."""

@@ -30,14 +30,18 @@ class Admitted(NamedTuple):
 
 
 def admit(
-    requests: Sequence[Buffer], limits: Limits | Sequence[Limits], now_ms: int
+    requests: Sequence[Buffer],
+    limits: Limits | Sequence[Limits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
 ) -> list[Admitted | InvalidBatch]:
     """`validate`, and `rewrite` where it is needed: all that is to be done before the append.
 
     A batch that grows beyond `max.message.bytes` by the topic's codec is refused, as in Kafka.
     """
     each = [limits] * len(requests) if isinstance(limits, Limits) else limits
-    verdicts = validate(requests, each, now_ms)
+    verdicts = validate(requests, each, now_ms, small_only=small_only)
     return [
         verdict if isinstance(verdict, InvalidBatch) else _finish(request, verdict, rules)
         for request, verdict, rules in zip(requests, verdicts, each, strict=True)

@@ -14,6 +14,10 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 RECORD_ERRORS_MAX = 100
 """How many records of one batch are named in its refusal."""
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+SMALL_BYTES = 1024 * 1024
+SMALL_RATIO = 16
+"""A compressed batch is large if its records take more than so many bytes, and so many times those
+that were sent: then to decompress them takes out of proportion to what the client did."""
 _BUFFER_BYTES_LIMIT = 2**31
 _NO_BOUND_MS = 2**63 - 1
 
@@ -111,3 +115,7 @@ class InvalidBatch:
     message: str
     record_errors: tuple[RecordError, ...] = ()
     """The first RECORD_ERRORS_MAX of them, where single records were refused."""
+
+
+class LargeBatch(InvalidBatch):
+    """No refusal yet: the batch is large, and only small ones were to be examined."""

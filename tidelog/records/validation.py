@@ -42,7 +42,16 @@ from tidelog.records.compression import (
     decompress,
 )
 from tidelog.records.examination import Section, Survey, examine
-from tidelog.records.rules import BatchInfo, ErrorCode, InvalidBatch, Limits, RecordError
+from tidelog.records.rules import (
+    SMALL_BYTES,
+    SMALL_RATIO,
+    BatchInfo,
+    ErrorCode,
+    InvalidBatch,
+    LargeBatch,
+    Limits,
+    RecordError,
+)
 
 __all__ = ["BatchInfo", "ErrorCode", "InvalidBatch", "Limits", "RecordError", "validate"]
 
@@ -53,14 +62,18 @@ _CODECS = tuple(Compression)
 
 
 def validate(
-    requests: Sequence[Buffer], limits: Limits | Sequence[Limits], now_ms: int
+    requests: Sequence[Buffer],
+    limits: Limits | Sequence[Limits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
 ) -> list[list[BatchInfo] | InvalidBatch]:
     """For each request's records of one partition: its batches, or why they are refused.
 
     `limits`: for all requests, or one for each. `now_ms`: the time, for the bounds of timestamps
     and as the log append time. Does not change the requests; pure and thread-safe. Examines many
     requests together, which is far cheaper than one by one; decompresses some 4 MiB at a time, or
-    one batch.
+    one batch. With `small_only`, the verdict of a request with a large batch is a LargeBatch.
     """
     each = [limits] * len(requests) if isinstance(limits, Limits) else limits
     verdicts: list[list[BatchInfo] | InvalidBatch] = []
@@ -72,7 +85,7 @@ def validate(
         if isinstance(batches, InvalidBatch):
             continue
         for position, header in batches:
-            section = _open(request, position, header, rules)
+            section = _open(request, position, header, rules, small_only=small_only)
             if isinstance(section, InvalidBatch):
                 verdicts[-1] = section
                 break
@@ -201,18 +214,21 @@ def _check_header(header: BatchHeader, limits: Limits) -> InvalidBatch | None:
 
 
 def _open(
-    request: Buffer, position: int, header: BatchHeader, limits: Limits
+    request: Buffer, position: int, header: BatchHeader, limits: Limits, *, small_only: bool
 ) -> Section | InvalidBatch:
     """The batch's records, decompressed."""
     start, end = position + HEADER_SIZE, position + header.size_bytes
     buffer = request
     codec = _CODECS[header.attributes & COMPRESSION_MASK]
     if codec is not Compression.NONE:
+        small_max = SMALL_BYTES + SMALL_RATIO * (end - start)
+        postponed = small_only and small_max < limits.decompressed_bytes_max
+        size_max = small_max if postponed else limits.decompressed_bytes_max
         try:
-            buffer = decompress(
-                codec, memoryview(request)[start:end], limits.decompressed_bytes_max
-            )
+            buffer = decompress(codec, memoryview(request)[start:end], size_max)
         except DecompressedTooLarge as error:
+            if postponed:
+                return LargeBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
             return InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
         except CorruptCompression as error:
             return _invalid(str(error))

@@ -60,13 +60,15 @@ class LogEnd:
 
 
 async def find_log_end(access: BucketAccess) -> LogEnd:
-    """Look at the log. CorruptObject if not even its beginning is left; UnsupportedFormat,
-    StoreError. Nothing is changed."""
+    """Look at the log. InvalidConfiguration where there is no cluster; CorruptObject if not even
+    the log's beginning is left; UnsupportedFormat, StoreError. Nothing is changed."""
     store = access.store
     snapshots = Snapshots(store, access.clock, access.offload)
     base, unreadable = await snapshots.newest_readable()
     listed = [number async for number in _entries(store)]
     good, why = await _follow(store, base or ClusterState(), None)
+    if good.cluster is None and not listed and not unreadable:
+        await access.cluster.refresh()
     if good.cluster is None:
         raise CorruptObject(
             _key(0), f"neither it nor a snapshot can be read ({why}): nothing can be repaired"

@@ -2,7 +2,8 @@
 partition is recovered whole. The oracle is recovery itself, by production's code, after each step.
 
 One broker after the other owns the partitions; those before live on as zombies that write late
-checkpoints and merged objects. Marks of a collector may be carried out much later.
+checkpoints and merged objects, also when the metadata log has forgotten them. Marks of a collector
+may be carried out much later.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from tidelog.wal.object_format import (
 )
 from tidelog.wal.partition_log import PartitionLog
 from tidelog.wal.recovery import recover
+from tidelog.wal.slot_runs import Run as SlotRun
 from tidelog.wal.tenure import Tenure
 
 TOPIC = UUID(int=7)
@@ -105,6 +107,7 @@ class World:
         self.marked: list[str] = []
         self.owners: list[Owner] = []
         self.settled = 0
+        self.forgotten: set[Incarnation] = set()
         first = Incarnation(BrokerId(1), Epoch(1))
         tenures = tuple([(Tenure(LeaderEpoch(0), first, None),) for _ in P])
         self.state = ClusterState(topics={TOPIC: Topic(TOPIC, "flights", False, {}, tenures)})
@@ -291,6 +294,42 @@ class World:
 
     # What a collector does.
 
+    def forget(self, _: int) -> None:
+        """Retired incarnations that nothing names and of which the seal alone is left."""
+        needed = needed_incarnations(self.state)
+        stored = self.stored()
+        for epoch, wal in list(self.state.retired.items()):
+            owner = wal.incarnation
+            left = [key for key in stored if f"/{owner}/" in key]
+            if owner not in needed and left == [wal_key(owner, wal.end_slot)]:
+                retired = {e: w for e, w in self.state.retired.items() if e != epoch}
+                self.state = replace(self.state, retired=retired)
+                self.forgotten.add(owner)
+
+    def settle(self, _: int) -> None:
+        """All is rolled, opened, told and in a checkpoint; what nobody needs is deleted."""
+        for number in range(len(P)):
+            self.append(number)
+            self.roll(number)
+        self.checkpoint(0)
+        self.tell_opened(0)
+        self.collect(0)
+        self.forget(0)
+
+    def arrive_late(self, number: int) -> None:
+        """A put of a process that has been forgotten while it was under way."""
+        for owner in sorted(self.forgotten)[number % 3 :][:1]:
+            keys = (
+                wal_key(owner, Slot(500 + number)),
+                merged_key(owner, 500 + number),
+                checkpoint_key(owner, Slot(500 + number)),
+            )
+            at_once(self.store.put(keys[number % len(keys)], b"late"))
+
+    def late(self) -> list[str]:
+        """What lies there of forgotten incarnations."""
+        return [key for key in self.stored() for owner in self.forgotten if f"/{owner}/" in key]
+
     def stored(self) -> list[str]:
         async def listed() -> list[str]:
             return [meta.key async for meta in self.store.list()]
@@ -309,7 +348,8 @@ class World:
         owners = {owner.incarnation: owner for owner in self.owners}
 
         def is_settled(found: MergedObject, floor: Slot) -> bool:
-            return owners[found.incarnation].merged.is_settled(found, floor)
+            is_forgotten = found.incarnation in self.forgotten
+            return not is_forgotten and owners[found.incarnation].merged.is_settled(found, floor)
 
         nothing: frozenset[str] = frozenset()
         return Reachability(
@@ -319,7 +359,11 @@ class World:
     def superfluous(self) -> list[str]:
         reachability = self.reachability()
         found = [(key, parse_key(key)) for key in self.stored()]
-        return [key for key, what in found if what is not None and reachability.may_go(key, what)]
+        free = [key for key, what in found if what is not None and reachability.may_go(key, what)]
+        assert not set(free) & set(self.late()), "what comes late of the forgotten is kept"
+        for owner in self.forgotten:
+            assert not reachability.slots_may_go(owner, [SlotRun(0, 1000)])
+        return free
 
     def mark(self, _: int) -> None:
         self.marked += self.superfluous()
@@ -347,8 +391,11 @@ STEPS = [
     World.mark,
     World.delete_marked,
     World.collect,
+    World.forget,
+    World.arrive_late,
 ]
-DELETING = {World.delete_marked, World.collect, World.merge}
+STEPS += [*STEPS, World.settle]
+DELETING = {World.delete_marked, World.collect, World.merge, World.settle}
 
 
 def walk(seed: int, steps: int) -> World:
@@ -377,18 +424,13 @@ def test_what_is_left_is_enough(seed: int) -> None:
 def test_in_the_end_little_is_left(seed: int) -> None:
     """When all is rolled, opened, told and in a checkpoint: the seals, and that checkpoint."""
     world = walk(seed, 30)
-    for number in range(len(P)):
-        world.append(number)
-        world.roll(number)
-    world.checkpoint(0)
-    world.tell_opened(0)
-    world.collect(0)
+    world.settle(0)
     world.check()
     seals = [
         wal_key(owner.incarnation, Slot(owner.slot)) for owner in world.owners if owner.is_sealed
     ]
     newest = checkpoint_key(world.owner.incarnation, world.owner.floor)
-    assert world.stored() == sorted([newest, *seals])
+    assert world.stored() == sorted({newest, *seals, *world.late()})
 
 
 def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
@@ -411,6 +453,12 @@ def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
         key.startswith("wal/1-1/") and key < wal_key(world.owners[0].incarnation, Slot(9))
         for key in world.stored()
     )
+
+
+def test_the_runs_forget_incarnations_that_write_afterwards() -> None:
+    """What the property about late objects rests on."""
+    late = [key for seed in range(10) for key in walk(seed, 120).late()]
+    assert {"wal", "merged", "checkpoint"} == {key.partition("/")[0] for key in late}
 
 
 def test_the_runs_have_merged_objects_that_nothing_names_any_more() -> None:

@@ -16,6 +16,7 @@ from tidelog.coordinator.cluster.records import (
     BrokerRegistered,
     Entry,
     IncarnationRetired,
+    IncarnationsForgotten,
     OpenedTenures,
     PartitionMoved,
     PartitionsCreated,
@@ -25,14 +26,25 @@ from tidelog.coordinator.cluster.records import (
     TenuresOpened,
     TopicCreated,
     TopicDeleted,
+    TopicsForgotten,
     decode_entry,
     encode_entry,
 )
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
 from tidelog.coordinator.cluster.takeover import successions
+from tidelog.coordinator.cluster.topics import TopicFate, new_topic_id
 from tidelog.coordinator.cluster.transitions import InvalidRecord
-from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicPartition
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    ProducerId,
+    Slot,
+    TopicId,
+    TopicPartition,
+)
 
 BROKER_IDS = st.integers(1, 3)
 CHOICE = st.integers(0, 1_000_000)
@@ -49,6 +61,8 @@ class ClusterMachine(RuleBasedStateMachine):
         self.live: dict[int, int] = {}
         self.fenced: set[int] = set()
         self.retired: dict[int, int] = {}
+        self.forgotten: set[int] = set()
+        self.fates: dict[TopicId, TopicFate] = {}
         self.owners: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.ids_given = 0
         self.topics = 0
@@ -136,11 +150,12 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE, partitions=st.integers(1, 4))
     def create(self, choice: int, partitions: int) -> None:
         self.topics += 1
-        topic_id = UUID(int=self.topics)
+        topic_id = new_topic_id(self.state.sequence + 1, UUID(int=self.topics))
         owners = tuple(Epoch(self.author(choice + n)) for n in range(partitions))
         record = TopicCreated(topic_id, f"t{self.topics}", owners)
         self.apply(self.author(choice), record)
         self.refused(self.author(choice), record)
+        self.fates[topic_id] = TopicFate.ALIVE
         for number, owner in enumerate(owners):
             self.owners[TopicPartition(topic_id, number)] = [(0, owner)]
 
@@ -159,14 +174,38 @@ class ClusterMachine(RuleBasedStateMachine):
         topic_id = self.pick(choice, self.state.topics)
         self.apply(self.author(choice), TopicDeleted(topic_id))
         self.refused(self.author(choice), TopicDeleted(topic_id))
+        self.fates[topic_id] = TopicFate.DELETED
         self.owners = {p: t for p, t in self.owners.items() if p.topic_id != topic_id}
+
+    @precondition(lambda self: self.live and self.fates)
+    @rule(choice=CHOICE, which=CHOICE)
+    def forget_a_topic(self, choice: int, which: int) -> None:
+        topic_id = self.pick(which, self.fates)
+        record = TopicsForgotten((topic_id,))
+        if self.fates[topic_id] is TopicFate.DELETED:
+            self.apply(self.author(choice), record)
+            self.fates[topic_id] = TopicFate.FORGOTTEN
+        self.refused(self.author(choice), record)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, which=CHOICE)
+    def forget_an_incarnation(self, choice: int, which: int) -> None:
+        known = [*self.live.values(), *self.fenced, *self.retired, *self.forgotten]
+        epoch = self.pick(which, known)
+        record = IncarnationsForgotten((Epoch(epoch),))
+        is_named = any(owner == epoch for had in self.owners.values() for _, owner in had)
+        if epoch in self.retired and not is_named:
+            self.apply(self.author(choice), record)
+            del self.retired[epoch]
+            self.forgotten.add(epoch)
+        self.refused(self.author(choice), record)
 
     @precondition(lambda self: self.owners)
     @rule(choice=CHOICE, receiver=CHOICE)
     def move(self, choice: int, receiver: int) -> None:
         partition = self.pick(choice, self.owners)
         leader_epoch, owner = self.owners[partition][-1]
-        known = [*self.live.values(), *self.fenced, *self.retired]
+        known = [*self.live.values(), *self.fenced, *self.retired, *self.forgotten]
         to = self.pick(receiver, known)
         topic_id, number = partition
         record = PartitionMoved(topic_id, number, Epoch(to), f"handover/{receiver}")
@@ -204,10 +243,10 @@ class ClusterMachine(RuleBasedStateMachine):
         self.apply(author, ProducerIdsAllocated(ProducerId(self.ids_given), count))
         self.ids_given += count
 
-    @precondition(lambda self: self.fenced or self.retired)
+    @precondition(lambda self: self.fenced or self.retired or self.forgotten)
     @rule(choice=CHOICE)
     def the_dead_are_silent(self, choice: int) -> None:
-        dead = self.pick(choice, [*self.fenced, *self.retired])
+        dead = self.pick(choice, [*self.fenced, *self.retired, *self.forgotten])
         self.refused(dead, ProducerIdsAllocated(ProducerId(self.ids_given), 1))
         self.refused(dead, BrokerFenced(Epoch(dead)))
 
@@ -234,6 +273,21 @@ class ClusterMachine(RuleBasedStateMachine):
         for partition, tenures in self.owners.items():
             found = [(t.leader_epoch, t.incarnation.epoch) for t in state.tenures(partition)]
             assert found == tenures
+
+    @invariant()
+    def an_id_tells_what_became_of_it(self) -> None:
+        """Also when the log has forgotten it."""
+        state = self.state
+        for topic_id, fate in self.fates.items():
+            assert state.fate_of(topic_id) is fate
+        assert state.fate_of(new_topic_id(state.sequence + 1, UUID(int=1))) is TopicFate.UNKNOWN
+        for epoch in (*self.live.values(), *self.fenced, *self.retired, *self.forgotten):
+            incarnation = Incarnation(BrokerId(1), Epoch(epoch))
+            assert state.is_retired(incarnation) == (
+                epoch in self.retired or epoch in self.forgotten
+            )
+            assert (state.incarnation(Epoch(epoch)) is None) == (epoch in self.forgotten)
+        assert not state.is_retired(Incarnation(BrokerId(1), Epoch(state.sequence + 1)))
 
     @invariant()
     def whoever_is_named_is_known(self) -> None:

@@ -25,7 +25,7 @@ def test_frames_survive_any_cutting(
     position = 0
     turn = 0
     while position < len(stream):
-        buffer = reader.get_buffer(-1)
+        buffer = reader.get_buffer()
         assert len(buffer) > 0
         wanted = reads[turn % len(reads)] if reads else len(buffer)
         part = stream[position : position + min(wanted, len(buffer))]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.cold_times import ColdTimes
@@ -91,8 +92,15 @@ class ColdLog:
         self.chunks = ChunkReads(self.store, offload, self.read_memory, self.indexes)
         cold = ColdReader(self.tables, self.chunks)
         self.reader = LogReader(self.store, TailCache(0), ReadCache(self.read_memory))
+        self.answers = AnswerMemory(1 << 30)
         self.fetcher = Fetcher(
-            self.reader, cold, self.clock, lambda: True, FaultLog(self.clock), SliceTurns()
+            self.reader,
+            cold,
+            self.clock,
+            lambda: True,
+            FaultLog(self.clock),
+            self.answers,
+            SliceTurns(),
         )
         self.lookup = OffsetLookup(ColdTimes(self.tables, self.indexes), self.reader, offload)
         log = PartitionLog.from_image(self._image(epochs, log_start))

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
+from tidelog.broker.answer_memory import AnswerMemory
+from tidelog.broker.connection_limits import ConnectionLimits
 from tidelog.broker.dispatch import Dispatcher, Handler
 from tidelog.broker.long_requests import LongRequests
 from tidelog.broker.metrics import BrokerMetrics
@@ -107,7 +109,10 @@ def dispatcher_of(handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> Di
 
 @asynccontextmanager
 async def serving(
-    handlers: Mapping[int, Handler], clock: object = None, **settings: object
+    handlers: Mapping[int, Handler],
+    clock: object = None,
+    descriptors_max: int | None = None,
+    **settings: object,
 ) -> AsyncIterator[Loopback]:
     """A server with these handlers and settings, closed in the end."""
     metrics = BrokerMetrics()
@@ -117,7 +122,10 @@ async def serving(
         clock=clock or SystemClock(),
         network=SocketNetwork(),
     )
-    server = KafkaServer(cast(Services, services), dispatcher_of(handlers, metrics))
+    answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
+    limits = ConnectionLimits(lambda: services.settings, descriptors_max)
+    dispatcher = dispatcher_of(handlers, metrics)
+    server = KafkaServer(cast(Services, services), dispatcher, answers, limits, lambda _: None)
     address = await server.bind("127.0.0.1", 0)
     await server.start()
     loopback = Loopback(server, address, metrics)

@@ -61,6 +61,8 @@ class World:
         self.settings = BrokerSettings.of(**(PATIENT | settings))
         self.offload: Offload = InlineOffload()
         self.rolling: Offload | None = None
+        self.large_batches: Offload | None = None
+        self.background: Offload | None = None
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
         self.starts = 0
@@ -83,6 +85,8 @@ class World:
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
             is_running=lambda _: False,
             rolling=self.rolling,
+            large_batches=self.large_batches,
+            background=self.background,
             crash_points=self.crash_points,
         )
         run = asyncio.create_task(broker.run())

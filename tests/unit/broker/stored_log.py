@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
+from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.chunk_reads import ChunkReads
 from tidelog.broker.cold_reader import ColdReader
 from tidelog.broker.fault_log import FaultLog
@@ -122,12 +123,14 @@ class StoredLog:
         self.store = WatchedStore(self.memory)
         self.cache = ReadCache(ReadMemory(read_cache_bytes))
         self.reader = LogReader(self.store, TailCache(0), self.cache)
+        self.answers = AnswerMemory(1 << 30)
         self.fetcher = Fetcher(
             self.reader,
             cold_reader_without_tables(),
             SystemClock(),
             lambda: True,
             FaultLog(SystemClock()),
+            self.answers,
             SliceTurns(),
         )
         self.extents = [Extents() for _ in sizes]

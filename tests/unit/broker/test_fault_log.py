@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from tidelog.broker.fault_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS, FaultLog
+from tidelog.broker.fault_log import FaultLog
+from tidelog.broker.sparse_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject, MissingObject
 
@@ -54,4 +55,4 @@ def test_few_faults_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
     faults.met(WHAT, "flights-0", LOST)
     assert len(caplog.records) == 1
-    assert len(faults._told) == REMEMBERED_MAX
+    assert len(faults._lines._told) == REMEMBERED_MAX

@@ -6,27 +6,37 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog.broker import health as health_module
 from tidelog.broker.health import HealthServer
 from tidelog.broker.metrics import REQUEST_SECONDS, REQUESTS, BrokerMetrics, Durations
+from tidelog.clock import SystemClock
 
 Answer = tuple[int, str, bytes]
 
 
 @contextmanager
-def serving(problems: Sequence[str] = (), connections_max: int = 8) -> Iterator[HealthServer]:
+def serving(
+    problems: Sequence[str] = (),
+    *,
+    exposition: Callable[[], bytes] | None = None,
+    connections_max: int = 8,
+    timeout_seconds: float = 10.0,
+) -> Iterator[HealthServer]:
     server = HealthServer(
         "127.0.0.1",
         0,
         health=lambda: problems,
-        exposition=BrokerMetrics().exposition,
+        exposition=exposition or BrokerMetrics().exposition,
         connections_max=connections_max,
+        timeout_seconds=timeout_seconds,
+        clock=SystemClock(),
     )
     try:
         yield server
@@ -77,29 +87,123 @@ def test_nothing_else_is_served() -> None:
     assert (status, body) == (200, b"")
 
 
-def test_connections_are_bounded_and_places_become_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that connects and says nothing takes a place until its time is over."""
-    monkeypatch.setattr(health_module._Handler, "timeout", 0.2)
-    with serving(connections_max=2) as server:
-        silent = [socket.create_connection(server.address, timeout=10) for _ in range(2)]
-        refused = 0
-        while True:
-            try:
-                status = get(server, "/healthz")[0]
-            except (ConnectionError, http.client.HTTPException):
-                refused += 1
-                continue
-            assert status == 200
-            break
-        assert refused > 0
-        for each in silent:
-            assert each.recv(100) == b""
+HALF = b"GET /healthz HTTP/1.1\r\nX-Header: "
+
+
+@contextmanager
+def half_asking(server: HealthServer, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that have sent half of a request."""
+    asking = [socket.create_connection(server.address, timeout=10) for _ in range(count)]
+    try:
+        for each in asking:
+            each.sendall(HALF)
+        yield asking
+    finally:
+        for each in asking:
             each.close()
+
+
+def test_a_probe_is_answered_however_many_hold_half_a_request_open() -> None:
+    with serving(connections_max=4) as server, half_asking(server, 40):
+        for _ in range(10):
+            assert get(server, "/healthz")[0] == 200
+
+
+def test_the_oldest_half_of_a_request_gives_way() -> None:
+    with serving(connections_max=4) as server, half_asking(server, 6) as asking:
+        for each in asking[:2]:
+            assert closed(each)
+        for each in asking[2:]:
+            each.sendall(b"x\r\n\r\n")
+            assert each.recv(1000).startswith(b"HTTP/1.0 200")
+
+
+def closed(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(100) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_request_has_a_time_by_which_it_must_be_there_however_it_drips() -> None:
+    with serving(timeout_seconds=0.3) as server, half_asking(server, 1) as (dripping,):
+        dripping.settimeout(0.01)
+        deadline = time.monotonic() + 30
+        ended = False
+        while not ended and time.monotonic() < deadline:
+            try:
+                dripping.sendall(b"x")
+                ended = dripping.recv(100) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+        assert ended
+
+
+def test_what_is_no_request_or_too_long_is_no_more_than_that() -> None:
+    with serving() as server:
+        for garbage in (b"\x00\x01\r\n\r\n", b"GET /\r\n\r\n", b"GET /" + b"x" * 100_000):
+            with socket.create_connection(server.address, timeout=10) as each:
+                with suppress(ConnectionError):
+                    each.sendall(garbage)
+                with suppress(ConnectionError):
+                    while each.recv(1000):
+                        pass
+        assert get(server, "/healthz")[0] == 200
+
+
+def test_the_metrics_are_made_once_for_all_who_wait_and_never_older_than_the_question() -> None:
+    made = 0
+    going_on, release = threading.Event(), threading.Event()
+
+    def make() -> bytes:
+        nonlocal made
+        made += 1
+        going_on.set()
+        release.wait(10)
+        return b"%d" % made
+
+    with serving(connections_max=20, exposition=make) as server:
+        with ThreadPoolExecutor(6) as pool:
+            first = pool.submit(get, server, "/metrics")
+            assert going_on.wait(10)
+            later = [pool.submit(get, server, "/metrics") for _ in range(3)]
+            # Beside them the health is told.
+            assert get(server, "/healthz")[0] == 200
+            release.set()
+            assert first.result()[2] == b"1"
+            assert {each.result()[2] for each in later} <= {b"2", b"3", b"4"}
+        before = made
+        assert get(server, "/metrics")[2] == b"%d" % (before + 1)
+
+
+def test_asking_for_the_metrics_takes_no_more_than_half_of_the_places() -> None:
+    release = threading.Event()
+
+    def make() -> bytes:
+        release.wait(10)
+        return b""
+
+    with serving(connections_max=4, exposition=make) as server, ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(get, server, "/metrics") for _ in range(4)]
+        refused = next(as_completed(waiting)).result()
+        assert refused[0] == 503
+        assert get(server, "/healthz")[0] == 200
+        release.set()
+        assert sorted(each.result()[0] for each in waiting) == [200, 200, 503, 503]
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:
     with serving() as server, pytest.raises(OSError, match="in use"):
-        HealthServer(*server.address, health=lambda: (), exposition=lambda: b"", connections_max=1)
+        HealthServer(
+            *server.address,
+            health=lambda: (),
+            exposition=lambda: b"",
+            connections_max=2,
+            timeout_seconds=1.0,
+            clock=SystemClock(),
+        )
 
 
 def test_closing_ends_the_thread() -> None:

@@ -86,6 +86,24 @@ def test_what_the_first_look_finds_stays_found() -> None:
     run(story)
 
 
+def test_the_log_names_the_slot_when_the_dead_broker_is_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = world()
+
+    async def story() -> None:
+        dead = await written(here, renewed=True)
+        lost = [wal_key(dead, Slot(slot)) for slot in (10, 11, 20)]
+        for key in lost:
+            await here.store.delete(key)
+        async with here.broker() as one:
+            assert lost[0] in " ".join(one.broker.faults())
+        (told,) = [each for each in caplog.records if "were durable" in each.message]
+        assert (told.levelname, told.__dict__["keys"]) == ("ERROR", lost)
+
+    run(story)
+
+
 def test_a_slot_that_is_restored_is_served_again() -> None:
     here = world()
 

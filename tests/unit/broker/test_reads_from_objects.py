@@ -141,6 +141,23 @@ def test_sequential_readers_find_the_next_batches_read() -> None:
     run(story())
 
 
+def test_answers_become_small_while_others_are_not_taken_but_never_empty() -> None:
+    """What many clients do not take is bounded, and who takes it gets on."""
+
+    async def story() -> None:
+        log = await written(10, [100 * KIB])
+        whole = await log.fetch({0: 0})
+        assert offsets_in(whole[0]) == list(range(10))
+        log.answers.change((1 << 30) - 1200 * KIB)
+        assert offsets_in((await log.fetch({0: 0}))[0]) == [0, 1]
+        log.answers.change(1200 * KIB)
+        assert offsets_in((await log.fetch({0: 3}))[0]) == [3]
+        log.answers.change(-(1 << 30))
+        assert offsets_in((await log.fetch({0: 0}))[0]) == list(range(10))
+
+    run(story())
+
+
 def test_readers_that_jump_have_nothing_read_ahead() -> None:
     async def story() -> None:
         log = await written(50, [64 * KIB])

@@ -278,6 +278,9 @@ def test_a_damaged_snapshot_stops_its_coordinator_alone(damage: str) -> None:
             named = f"state/{GROUP_TOPIC}/" if damage == "missing" else key
             (fault,) = [each for each in broker.broker.faults() if "corrupt" in each]
             assert named in fault
+            assert fault.endswith(f"; not served: {GROUP_TOPIC}-0")
+            ((name, error),) = broker.broker.unserved()
+            assert (name, error.key.startswith(named)) == (f"{GROUP_TOPIC}-0", True)
             # Transactions are coordinated as ever, and so is data written.
             client = TransactionalClient(broker, version=SECOND)
             assert await client.init() is OK
@@ -317,7 +320,7 @@ def test_a_log_that_does_not_reach_back_to_the_snapshot_is_corrupt() -> None:
             (fault,) = broker.broker.faults()
             assert fault.endswith(
                 f"what is stored of {GROUP_TOPIC}-0 begins at offset 20, and no snapshot of its"
-                " state reaches further than 10"
+                f" state reaches further than 10; not served: {GROUP_TOPIC}-0"
             )
 
     run(story)

@@ -221,3 +221,27 @@ def test_long_lists_are_cut_and_json_has_all_of_them(folder: Path, command: Comm
     assert "more (--rows, --json)" in short
     facts = json.loads(command("inspect", "checkpoint", key, "--store", url, "--json").out)
     assert len(facts["images"]) > 1
+
+
+def test_a_damaged_bucket_is_repaired_when_its_loss_is_accepted(
+    folder: Path, command: Command
+) -> None:
+    url = f"file://{folder}"
+    assert command("bucket", "repair", url).out == "nothing is lost\n"
+    key = key_of(folder, "topics/*/partition=0/*.parquet")
+    (folder / key).unlink()
+    result = command("bucket", "repair", url)
+    assert result.code == 4
+    assert f"{key}: it is missing" in result.out
+    assert "lost: 1 records of flights-0 in offsets 0 to 1" in result.out
+    assert command("fsck", "--store", url).code == 4
+    refused = command("bucket", "repair", url, "--accept-loss", "delays")
+    assert refused.code == 1
+    assert "delays: nothing of that is lost" in refused.err
+    done = command("bucket", "repair", url, "--accept-loss", "flights", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["whole"]
+    again = command("fsck", "--store", url)
+    assert again.code == 0
+    assert "1  losses that were accepted" in again.out
+    assert command("bucket", "repair", f"file://{folder}/none").code == 2

@@ -111,7 +111,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.get_buffer(sizehint)
+        return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         for frame in self._frames.buffer_updated(nbytes):

@@ -19,6 +19,8 @@ from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
     ConfigScope,
     Entry,
+    IncarnationRetired,
+    IncarnationsForgotten,
     LeaseResumed,
     Record,
     TopicCreated,
@@ -35,7 +37,7 @@ from tidelog.errors import (
     Refused,
     UnsupportedFormat,
 )
-from tidelog.identifiers import Epoch
+from tidelog.identifiers import Epoch, Slot
 from tidelog.storage.object_store import StoreError, StoreNotApplied
 
 
@@ -351,6 +353,29 @@ def test_a_fenced_author_is_told_so_and_changes_nothing() -> None:
             await first.create("late")
         assert world.replayed() == second.log.state
         assert second.log.state.topics == {}
+
+    simulate(story)
+
+
+def test_a_fenced_author_is_told_so_when_the_log_has_forgotten_it() -> None:
+    """Else a broker that was stopped for long would take its end for a refusal, and go on."""
+
+    async def story(world: World) -> None:
+        first = await world.broker(1, world.process("a"))
+        second = await world.broker(2, world.process("b"))
+        epoch = first.epoch
+        records = (
+            BrokerFenced(epoch),
+            IncarnationRetired(epoch, Slot(0), ()),
+            IncarnationsForgotten((epoch,)),
+        )
+        await second.log.append(second.epoch, lambda _: records)
+        assert second.log.state.incarnation(epoch) is None
+        with pytest.raises(Fenced, match="of epoch 1 was fenced at or before entry 3"):
+            await first.show_life()
+        with pytest.raises(Fenced, match="epoch 1"):
+            await within(first.process, first.log.append(epoch, lambda _: ()))
+        assert world.replayed() == second.log.state
 
     simulate(story)
 

@@ -26,6 +26,7 @@ from tidelog.coordinator.cluster.records import (
     ConfigsChanged,
     ConfigScope,
     Entry,
+    EntryRange,
     IncarnationsForgotten,
     LeaseResumed,
     LogEndAccepted,

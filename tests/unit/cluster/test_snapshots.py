@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.clock import SimulatedClock
-from tests.unit.cluster.samples import WRITER
+from tests.unit.cluster.samples import WRITER, harbour
 from tests.unit.cluster.world import LOG, Broker, World, simulate, within
+from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log_view import LogAbandoned
 from tidelog.coordinator.cluster.records import Entry, LeaseResumed, encode_entry
+from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.state_snapshot import decode_snapshot
+from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch
+from tidelog.offload import InlineOffload
+from tidelog.storage.filesystem import FilesystemStore
 from tidelog.storage.object_store import IfAbsent
 
 SNAPSHOTS = "cluster/snapshot/"
@@ -103,6 +110,45 @@ def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
         assert numbers(world.keys(LOG)) == [0, *range(40, 51)]
 
     simulate(story)
+
+
+class SetClock(SystemClock):
+    """Its monotonic time is what the test says."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def make_old(folder: Path) -> None:
+    for path in folder.rglob("*.json"):
+        os.utime(path, (1, 1))
+
+
+def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path: Path) -> None:
+    """What the files look like when the machine's clock was set ahead by days."""
+
+    async def story() -> None:
+        clock = SetClock()
+        store = FilesystemStore(tmp_path, clock, SeededEntropy(1))
+        snapshots = Snapshots(store, clock, InlineOffload())
+        for number in range(4):
+            await store.put(entry_key(number), b"entry")
+        await snapshots.write(harbour())
+        make_old(tmp_path)
+        grace_ms = GRACE_SECONDS * 1000
+        assert await snapshots.collect(grace_ms) == 0
+        clock.now = GRACE_SECONDS - 1.0
+        assert await snapshots.collect(grace_ms) == 0
+        # Another process has not seen them for so long.
+        clock.now = GRACE_SECONDS + 1.0
+        assert await Snapshots(store, clock, InlineOffload()).collect(grace_ms) == 0
+        assert await snapshots.collect(grace_ms) == 2
+        left = [meta.key async for meta in store.list("cluster/")]
+        assert left == [entry_key(0), entry_key(3), snapshot_key(3)]
+
+    asyncio.run(story())
 
 
 def test_nothing_is_deleted_below_a_snapshot_that_cannot_be_read() -> None:

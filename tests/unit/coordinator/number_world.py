@@ -22,7 +22,7 @@ from tidelog.coordinator.snapshots import (
     StateSnapshots,
 )
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
-from tidelog.errors import Refused, TidelogError
+from tidelog.errors import CorruptObject, Refused, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
@@ -120,6 +120,7 @@ class Log:
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     begins_at: int = 0
     """Below it nothing is kept."""
+    fault: CorruptObject | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.protocol.errors import MalformedMessage
-from tidelog.protocol.frames import SCRATCH_BYTES, FrameReader, new_scratch
+from tidelog.protocol.frames import FIRST_READ_BYTES, SCRATCH_BYTES, FrameReader, new_scratch
 
 _STATM = Path("/proc/self/statm")
 _LIMIT = "socket.request.max.bytes"
@@ -23,7 +23,7 @@ def _reader(size_bytes_max: int = 100_000_000) -> FrameReader:
 def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
     frames: list[memoryview] = []
     while data:
-        buffer = reader.get_buffer(-1)
+        buffer = reader.get_buffer()
         part = data[: len(buffer)]
         buffer[: len(part)] = part
         data = data[len(part) :]
@@ -42,12 +42,33 @@ def test_the_rest_of_a_large_frame_is_read_where_it_stays() -> None:
     size = 3 * SCRATCH_BYTES
     head = struct.pack(">i", size) + b"a" * 10
     assert _feed(reader, head) == []
-    rest = reader.get_buffer(-1)
+    rest = reader.get_buffer()
     assert len(rest) == size - 10
     rest[:] = b"b" * len(rest)
     (frame,) = reader.buffer_updated(len(rest))
     assert bytes(frame) == b"a" * 10 + b"b" * (size - 10)
-    assert len(reader.get_buffer(-1)) == SCRATCH_BYTES
+    assert len(reader.get_buffer()) == FIRST_READ_BYTES
+
+
+def test_reads_grow_with_the_frames_in_them_and_shrink_with_their_number() -> None:
+    """A read full of thousands of small requests would hold up all other connections."""
+    reader = _reader()
+    _feed(reader, (struct.pack(">i", 16_000) + bytes(16_000)) * 100)
+    assert len(reader.get_buffer()) > SCRATCH_BYTES - 4
+    _feed(reader, (struct.pack(">i", 10) + bytes(10)) * 40_000)
+    assert len(reader.get_buffer()) <= FIRST_READ_BYTES
+    assert len(reader.get_buffer(100)) == 100
+
+
+def test_a_frame_that_is_being_received_is_known_by_its_size() -> None:
+    reader = _reader()
+    size = struct.pack(">i", 100_000)
+    assert _feed(reader, size[:2]) == []
+    assert reader.announced == 0
+    _feed(reader, size[2:] + b"x")
+    assert reader.announced == 100_004
+    _feed(reader, bytes(99_999))
+    assert reader.announced == 0
 
 
 def test_a_size_that_is_cut_is_put_together() -> None:

@@ -13,7 +13,7 @@ import zstandard
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.rules import RECORD_ERRORS_MAX
+from tidelog.records.rules import RECORD_ERRORS_MAX, SMALL_BYTES, LargeBatch
 from tidelog.records.validation import BatchInfo, ErrorCode, InvalidBatch, Limits, validate
 
 NOW_MS = 1_800_000_000_000
@@ -202,6 +202,20 @@ def test_decompressed_records_have_a_limit_too() -> None:
     verdict = refusal(batch, Limits(decompressed_bytes_max=100_000))
     assert verdict.error_code == ErrorCode.MESSAGE_TOO_LARGE
     accepted(batch, Limits(decompressed_bytes_max=100_100))
+
+
+def test_large_batches_can_be_left_for_later() -> None:
+    def zeros(size: int) -> bytearray:
+        return encode_batch([NewRecord(bytes(size))], compression=Compression.ZSTD)
+
+    small, large = zeros(SMALL_BYTES), zeros(2 * SMALL_BYTES)
+    plain = encode_batch([NewRecord(bytes(2 * SMALL_BYTES))])
+    found = validate([small, large, plain, b"?"], LIMITS, NOW_MS, small_only=True)
+    assert [type(each) for each in found] == [list, LargeBatch, list, InvalidBatch]
+    assert isinstance(validate([large], LIMITS, NOW_MS)[0], list)
+    # What is refused in any case is refused at once.
+    (refused,) = validate([large], Limits(decompressed_bytes_max=1000), NOW_MS, small_only=True)
+    assert type(refused) is InvalidBatch
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**31])

@@ -68,14 +68,14 @@ class SparkWorld:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._here = world(store_at(folder))
+        self.here = world(store_at(folder))
         self.readers: list[StreamReader] = []
         """To be stopped at the end, as Spark does."""
 
     def tell(self, story: Story) -> None:
         async def told() -> None:
-            async with self._here.broker() as broker:
-                await story(broker, self._here.store)
+            async with self.here.broker() as broker:
+                await story(broker, self.here.store)
 
         run(told)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.bucket.bucket_world import roll_and_checkpoint
 from tests.unit.spark_source.spark_world import (
     COMMITTED,
@@ -31,6 +31,7 @@ from tidelog.spark_source.pruning import NOTHING_PRUNED
 from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
 from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
+from tidelog.wal.object_format import wal_key
 
 __all__ = ["spark_world"]
 
@@ -237,6 +238,24 @@ def test_an_object_that_is_lost_is_named(spark_world: SparkWorld) -> None:
     lost.unlink()
     with pytest.raises(MissingObject, match=f"{lost.name} is corrupt: it is missing"):
         rows_of(source)
+
+
+def test_a_slot_that_is_lost_behind_a_dead_broker_is_named(spark_world: SparkWorld) -> None:
+    """It is not taken for the end of the log (rule C10)."""
+    spark_world.tell(history)
+
+    async def cut_off() -> str:
+        async with spark_world.here.broker(politely=False) as broker:
+            await broker.produce(batch(b"x"))
+            lost = wal_key(broker.broker.incarnation, broker.broker.wal.durable_end)
+            await broker.produce(batch(b"y"))
+            await broker.produce(batch(b"z"))
+            return lost
+
+    lost = run(cut_off)
+    (spark_world.folder / lost).unlink()
+    with pytest.raises(MissingObject, match=f"object {lost} is corrupt: it is missing"):
+        rows_of(spark_world.source(subscribe=TOPIC, includeTail=True))
 
 
 def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: SparkWorld) -> None:

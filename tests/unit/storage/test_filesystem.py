@@ -462,6 +462,58 @@ def test_after_a_failed_directory_sync_the_store_believes_nothing_more(
     run(tmp_path, story)
 
 
+@pytest.mark.parametrize("condition", [IfAbsent(), None])
+def test_a_put_that_lacks_a_file_descriptor_is_not_applied_and_harms_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: IfAbsent | None
+) -> None:
+    """Clients can use up the descriptors of a broker. Each open of a put fails once."""
+    really_open = os.open
+
+    async def story(store: FilesystemStore) -> int:
+        await store.put("a/first", b"0")
+        for lacking in range(20):
+            left = iter([True] * lacking)
+
+            def open_some(path: Any, *args: Any, **kwargs: Any) -> int:
+                if next(left, False):  # noqa: B023 - called within this turn
+                    return really_open(path, *args, **kwargs)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+            key = f"a/b/{lacking}"
+            monkeypatch.setattr(os, "open", open_some)
+            try:
+                await store.put(key, b"1", condition)
+                return lacking
+            except StoreNotApplied:
+                pass
+            finally:
+                monkeypatch.setattr(os, "open", really_open)
+            with pytest.raises(ObjectNotFound):
+                await store.head(key)
+            await store.put(key, b"2", condition)
+        return -1
+
+    assert run(tmp_path, story) > 1
+    assert temporary_files(tmp_path) == []
+
+
+def test_a_delete_that_lacks_a_file_descriptor_is_not_applied_and_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: FilesystemStore) -> None:
+        await store.put("a/first", b"0")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", failing(errno.EMFILE))
+            with pytest.raises(StoreNotApplied):
+                await store.delete("a/first")
+        assert (await store.head("a/first")).size == 1
+        await store.delete("a/first")
+        with pytest.raises(ObjectNotFound):
+            await store.head("a/first")
+
+    run(tmp_path, story)
+
+
 def test_a_read_that_fails_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(store: FilesystemStore) -> None:
         await store.put("object", b"x")

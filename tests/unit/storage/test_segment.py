@@ -394,6 +394,19 @@ def test_a_newer_format_is_refused_with_both_versions() -> None:
         run(SegmentReader.open_key(bucket.store, InlineOffload(), bucket.key))
 
 
+def test_a_damaged_version_is_a_damaged_object() -> None:
+    bucket = Bucket(written([some_rows(0, 10)], 0, 20))
+    data = bytes(run(bucket.store.get(bucket.key)).data)
+    named = data.index(b'"format"')
+    for place in range(named, named + 12):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[place] ^= 1 << bit
+            bucket.put(bytes(changed))
+            with pytest.raises(CorruptObject):
+                run(SegmentReader.open_key(bucket.store, InlineOffload(), bucket.key))
+
+
 @pytest.mark.usefixtures("small_groups")
 def test_a_long_footer_takes_one_more_read_where_only_the_key_is_known() -> None:
     rows = [some_rows(200 * i, 100, size=1) for i in range(120)]

@@ -1,0 +1,6 @@
+"""Clients that try to starve the others, and what a well-behaved one feels of them.
+
+An attack is an asynchronous function in a module of `attacks`, decorated with `attack`. `make
+attack` runs each in a process of its own against a `tidelog server` process, on loopback and
+bounded in time, beside a well-behaved client in the process of the test; it writes docs/ATTACKS.md.
+"""

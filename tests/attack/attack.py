@@ -1,0 +1,77 @@
+"""What an attack is: a function, and the broker that it wants."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.attack import attacks
+
+SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker under attack."""
+
+    kafka: tuple[str, int]
+    http: tuple[str, int]
+    topic: str
+    """The topic of the well-behaved client, with one partition."""
+
+
+Run = Callable[[Target], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One way to starve others."""
+
+    name: str
+    says: str
+    """What it does: the first line of the function's docstring."""
+    run: Run
+    """Attacks until it is cancelled. It may return before: then the attack is over."""
+    seconds: float
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """What the broker is started with."""
+    store: str = "memory"
+    """The kind of store: "memory", or "file" for a folder of the test."""
+    descriptors_max: int | None = None
+    """RLIMIT_NOFILE of the broker; None: what the system gives."""
+
+
+_found: dict[str, Attack] = {}
+
+
+def attack(
+    *,
+    seconds: float = 10.0,
+    settings: Mapping[str, object] | None = None,
+    store: str = "memory",
+    descriptors_max: int | None = None,
+) -> Callable[[Run], Run]:
+    """Make a function an attack. Its name and its docstring are what the report says of it."""
+    if not 0 < seconds <= SECONDS_MAX:
+        raise ValueError(f"an attack lasts for up to {SECONDS_MAX:g} s, not {seconds:g}")
+
+    def register(run: Run) -> Run:
+        name = run.__name__.replace("_", " ")
+        if name in _found:
+            raise ValueError(f"there is an attack {name} already")
+        if not run.__doc__:
+            raise ValueError(f"the attack {name} does not say what it does")
+        says = " ".join(run.__doc__.split("\n\n")[0].split())
+        _found[name] = Attack(name, says, run, seconds, settings or {}, store, descriptors_max)
+        return run
+
+    return register
+
+
+def all_attacks() -> Mapping[str, Attack]:
+    """Every attack by its name, in the order of modules and of functions in them."""
+    for module in sorted(pkgutil.iter_modules(attacks.__path__), key=lambda each: each.name):
+        importlib.import_module(f"{attacks.__name__}.{module.name}")
+    return dict(_found)
