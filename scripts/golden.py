@@ -1,10 +1,11 @@
 """Writes the golden bucket of the present format: what every later version must be able to open.
 
-    python -m scripts.golden tests/golden/format-1
+    python -m scripts.golden tests/golden/format-2
 
 Run once a format, never again for the same one: the point is that old buckets stay as they were.
 Several brokers run one after the other on the bucket, some stopped politely and some cut off, so
-that it holds checkpoints, seals, openings, tenures and log starts of all kinds.
+that it holds checkpoints, seals, openings, tenures and log starts of all kinds, tables, merged and
+staged objects, transactions that are open, committed and aborted, and a topic that was deleted.
 """
 
 from __future__ import annotations
@@ -18,24 +19,45 @@ import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+from tests.damage.rich_bucket import sink_commit
 from tests.unit.broker.one_broker import OneBroker, World, batch
+from tests.unit.broker.rolled import flush
+from tests.unit.broker.sink_world import Sink
+from tests.unit.broker.transactional_client import (
+    GROUP,
+    TransactionalClient,
+    committed_offset,
+    find,
+    loaded,
+)
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Offset
 from tidelog.records.compression import Compression
 from tidelog.storage.filesystem import FilesystemStore
 
-TOPICS = {"plain": 2, "codecs": 1, "cut": 1, "appendtime": 1, "idle": 3}
+SETTINGS = {
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_num_partitions": 1,
+    "group_initial_rebalance_delay_ms": 0,
+    "coordinator_snapshot_interval_records": 5,
+    "wal_objects_max": 2,
+}
 
 
 async def contents(one: OneBroker) -> dict[str, Any]:
-    """All that a consumer can see, by topic and partition."""
+    """All that a consumer can see: by topic and partition, and what the group has committed."""
     found: dict[str, Any] = {}
-    for topic, partitions in TOPICS.items():
-        for number in range(partitions):
-            log = one.broker.partitions.named(topic, number).log
-            found[f"{topic}-{number}"] = {
+    topics = one.broker.metadata.state.topics.values()
+    if any(topic.internal for topic in topics):
+        await loaded(one)
+        found["group"] = await committed_offset(one)
+    for topic in sorted(topics, key=lambda topic: topic.name):
+        for number in range(0 if topic.internal else topic.partition_count):
+            log = one.broker.partitions.named(topic.name, number).log
+            found[f"{topic.name}-{number}"] = {
                 "log_start": log.log_start,
                 "high_watermark": log.high_watermark,
                 "records": [
@@ -46,17 +68,43 @@ async def contents(one: OneBroker) -> dict[str, Any]:
                         None if record.value is None else base64.b64encode(record.value).decode(),
                         [[n, None if v is None else v.decode()] for n, v in record.headers],
                     ]
-                    for record in await one.read_all(number, topic)
+                    for record in await one.read_all(number, topic.name)
                 ],
             }
     return found
 
 
+async def table_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
+    """Segments, merged objects, staged batches, transactions, offsets, states of coordinators."""
+    await find(one, GROUP, 0)
+    good, bad = (TransactionalClient(one, name) for name in ("good", "bad"))
+    for client in (good, bad):
+        assert await client.init() == 0
+    for number in range(3):
+        value = b"%d.%d" % (life, number)
+        await one.produce(batch(value, b"plain"))
+        for client, keeps in ((good, True), (bad, False)):
+            assert await client.send(value + b" transactional", 1) == 0
+            if keeps:
+                assert await client.commit_offset(life * 3 + number) == 0
+            assert await client.end(commit=keeps) == 0
+        await flush(one)
+    await one.broker._checkpointer.checkpoint()
+    await one.broker.upkeep.merger.maintain()
+    staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
+    await sink_commit(sink, one, life, staged)
+    assert await good.send(b"open %d" % life, 1) == 0
+    await one.broker.coordinators.snapshot()
+    await one.broker.tables.maintain_due()
+
+
 async def write(bucket: Path) -> dict[str, Any]:
     """Make the bucket; what is in it."""
-    world = World(FilesystemStore(bucket, SystemClock(), SeededEntropy("golden")))
+    store = FilesystemStore(bucket, SystemClock(), SeededEntropy("golden"))
+    world = World(store, **SETTINGS)
     identity = {"producer_id": 7, "producer_epoch": 3}
     sequences = [0, 0]
+    sunk = removed = None
     for life in range(4):
         async with world.broker(politely=life % 2 == 0) as one:
             if life == 0:
@@ -65,6 +113,10 @@ async def write(bucket: Path) -> dict[str, Any]:
                 await one.create_topic("cut")
                 await one.create_topic("appendtime", message_timestamp_type="LogAppendTime")
                 await one.create_topic("idle", 3)
+                await one.create_topic("flights", 2, retention_ms="-1")
+                sunk = await one.create_topic("sunk", retention_ms="-1")
+                removed = await one.create_topic("removed")
+                await one.produce(batch(b"removed"), topic="removed")
             for number in range(3):
                 partition = number % 2 if life else 0
                 sequence = sequences[partition]
@@ -79,6 +131,11 @@ async def write(bucket: Path) -> dict[str, Any]:
                 await one.broker.appender.delete_records(
                     one.broker.partitions.named("cut", 0), Offset(life * 3)
                 )
+            assert sunk is not None
+            assert removed is not None
+            await table_life(one, Sink(world, seed=life), sunk, life)
+            if life == 1:
+                await one.delete_topic(removed)
             if life == 3:
                 return await contents(one)
     raise AssertionError("unreachable")

@@ -41,6 +41,7 @@ from tidelog.protocol.schemas.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, Record, decode_records, encode_batch
 from tidelog.storage.object_store import ObjectStore
@@ -189,9 +190,9 @@ class OneBroker:
             assert answer.error_code == 0, answer
             if not answer.records:
                 return found
-            records = list(decode_records(b"".join(answer.records)))
-            found += [record for record in records if record.offset >= offset]
-            offset = found[-1].offset + 1
+            data = b"".join(answer.records)
+            found += [record for record in decode_records(data) if record.offset >= offset]
+            offset = max(header.last_offset for _, header in iterate_batches(data)) + 1
 
     async def offsets(
         self,

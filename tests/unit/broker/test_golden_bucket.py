@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.golden import contents
+from scripts.golden import SETTINGS, contents
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
@@ -25,7 +25,7 @@ def test_a_golden_bucket_opens_and_goes_on(form: str, tmp_path: Path) -> None:
 
     async def story() -> None:
         store = FilesystemStore(tmp_path, SystemClock(), SeededEntropy(1))
-        world = World(store)
+        world = World(store, **SETTINGS)
         world.starts = 100
         async with world.broker() as one:
             assert one.broker.faults() == []
