@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.memory import MemoryStore
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -37,3 +40,45 @@ def test_a_golden_bucket_opens_and_goes_on(form: str, tmp_path: Path) -> None:
             assert (await one.produce(following, topic="plain")).base_offset == end
 
     run(story)
+
+
+FIRST_RELEASE_ENTRIES, FIRST_RELEASE_READER = 2, 1
+"""The newest format of entries of the metadata log that the first release reads, and its reader
+version."""
+
+
+def test_the_first_release_reads_in_a_new_bucket_what_it_asks_for() -> None:
+    store = MemoryStore(SystemClock())
+
+    async def story() -> None:
+        async with World(store).broker():
+            pass
+
+    run(story)
+    first = asyncio.run(read_entry(store, 0))
+    assert first["format"] == 1
+    assert first["records"][0]["minimum_reader_version"] > FIRST_RELEASE_READER
+
+
+def test_the_first_release_meets_a_newer_entry_where_a_later_one_has_been(tmp_path: Path) -> None:
+    """A bucket that the first release has made asks for no newer reader. The first entry that a
+    broker of a later release adds does: it is of a newer format, which is refused by name."""
+    with zipfile.ZipFile(GOLDEN / "format-1" / "bucket.zip") as archive:
+        archive.extractall(tmp_path)
+    before = len(list((tmp_path / "cluster" / "log").glob("*.json")))
+
+    async def story() -> None:
+        world = World(FilesystemStore(tmp_path, SystemClock(), SeededEntropy(1)))
+        world.starts = 100
+        async with world.broker():
+            pass
+
+    run(story)
+    entries = sorted((tmp_path / "cluster" / "log").glob("*.json"))
+    assert json.loads(entries[before].read_bytes())["format"] > FIRST_RELEASE_ENTRIES
+
+
+async def read_entry(store: MemoryStore, number: int) -> dict[str, Any]:
+    data = (await store.get(f"cluster/log/{number:020d}.json")).data
+    found: dict[str, Any] = json.loads(bytes(data))
+    return found
