@@ -100,6 +100,7 @@ _SHOWN_BY = {
     "stale-admission-raises": 10,
     "replies-before-durable": 4,
     "retention-past-stable": 19,
+    "stable-below-start": 3,
     "tombstones-at-once": 2,
     "any-commit": 25,
     "views-once": 22,
@@ -164,6 +165,7 @@ def test_broken_transactions_are_caught(variant: str) -> None:
 
 _OF_TRANSACTIONS = {
     "retention-past-stable",
+    "stable-below-start",
     "undecided-shown",
     "sink-blind",
 }
