@@ -211,6 +211,10 @@ class Broker:
         """The settings that hold now for an existing topic. KeyError if there is none."""
         return self._settings.topic_config(topic_id)
 
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable. Fails with WalLost."""
+        return self.wal.durable(self.wal.newest_slot)
+
     def may_serve_reads(self) -> bool:
         """Whether the lease is fresh enough to answer what others may have changed (B3)."""
         return self._lease.fresh(self.clock.monotonic())

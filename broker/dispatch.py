@@ -35,13 +35,15 @@ SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
 """Lowest version served where it is above the lowest advertised: record batches of the second
 format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
 
-LONG_POLLS: Final[frozenset[int]] = frozenset(
-    {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
+GIVEN_UP: Final[frozenset[int]] = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        OwnApiKey.FLUSH_TOPICS,
+        OwnApiKey.ADOPT,
+    }
 )
-"""Requests that may wait for long, or have large answers: one of a connection is served at a time,
-and nothing after it, which is how Kafka treats all requests."""
-
-GIVEN_UP: Final[frozenset[int]] = LONG_POLLS | {ApiKey.LIST_OFFSETS, ApiKey.DESCRIBE_LOG_DIRS}
 """Requests that are ended when their connection is lost: they may take long, and what they change,
 if anything, does no harm unanswered."""
 
@@ -102,7 +104,6 @@ class Route:
     versions: range
     advertised: ApiVersion | None
     """As listed in ApiVersions; Tidelog's own APIs are not."""
-    long_poll: bool
     given_up: bool
     cheap: bool
     metrics: RequestMetrics
@@ -264,7 +265,6 @@ def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
         handler=handler,
         versions=versions,
         advertised=advertised,
-        long_poll=key in LONG_POLLS,
         given_up=key in GIVEN_UP,
         cheap=key in CHEAP,
         metrics=metrics.api(name),

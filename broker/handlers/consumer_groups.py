@@ -44,13 +44,12 @@ _CONSUMER_MEMBER: Final = 1
 """A member's type in a description: the protocol that it speaks."""
 
 
-async def consumer_group_heartbeat(
+def consumer_group_heartbeat(
     broker: DataServices, request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> Response | None:
+) -> Awaitable[Response | None]:
     """Join, stay in or leave a consumer group; the answer has what the member may consume."""
     if CONSUMER not in broker.settings.items_of("group.coordinator.rebalance.protocols"):
-        why = "the consumer protocol is switched off (group.coordinator.rebalance.protocols)"
-        return error_response(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION, why)
+        return _switched_off(request, context.api_version)
     names = request.subscribed_topic_names
     command = ConsumerHeartbeat(
         group_id=request.group_id,
@@ -69,7 +68,12 @@ async def consumer_group_heartbeat(
         fresh_id=str(broker.entropy.uuid()),
         topics=broker.metadata.state,
     )
-    return await _heard(ask(broker, request.group_id, command))
+    return _heard(ask(broker, request.group_id, command))
+
+
+async def _switched_off(request: ConsumerGroupHeartbeatRequest, version: int) -> Response | None:
+    why = "the consumer protocol is switched off (group.coordinator.rebalance.protocols)"
+    return error_response(request, version, ErrorCode.UNSUPPORTED_VERSION, why)
 
 
 def _owned(topics: Iterable[HeartbeatTopicPartitions] | None) -> Assignment | None:

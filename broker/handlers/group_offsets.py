@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
@@ -109,15 +109,14 @@ def _codes(reply: PartitionErrors) -> _Codes:
     return {(topic, partition): error for topic, partition, error in reply.partitions}
 
 
-async def offset_fetch(
+def offset_fetch(
     broker: DataServices, request: OffsetFetchRequest, context: RequestContext
-) -> OffsetFetchResponse:
+) -> Awaitable[OffsetFetchResponse]:
     """Committed offsets, of several groups from version 8 on."""
     version = context.api_version
     if version >= GROUP_BATCHES_FROM:
         stable = request.require_stable
-        asked = [(each, _ask_for_offsets(broker, each, stable)) for each in request.groups]
-        return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
+        return _groups([(each, _ask_for_offsets(broker, each, stable)) for each in request.groups])
     topics = None
     if request.topics is not None:
         topics = [
@@ -126,7 +125,7 @@ async def offset_fetch(
         ]
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
     asked_one = _ask_for_offsets(broker, group, request.require_stable)
-    return await _only_group(group, asked_one, version)
+    return _only_group(group, asked_one, version)
 
 
 def _ask_for_offsets(
@@ -139,6 +138,12 @@ def _ask_for_offsets(
         group.group_id, topics, require_stable, group.member_id, group.member_epoch
     )
     return ask(broker, group.group_id, command)
+
+
+async def _groups(
+    asked: Sequence[tuple[OffsetFetchRequestGroup, Awaitable[Reply]]],
+) -> OffsetFetchResponse:
+    return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
 
 
 async def _group(

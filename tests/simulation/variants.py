@@ -11,6 +11,7 @@ from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
+from tidelog.broker.request_order import RequestOrder
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
 from tidelog.identifiers import Slot
@@ -156,6 +157,11 @@ def _no_lease() -> list[Patch]:
     return [(LeaseKeeper, "fresh", lambda *_: True)]
 
 
+def _requests_overtake() -> list[Patch]:
+    """All requests of a connection are served side by side."""
+    return [(RequestOrder, "admits", lambda *_: True)]
+
+
 LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
@@ -171,6 +177,7 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "watermark-ahead": _watermark_ahead,
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
+    "requests-overtake": _requests_overtake,
 }
 VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
 

@@ -98,6 +98,12 @@ class Client:
             await self.writer.wait_closed()
 
 
+def _durable() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
 @asynccontextmanager
 async def serving(
     handlers: Mapping[int, Handler],
@@ -112,6 +118,7 @@ async def serving(
         metrics=metrics,
         clock=clock or SystemClock(),
         network=SocketNetwork(),
+        durable=_durable,
     )
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
     limits = ConnectionLimits(lambda: services.settings, descriptors_max)
