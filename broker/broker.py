@@ -467,11 +467,10 @@ class Broker:
         self._openings = Openings(
             self.metadata, self.clock, self.incarnation, lambda: self._checkpointer.floor
         )
-        log_writer = LogWriter(self.wal, self.partitions.checkpointed, self._openings.add)
+        log_writer = LogWriter(self.wal, self.partitions, self._openings.add)
         self.appender = Appender(
             self.wal,
             log_writer,
-            self.partitions,
             self._offload,
             self.clock,
             self._large_batches,

@@ -120,4 +120,10 @@ async def _admitted(
         return Admission(ErrorCode.NONE)
     transaction_version = OWN_EPOCHS_FROM if version >= ADDS_PARTITION_FROM else 0
     wanted = Wanted(request.transactional_id, identity, transaction_version)
-    return (await broker.admissions.admit(wanted, [partition]))[partition]
+    admission = (await broker.admissions.admit(wanted, [partition]))[partition]
+    try:
+        # The coordinator of a group writes to the partition that is there by then.
+        broker.partitions.require(partition)
+    except PartitionError:
+        return Admission(ErrorCode.NOT_COORDINATOR)
+    return admission

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
 from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
+from tests.simulation.reopenings import reopen_now_and_then
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker import broker, layer_settings, segment_builder, table_path
 from tidelog.broker.metrics import BrokerMetrics
@@ -32,6 +34,8 @@ PORT = 9092
 KIB = 1024
 GRACE_MS = 24_000
 """`log.delete.grace.ms` where things are deleted within a run; what must be shorter is."""
+_REOPENS_PROBABILITY = 1 / 3
+"""That partitions leave and come back in a run."""
 _UNDECIDED_MS = GRACE_MS // 2 - 2000
 """Below half of the grace, as what bounds an append must be (rule A2)."""
 
@@ -41,6 +45,7 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
     goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
     is old, and what nobody needs is deleted soon."""
     settings = _settings(random.Random(f"settings {seed}"), segments)
+    reopens = random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -59,7 +64,15 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
             is_running=lambda other: _is_running(cluster, environment, other),
         )
         process.at_term(incarnation.stop)
-        await incarnation.run()
+        reopening = None
+        if reopens:
+            chance = random.Random(f"reopenings {environment.process.name} {seed}")
+            reopening = asyncio.create_task(reopen_now_and_then(incarnation, chance))
+        try:
+            await incarnation.run()
+        finally:
+            if reopening is not None:
+                reopening.cancel()
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts

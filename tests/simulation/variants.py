@@ -11,6 +11,7 @@ from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
+from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.request_order import RequestOrder
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
@@ -162,6 +163,15 @@ def _requests_overtake() -> list[Patch]:
     return [(RequestOrder, "admits", lambda *_: True)]
 
 
+def _place_for_partition() -> list[Patch]:
+    """What was checked against a partition goes into it, also when another object is there."""
+
+    def require(self: PartitionRegistry, partition: Partition) -> None:
+        self.find(partition.log.partition)
+
+    return [(PartitionRegistry, "require", require)]
+
+
 LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
@@ -178,6 +188,7 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
     "requests-overtake": _requests_overtake,
+    "place-for-partition": _place_for_partition,
 }
 VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
 
