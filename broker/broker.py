@@ -59,6 +59,7 @@ from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
+from tidelog.coordinator.cluster.own_fence import OwnFence
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.records import ConfigsChanged, Record
@@ -170,6 +171,7 @@ class Broker:
         self.advertised: tuple[str, int]
         self.incarnation: Incarnation
         self._lease: LeaseKeeper
+        self._fence: OwnFence
         self.partitions: PartitionRegistry
         self.tables: Tables
         self.roller: Roller
@@ -217,7 +219,7 @@ class Broker:
 
     def may_serve_reads(self) -> bool:
         """Whether the lease is fresh enough to answer what others may have changed (B3)."""
-        return self._lease.fresh(self.clock.monotonic())
+        return self._lease.fresh(self.clock.monotonic()) and not self._fence.is_found
 
     def faults(self) -> Sequence[str]:
         """What is wrong, in words, for the health endpoint. May be called from any thread."""
@@ -322,6 +324,7 @@ class Broker:
             self._is_running,
         )
         self.incarnation = registered.incarnation
+        self._fence = OwnFence(self.metadata, self.incarnation)
         self._lease = LeaseKeeper(
             self._store,
             self.clock,
@@ -335,6 +338,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._lease.run()),
+                tasks.create_task(self._fence.run()),
                 tasks.create_task(
                     self.metadata.follow(self._cluster_settings.heartbeat_interval_ms)
                 ),
@@ -379,6 +383,7 @@ class Broker:
             await self.wal.close()
             await wal
             durable_end = self.wal.durable_end
+            self._fence.disregard()
             await fence_oneself(self.metadata, self._openings, self.incarnation, durable_end)
             for task in background:
                 task.cancel()

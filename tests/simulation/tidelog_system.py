@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.simulation.cluster import Environment, SimulatedCluster
+from tests.simulation.fence_watch import watch_fence
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
@@ -64,15 +65,15 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
             is_running=lambda other: _is_running(cluster, environment, other),
         )
         process.at_term(incarnation.stop)
-        reopening = None
+        beside = [asyncio.create_task(watch_fence(incarnation, environment))]
         if reopens:
             chance = random.Random(f"reopenings {environment.process.name} {seed}")
-            reopening = asyncio.create_task(reopen_now_and_then(incarnation, chance))
+            beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
         try:
             await incarnation.run()
         finally:
-            if reopening is not None:
-                reopening.cancel()
+            for task in beside:
+                task.cancel()
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -191,7 +192,9 @@ def _identity(environment: Environment) -> ProcessIdentity:
 def _is_running(
     cluster: SimulatedCluster, environment: Environment, other: ProcessIdentity
 ) -> bool | None:
-    """What the machine knows of its own processes; nothing of those of others."""
+    """What the machine knows of its own processes; nothing of those of others, but mistakes."""
+    if (other.host, other.pid) in cluster.taken_for_dead:
+        return False
     if other.host != environment.process.host:
         return None
     return cluster.is_running(other.host, other.pid)

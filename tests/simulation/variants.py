@@ -15,6 +15,7 @@ from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.request_order import RequestOrder
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.own_fence import OwnFence
 from tidelog.identifiers import Slot
 from tidelog.storage import sequence
 from tidelog.wal import fencing, partition_log
@@ -172,6 +173,11 @@ def _place_for_partition() -> list[Patch]:
     return [(PartitionRegistry, "require", require)]
 
 
+def _fence_unread() -> list[Patch]:
+    """A broker does not look for its own fence in the metadata log."""
+    return [(OwnFence, "_follow", lambda *_: None)]
+
+
 LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
@@ -188,6 +194,7 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
     "requests-overtake": _requests_overtake,
+    "fence-unread": _fence_unread,
     "place-for-partition": _place_for_partition,
 }
 VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
