@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
@@ -18,6 +18,7 @@ from tidelog.coordinator.group.commands import (
 )
 from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH
 from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.group_offsets import (
     OffsetCommitRequest,
@@ -48,12 +49,17 @@ MISSING_GROUP_FROM = 9
 _Codes = dict[tuple[str, int], ErrorCode]
 
 
+def topic_ids(broker: DataServices, names: Iterable[str]) -> Mapping[str, TopicId]:
+    """The ids of topics, as far as there are such topics."""
+    found = map(broker.metadata.state.topic_named, names)
+    return {topic.name: topic.topic_id for topic in found if topic is not None}
+
+
 def offset_commit(
     broker: DataServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
     """Store offsets; answered when they are durable."""
-    state = broker.metadata.state
-    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    ids = topic_ids(broker, [each.name for each in request.topics])
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
         group_id=request.group_id,
@@ -69,17 +75,18 @@ def offset_commit(
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata or "",
+                ids[topic.name],
             )
             for topic in request.topics
-            if topic.name not in unknown
+            if topic.name in ids
             for each in topic.partitions
         ],
     )
-    return _committed(request, unknown, ask(broker, request.group_id, command))
+    return _committed(request, ids, ask(broker, request.group_id, command))
 
 
 async def _committed(
-    request: OffsetCommitRequest, unknown: set[str], asked: Awaitable[Reply]
+    request: OffsetCommitRequest, ids: Mapping[str, TopicId], asked: Awaitable[Reply]
 ) -> OffsetCommitResponse:
     try:
         reply = await reply_of(PartitionErrors, asked)
@@ -94,7 +101,7 @@ async def _committed(
                     OffsetCommitResponsePartition(
                         partition_index=each.partition_index,
                         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if topic.name in unknown
+                        if topic.name not in ids
                         else codes.get((topic.name, each.partition_index), reply.error),
                     )
                     for each in topic.partitions

@@ -7,8 +7,11 @@ the partition must be in it as any other must: the transaction's coordinator is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidelog.broker.admission import Admission, Wanted
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.handlers.group_offsets import topic_ids
 from tidelog.broker.handlers.group_requests import ask, reply_of
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
@@ -24,7 +27,7 @@ from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.coordinator.transaction.wire_errors import error_for
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import ProducerEpoch, ProducerId, TopicId
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transactions import (
@@ -41,14 +44,13 @@ async def txn_offset_commit(
     broker: DataServices, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Have the offsets pending; answered when that is durable."""
-    state = broker.metadata.state
-    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    ids = topic_ids(broker, [each.name for each in request.topics])
     codes: dict[tuple[str, int], ErrorCode] = {}
     error = ErrorCode.NONE
     if not request.group_id:
         error = ErrorCode.INVALID_GROUP_ID
-    elif len(unknown) < len(request.topics):
-        reply = await _commit(broker, request, context.api_version, unknown)
+    elif ids:
+        reply = await _commit(broker, request, context.api_version, ids)
         error = error_for(ApiKey.TXN_OFFSET_COMMIT, context.api_version, reply.error)
         codes = {(topic, partition): code for topic, partition, code in reply.partitions}
     return TxnOffsetCommitResponse(
@@ -59,7 +61,7 @@ async def txn_offset_commit(
                     TxnOffsetCommitResponsePartition(
                         partition_index=each.partition_index,
                         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if topic.name in unknown
+                        if topic.name not in ids
                         else codes.get((topic.name, each.partition_index), error),
                     )
                     for each in topic.partitions
@@ -71,7 +73,10 @@ async def txn_offset_commit(
 
 
 async def _commit(
-    broker: DataServices, request: TxnOffsetCommitRequest, version: int, unknown: set[str]
+    broker: DataServices,
+    request: TxnOffsetCommitRequest,
+    version: int,
+    ids: Mapping[str, TopicId],
 ) -> PartitionErrors:
     error, ordinal = await _admitted(broker, request, version)
     if error is not ErrorCode.NONE:
@@ -89,9 +94,10 @@ async def _commit(
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata or "",
+                ids[topic.name],
             )
             for topic in request.topics
-            if topic.name not in unknown
+            if topic.name in ids
             for each in topic.partitions
         ],
     )

@@ -8,7 +8,7 @@ with the leader, and clients repeat their requests (rule C8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 
 from tidelog.coordinator.decision import Decision, Now, Token, Turn
@@ -51,6 +51,7 @@ from tidelog.coordinator.group.consumer_groups import ConsumerGroups, is_empty, 
 from tidelog.coordinator.group.consumer_membership import Refusal
 from tidelog.coordinator.group.group_offsets import expired_offsets
 from tidelog.coordinator.group.log_records import (
+    CommittedOffset,
     GroupRecord,
     GroupRemoved,
     GroupStored,
@@ -68,6 +69,7 @@ from tidelog.coordinator.group.rebalance import GroupTurn, Rebalancer, Timer, Ti
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
 CLASSIC_TYPE = "classic"
@@ -77,10 +79,17 @@ _SWEEP = Timer(TimerKind.SWEEP)
 class GroupMachine:
     """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
     applying each decision's records before the next. `timeouts_of` says what members of a consumer
-    group are held to that has settings of its own; it is asked at each heartbeat."""
+    group are held to that has settings of its own; it is asked at each heartbeat. `is_deleted`: of
+    the topic that a stored offset names, by name and, where the offset has it, id."""
 
-    def __init__(self, settings: GroupSettings, timeouts_of: TimeoutsOf | None = None) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        timeouts_of: TimeoutsOf | None = None,
+        is_deleted: Callable[[str, TopicId | None], bool] = lambda topic, topic_id: False,
+    ) -> None:
         self._settings = settings
+        self._is_deleted = is_deleted
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
         self._membership = Membership(settings, self._timers, self._rebalancer)
@@ -148,7 +157,8 @@ class GroupMachine:
 
     def loaded(self, now: Now) -> Decision[GroupRecord, Reply]:
         """Everything stored was applied: the groups go on. Members have their session timeout to be
-        heard of, since nobody knows how long ago they were."""
+        heard of, since nobody knows how long ago they were. Offsets in topics that were deleted
+        while no coordinator of these groups was ready are forgotten now."""
         turn: GroupTurn = Turn(now)
         for group_id, stored in self._stored.items():
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
@@ -159,8 +169,12 @@ class GroupMachine:
         for group_id in self._offsets.group_ids():
             if group_id not in self._groups and group_id not in self._consumers:
                 self._groups[group_id] = ClassicGroup(group_id)
+            turn.records.extend(self._offsets.removals_where(group_id, None, self._is_gone))
         self._schedule_sweep(now)
         return turn.decision()
+
+    def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
+        return self._is_deleted(topic, committed.topic_id)
 
     # Time.
 
@@ -254,10 +268,19 @@ class GroupMachine:
             case ListGroups():
                 turn.reply(token, self._list(command))
             case ForgetTopics(topics):
-                for group_id in self._offsets.group_ids():
-                    turn.records.extend(self._offsets.removals(group_id, sorted(topics)))
+                self._forget(topics, turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
         return turn.decision()
+
+    def _forget(self, topics: Mapping[str, Collection[TopicId]], turn: GroupTurn) -> None:
+        """Forget the offsets in deleted topics; not those in topics that have their names now."""
+
+        def is_gone(topic: str, committed: CommittedOffset) -> bool:
+            return committed.topic_id is None or committed.topic_id in topics[topic]
+
+        for group_id in self._offsets.group_ids():
+            found = self._offsets.removals_where(group_id, sorted(topics), is_gone)
+            turn.records.extend(found)
 
     def _join(self, join: Join, token: Token, turn: GroupTurn) -> None:
         settings = self._settings

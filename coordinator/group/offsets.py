@@ -3,7 +3,7 @@ commit: pure, changed by records alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
@@ -134,16 +134,30 @@ class CommittedOffsets:
 
     # What goes.
 
-    def removals(self, group_id: str, topics: Collection[str] | None = None) -> list[OffsetRemoved]:
-        """What removes a group's offsets, pending ones too: all, or those in some topics."""
+    def removals(self, group_id: str) -> list[OffsetRemoved]:
+        """What removes all offsets of a group, pending ones too."""
+        return self.removals_where(group_id, None, lambda topic, committed: True)
+
+    def removals_where(
+        self,
+        group_id: str,
+        topics: Collection[str] | None,
+        is_gone: Callable[[str, CommittedOffset], bool],
+    ) -> list[OffsetRemoved]:
+        """What removes those offsets of a group in some topics, or in all, that are gone; pending
+        ones too."""
         found = self.of_group(group_id)
         places = [
             (topic, partition)
             for topic in (found if topics is None else topics)
-            for partition in found.get(topic, ())
+            for partition, committed in found.get(topic, {}).items()
+            if is_gone(topic, committed)
         ]
         places += [
-            place for place in self.pending_places(group_id) if topics is None or place[0] in topics
+            place
+            for place, pending in self._pending.get(group_id, {}).items()
+            if (topics is None or place[0] in topics)
+            and any(each is not None and is_gone(place[0], each) for each in pending.values())
         ]
         return [OffsetRemoved(group_id, *place) for place in dict.fromkeys(places)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.group.classic import ClassicGroup
@@ -45,6 +46,8 @@ from tidelog.protocol.error_codes import ErrorCode
 R = TypeVar("R", bound=Reply)
 
 GROUP = "g"
+OLD, NEW = UUID(int=1), UUID(int=2)
+"""Ids of topics."""
 RANGE = (SupportedProtocol("range", b"range metadata"),)
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -83,6 +86,8 @@ class GroupWorld:
         self._ids = 0
         self.timeouts: dict[str, ConsumerTimeouts] = {}
         """Of consumer groups with settings of their own."""
+        self.deleted: set[tuple[str, TopicId | None]] = set()
+        """Topics, by name and id, that the cluster has not got any more."""
         self.machine = self._machine()
         self._take(self.machine.loaded(self.now))
 
@@ -91,7 +96,9 @@ class GroupWorld:
             default = self.settings.consumer_timeouts(group_id)
             return self.timeouts.get(group_id, default)
 
-        return GroupMachine(self.settings, timeouts_of)
+        return GroupMachine(
+            self.settings, timeouts_of, lambda topic, topic_id: (topic, topic_id) in self.deleted
+        )
 
     @property
     def now(self) -> Now:
@@ -256,6 +263,8 @@ class GroupWorld:
         retention_ms: int | None = None,
         version: int = 9,
         group_id: str = GROUP,
+        partition: int = 0,
+        topic_id: TopicId | None = None,
     ) -> ErrorCode:
         command = CommitOffsets(
             group_id=group_id,
@@ -264,7 +273,7 @@ class GroupWorld:
             instance_id=instance_id,
             retention_ms=retention_ms,
             knows_missing_group=version >= 9,
-            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+            offsets=[OffsetToCommit(topic, partition, offset, 5, metadata, topic_id)],
         )
         reply = self.ask(command, PartitionErrors)
         (only,) = reply.partitions
@@ -281,6 +290,7 @@ class GroupWorld:
         topic: str = "t",
         metadata: str = "",
         group_id: str = GROUP,
+        topic_id: TopicId | None = None,
     ) -> ErrorCode:
         command = CommitTransactionalOffsets(
             group_id=group_id,
@@ -288,7 +298,7 @@ class GroupWorld:
             member_id=member_id,
             instance_id=instance_id,
             producer=BatchProducer(producer_id, 0, 1),
-            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata, topic_id)],
         )
         (only,) = self.ask(command, PartitionErrors).partitions
         return only[2]
@@ -303,9 +313,11 @@ class GroupWorld:
         found = reply.topics[topic][0]
         return None if found is None else found.offset
 
-    def committed(self, topic: str = "t", group_id: str = GROUP) -> int | None:
-        reply = self.ask(FetchOffsets(group_id, {topic: [0]}), OffsetsReply)
-        found = reply.topics[topic][0]
+    def committed(
+        self, topic: str = "t", group_id: str = GROUP, *, partition: int = 0
+    ) -> int | None:
+        reply = self.ask(FetchOffsets(group_id, {topic: [partition]}), OffsetsReply)
+        found = reply.topics[topic][partition]
         return None if found is None else found.offset
 
     # Groups in the states of the tables.
