@@ -60,7 +60,7 @@ def test_a_batch_that_was_being_checked_is_refused_and_goes_to_the_log_that_is_r
 
 
 Append = Callable[[LogWriter, Partition], object]
-ADOPTED = AdoptedBatch(16, 0, 1000, 1000, 5, 0, 1, "staged/x", 0, 100)
+ADOPTED = AdoptedBatch(16, 0, 1000, 1000, 5, 0, 1, "staged/x", 0, 100, 7)
 APPENDS: dict[str, Append] = {
     "batch": lambda writer, each: writer.append(
         each, batch(b"x"), BatchHeader.parse(batch(b"x")), 0
