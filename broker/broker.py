@@ -4,8 +4,9 @@ The start, step by step, and what a death in between leaves behind:
 
 1. Probe the store, open the metadata log (an empty prefix becomes a cluster). Nothing of ours.
 2. Listen, so that the address is known. Clients that connect early are served once we are ready.
-3. Register (B1), in the entry that fences the incarnation before us. Dying here leaves a registered
-   incarnation without a WAL; the next start fences it like any other.
+3. Register (B1), in the entry that fences the incarnation before us, once the brokers of all other
+   ids are shown to be dead; fence those. Dying here leaves a registered incarnation without a WAL;
+   the next start fences it like any other.
 4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be
    repeated by anybody.
 5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
@@ -322,6 +323,7 @@ class Broker:
             self.advertised,
             self._process,
             self._is_running,
+            alone=True,
         )
         self.incarnation = registered.incarnation
         self._fence = OwnFence(self.metadata, self.incarnation)
