@@ -17,7 +17,7 @@ from tests.unit.broker.test_data_path_edges import HeldChecks
 from tests.unit.broker.test_roller import until
 from tests.unit.broker.transactional_client import TransactionalClient, loaded, read
 from tidelog.broker.admission import Wanted
-from tidelog.broker.adopter import AdoptFailed
+from tidelog.broker.adopter import AdoptFailed, _check_window
 from tidelog.broker.appender import INLINE_BYTES_MAX
 from tidelog.broker.internal_log import InternalPartition
 from tidelog.broker.log_writer import EndedTransaction, LogWriter
@@ -139,7 +139,7 @@ class HeldAdopts(HeldChecks):
     """Holds the checks of staged batches back."""
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if function.__name__ == "_check_window":
+        if function is _check_window:
             self.asked = True
             await self.let_go.wait()
         return function(*args, **kwargs)
