@@ -170,6 +170,7 @@ class Broker:
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
         self.advertised: tuple[str, int]
+        self.listening: tuple[str, int]
         self.incarnation: Incarnation
         self._lease: LeaseKeeper
         self._fence: OwnFence
@@ -288,7 +289,7 @@ class Broker:
             # No connection is accepted before there is an appender.
             lambda connection: self.appender.lost(connection),
         )
-        address = await self._bind(server)
+        self.listening = address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -74,6 +74,11 @@ class Services(Protocol):
         ...
 
     @property
+    def listening(self) -> tuple[str, int]:
+        """The host and the port that the broker listens on."""
+        ...
+
+    @property
     def store_url(self) -> str:
         """The bucket's address, without credentials."""
         ...
