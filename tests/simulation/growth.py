@@ -197,7 +197,7 @@ class GrowingBucket:
 
     async def _feed(self, broker: Broker) -> None:
         """A batch at a time, each durable before the next: what is behind is made up for."""
-        writer = LogWriter(broker.wal, broker.partitions.checkpointed, broker._openings.add)
+        writer = LogWriter(broker.wal, broker.partitions, broker._openings.add)
         data = batch(b"x" * 100)
         header = BatchHeader.parse(data)
         assert self._topic_id is not None

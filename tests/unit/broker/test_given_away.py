@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.given_away import taken_back
-from tests.unit.broker.one_broker import batch, run
+from tests.unit.broker.one_broker import TOPIC, batch, run
 from tests.unit.broker.rolled import hosted
 from tests.unit.broker.sink_world import SINK, Sink, world
 from tests.unit.broker.test_data_path_edges import HeldChecks
@@ -22,6 +22,7 @@ from tidelog.broker.appender import INLINE_BYTES_MAX
 from tidelog.broker.internal_log import InternalPartition
 from tidelog.broker.log_writer import EndedTransaction, LogWriter
 from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
@@ -124,7 +125,10 @@ def test_a_coordinator_writes_to_the_log_that_it_has_loaded_or_not_at_all() -> N
         async with here.broker(politely=False) as one:
             await one.create_topic()
             old, broker = hosted(one), one.broker
-            log = InternalPartition(old, broker.wal, broker.appender._log_writer, broker._reads.log)
+            origin = SnapshotOrigin("cluster", TOPIC, *old.log.partition)
+            log = InternalPartition(
+                old, origin, broker.wal, broker.appender._log_writer, broker._reads.log
+            )
             log.append([NewRecord(b"v", b"k")], 0, None)
             await broker.durable()
             new = await taken_back(one, here.store, old.log.partition)
