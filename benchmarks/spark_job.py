@@ -45,7 +45,6 @@ def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.authenticate.socketTimeout": "300s",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.buffer.size": "1048576",

@@ -45,11 +45,10 @@ def contenders(
         filtered = {"where": where} if where and not options else {}
         peers = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
         found[f"kafka {query}"] = {"source": "kafka", "options": peers | options, **filtered}
-        ours = {"filterPushdown": "once"} if filtered else {}
         found[f"tidelog {query}"] = {
             "source": "tidelog",
             "store": store,
-            "options": ours | options,
+            "options": options,
             **filtered,
         }
         native: dict[str, Any] = {"source": "parquet", "store": store}

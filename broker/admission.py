@@ -91,11 +91,12 @@ class Admissions:
         """Each partition's admission; None if it has to be waited for: then use `admit`."""
         try:
             answer = self._ask(wanted, partitions)
+            if not answer.done():
+                return None
+            # A coordinator whose lease is not fresh refuses after it has taken the command.
+            admissions = _admissions(answer.result(), partitions)
         except CoordinatorRefused as error:
             return dict.fromkeys(partitions, Admission(error.code))
-        if not answer.done():
-            return None
-        admissions = _admissions(answer.result(), partitions)
         return None if _may_be_later(wanted, admissions) else admissions
 
     async def admit(

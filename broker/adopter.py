@@ -140,7 +140,7 @@ class Adopter:
             ordinal = await self._admitted(partition, wanted)
             await self._wal.wait_for_room()
             # From here on nothing waits until all is in the slot.
-            partition = self._partitions.find(place)
+            self._partitions.require(partition)
             known = partition.log.adopted(wanted.identity.producer_id)
             fresh = [batch for batch in batches if batch.key not in known]
             if not fresh:

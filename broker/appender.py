@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from tidelog.broker.deadlines import Deadlines
 from tidelog.broker.large_batches import LargeBatches
 from tidelog.broker.log_writer import LogWriter
-from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.partitions import Partition, PartitionError
 from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
 from tidelog.offload import Offload
@@ -185,7 +185,6 @@ class Appender:
         self,
         writer: WalWriter,
         log_writer: LogWriter,
-        partitions: PartitionRegistry,
         offload: Offload,
         clock: Clock,
         large: LargeBatches[int, Submission],
@@ -194,7 +193,6 @@ class Appender:
         """`large_offload`: checks large batches, which must not keep `offload` from others."""
         self._writer = writer
         self._log_writer = log_writer
-        self._partitions = partitions
         self._offload = offload
         self._clock = clock
         self._waiting: deque[Submission] = deque()
@@ -341,8 +339,6 @@ class Appender:
             return AppendFailed(ErrorCode(batch.error_code), batch.message, batch.record_errors)
         log = item.partition.log
         try:
-            # The topic may have been deleted, or the partition given away, while it was checked.
-            self._partitions.find(log.partition)
             appended, slot = self._log_writer.append(
                 item.partition,
                 batch.data,
@@ -352,6 +348,7 @@ class Appender:
                 transaction_version=item.transaction_version,
             )
         except PartitionError as error:
+            # The topic was deleted, or the partition given away, while the batch was checked.
             return AppendFailed(error.code, str(error))
         except AppendRefused as error:
             return AppendFailed(ErrorCode(error.error_code), str(error))
@@ -371,6 +368,5 @@ class Appender:
 
         PartitionError: the partition is not here any more; nothing was deleted.
         """
-        self._partitions.find(partition.log.partition)
         await self._writer.durable(self._log_writer.begin_log_at(partition, offset))
         return Offset(partition.log.log_start)

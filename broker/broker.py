@@ -4,8 +4,9 @@ The start, step by step, and what a death in between leaves behind:
 
 1. Probe the store, open the metadata log (an empty prefix becomes a cluster). Nothing of ours.
 2. Listen, so that the address is known. Clients that connect early are served once we are ready.
-3. Register (B1), in the entry that fences the incarnation before us. Dying here leaves a registered
-   incarnation without a WAL; the next start fences it like any other.
+3. Register (B1), in the entry that fences the incarnation before us, once the brokers of all other
+   ids are shown to be dead; fence those. Dying here leaves a registered incarnation without a WAL;
+   the next start fences it like any other.
 4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be
    repeated by anybody.
 5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
@@ -64,6 +65,7 @@ from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.openings import Openings
+from tidelog.coordinator.cluster.own_fence import OwnFence
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.records import ConfigsChanged, Record
@@ -176,8 +178,10 @@ class Broker:
         # Known after the start's steps, in this order.
         self.metadata: MetadataLog
         self.advertised: tuple[str, int]
+        self.listening: tuple[str, int]
         self.incarnation: Incarnation
         self._lease: LeaseKeeper
+        self._fence: OwnFence
         self.partitions: PartitionRegistry
         self.tables: Tables
         self.roller: Roller
@@ -219,9 +223,13 @@ class Broker:
         """The settings that hold now for an existing topic. KeyError if there is none."""
         return self._settings.topic_config(topic_id)
 
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable. Fails with WalLost."""
+        return self.wal.durable(self.wal.newest_slot)
+
     def may_serve_reads(self) -> bool:
         """Whether the lease is fresh enough to answer what others may have changed (B3)."""
-        return self._lease.fresh(self.clock.monotonic())
+        return self._lease.fresh(self.clock.monotonic()) and not self._fence.is_found
 
     def faults(self) -> Sequence[str]:
         """What is wrong, in words, for the health endpoint. May be called from any thread."""
@@ -291,7 +299,7 @@ class Broker:
             # No connection is accepted before there is an appender.
             lambda connection: self.appender.lost(connection),
         )
-        address = await self._bind(server)
+        self.listening = address = await self._bind(server)
         self.advertised = self._advertise or address
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -326,8 +334,10 @@ class Broker:
             self.advertised,
             self._process,
             self._is_running,
+            alone=True,
         )
         self.incarnation = registered.incarnation
+        self._fence = OwnFence(self.metadata, self.incarnation)
         self._lease = LeaseKeeper(
             self._store,
             self.clock,
@@ -341,6 +351,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             background: list[asyncio.Task[Any]] = [
                 tasks.create_task(self._lease.run()),
+                tasks.create_task(self._fence.run()),
                 tasks.create_task(
                     self.metadata.follow(self._cluster_settings.heartbeat_interval_ms)
                 ),
@@ -385,6 +396,7 @@ class Broker:
             await self.wal.close()
             await wal
             durable_end = self.wal.durable_end
+            self._fence.disregard()
             await fence_oneself(self.metadata, self._openings, self.incarnation, durable_end)
             for task in background:
                 task.cancel()
@@ -475,7 +487,7 @@ class Broker:
         )
         log_writer = LogWriter(
             self.wal,
-            self.partitions.checkpointed,
+            self.partitions,
             self._openings.add,
             ProducerRoom(
                 self.partitions.producers, self.settings.integer(PRODUCER_IDS_MAX), self.limits
@@ -484,7 +496,6 @@ class Broker:
         self.appender = Appender(
             self.wal,
             log_writer,
-            self.partitions,
             self._offload,
             self.clock,
             self._large_batches,

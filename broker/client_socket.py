@@ -51,6 +51,10 @@ class SocketOwner(Protocol):
         """Where connections wait that have more requests than are begun at once."""
         ...
 
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable."""
+        ...
+
     def relieve(self) -> None:
         """Memory was given back: let connections that wait for it read again."""
         ...
@@ -86,6 +90,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         """Requests being served that end with the connection."""
         self._taken_up = Progress()
         self._sent_bytes = 0
+        self._settling: asyncio.Future[None] | None = None
+        """What was done without an answer becomes durable; the next request waits for it."""
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
@@ -152,8 +158,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._active = self._clock.monotonic()
         connection.resume_writing()
         self._note_unsent(connection)
-        self._owner.turns.join(self)
-        self.update_reading()
+        self._go_on(connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there to be answered. A read that waits for data ends; writes go on."""
@@ -178,8 +183,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if error is not None:
             self._refuse(error)
         else:
-            self._owner.turns.join(self)
-            self.update_reading()
+            self._go_on(connection)
         if self._draining:
             self._close_when_finished(connection)
         self._owner.relieve()
@@ -297,6 +301,7 @@ class ClientSocket(asyncio.BufferedProtocol):
                 begun += 1 if taken.cheap else COSTLY
         except CloseConnection as error:
             self._refuse(error)
+        self._settle(connection)
         self.update_reading()
         if self._draining:
             self._close_when_finished(connection)
@@ -311,6 +316,26 @@ class ClientSocket(asyncio.BufferedProtocol):
         if taken.opened.route.given_up:
             self._given_up.add(answer)
             answer.add_done_callback(self._given_up.discard)
+
+    def _go_on(self, connection: Connection) -> None:
+        """The next requests may have become such as can be begun."""
+        self._settle(connection)
+        self._owner.turns.join(self)
+        self.update_reading()
+
+    def _settle(self, connection: Connection) -> None:
+        if self._settling is None and connection.must_settle():
+            self._settling = self._owner.durable()
+            self._settling.add_done_callback(self._settled)
+
+    def _settled(self, durable: asyncio.Future[None]) -> None:
+        self._settling = None
+        connection = self._connection
+        # Where that can no longer be told the broker ends.
+        if connection is None or durable.cancelled() or durable.exception() is not None:
+            return
+        connection.settled()
+        self._go_on(connection)
 
     def _send(self, buffers: list[Buffer]) -> None:
         """Send once all that is ready now has been done: many requests wait for the same WAL slot,

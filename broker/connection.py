@@ -2,9 +2,10 @@
 
 Pure: no socket, no clock, no task. The server feeds it and asks what to do.
 
-Requests may be served at the same time and finish in any order; their answers leave in the order in
-which the requests came. A request that may wait for long (a fetch) is served with none after it, so
-a connection never holds more than one large answer that the client has not begun to read.
+Some requests are served side by side (`request_order`) and finish in any order; their answers leave
+in the order in which the requests came. A request that may wait for long (a fetch) is served with
+none after it, so a connection never holds more than one large answer that the client has not begun
+to read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.dispatch import CloseConnection, Dispatcher, OpenedRequest, ReadyAnswer
 from tidelog.broker.request_memory import RequestMemory
+from tidelog.broker.request_order import RequestOrder
+from tidelog.protocol.headers import api_key_of
 from tidelog.protocol.wire import Buffer
 
 SIZE_PREFIX_BYTES = 4
@@ -23,9 +26,12 @@ SIZE_PREFIX_BYTES = 4
 class TakenRequest:
     """A request that is being served. `opened` is None where `ready` answers it at once."""
 
-    __slots__ = ("answer", "answer_bytes", "done", "opened", "ready", "size")
+    __slots__ = ("answer", "answer_bytes", "api_key", "done", "opened", "ready", "size")
 
-    def __init__(self, opened: OpenedRequest | None, ready: list[Buffer] | None, size: int) -> None:
+    def __init__(
+        self, api_key: int, opened: OpenedRequest | None, ready: list[Buffer] | None, size: int
+    ) -> None:
+        self.api_key = api_key
         self.opened = opened
         self.ready = ready
         self.size = size
@@ -36,8 +42,8 @@ class TakenRequest:
         """Of the answer, while it waits for those before it."""
 
     @property
-    def long_poll(self) -> bool:
-        """Whether nothing after it is served before it is answered."""
+    def is_alone(self) -> bool:
+        """Whether nothing after it is begun before it is answered, whatever it is."""
         return self.opened is not None and self.opened.is_alone
 
     @property
@@ -87,6 +93,7 @@ class Connection:
         """Of answers that wait for those before them."""
         self._unsent_bytes = 0
         """Of answers that could be sent and that the client has not taken."""
+        self._order = RequestOrder()
         self._writing = True
         self._open = True
 
@@ -98,7 +105,7 @@ class Connection:
     @property
     def waits(self) -> bool:
         """Whether there is a request that could be begun."""
-        return self._open and bool(self._frames) and self._accepting()
+        return self._is_next_accepted() and self._order.admits(api_key_of(self._frames[0]))
 
     @property
     def next_is_cheap(self) -> bool:
@@ -156,6 +163,7 @@ class Connection:
         if not self.waits:
             return None
         frame = self._frames.popleft()
+        api_key = api_key_of(frame)
         size = len(frame) + SIZE_PREFIX_BYTES
         try:
             opened = self._dispatcher.open(frame, self.client_host, self.connection_id)
@@ -164,12 +172,13 @@ class Connection:
             self._open = False
             raise
         if isinstance(opened, ReadyAnswer):
-            taken = TakenRequest(None, opened.buffers, size)
+            taken = TakenRequest(api_key, None, opened.buffers, size)
         else:
-            taken = TakenRequest(opened, None, size)
+            taken = TakenRequest(api_key, opened, None, size)
         self._taken.append(taken)
         self._serving += 1
         self.requests_begun += 1
+        self._order.begin(api_key)
         return taken
 
     def answer(self, taken: TakenRequest, buffers: list[Buffer] | None) -> list[Buffer]:
@@ -178,6 +187,7 @@ class Connection:
         assert not taken.done
         taken.done = True
         self._serving -= 1
+        self._order.end(taken.api_key, is_answered=buffers is not None)
         self._end_request(taken.size)
         if not self._open:
             return []
@@ -200,6 +210,15 @@ class Connection:
         if size != self._unsent_bytes:
             self._answers.change(size - self._unsent_bytes)
             self._unsent_bytes = size
+
+    def must_settle(self) -> bool:
+        """Whether the next request waits only until what was done without an answer is durable;
+        `settled` is to be called then."""
+        return self._is_next_accepted() and self._order.must_settle(api_key_of(self._frames[0]))
+
+    def settled(self) -> None:
+        """What was done without an answer before `must_settle` said so is durable."""
+        self._order.settle()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: take no further requests of it."""
@@ -239,8 +258,11 @@ class Connection:
         self._memory.withdraw(self)
         return False
 
+    def _is_next_accepted(self) -> bool:
+        return self._open and bool(self._frames) and self._accepting()
+
     def _accepting(self) -> bool:
-        return self._has_room() and not (self._taken and self._taken[-1].long_poll)
+        return self._has_room() and not (self._taken and self._taken[-1].is_alone)
 
     def _has_room(self) -> bool:
         """Also behind a request that is served alone one more is read, else nobody would notice

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.cluster.records import ConfigScope, Record, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.topics import TopicFate
 from tidelog.coordinator.decision import ID_LENGTH_MAX, Decision
 from tidelog.coordinator.group.admission import (
     GROUP_BYTES_MAX,
@@ -67,6 +68,7 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.crash_points import CrashPoints
 from tidelog.errors import TidelogError
+from tidelog.identifiers import TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.writer import WalWriter
@@ -143,18 +145,19 @@ class Coordinators:
 
     def follow(self, records: Sequence[Record]) -> None:
         """Keep in step with an entry of the metadata log, which the partitions have followed."""
-        deleted = []
+        deleted: dict[str, set[TopicId]] = {}
         for record in records:
             match record:
                 case TopicCreated(topic_id=topic_id, name=name):
                     self._topic_names[topic_id] = name
                 case TopicDeleted(topic_id=topic_id):
-                    deleted.append(self._topic_names.pop(topic_id, ""))
+                    name = self._topic_names.pop(topic_id, "")
+                    deleted.setdefault(name, set()).add(topic_id)
                 case _:
                     pass
         self._keep_in_step()
         if deleted:
-            self._forget_topics(frozenset(deleted))
+            self._forget_topics(deleted)
 
     def faults(self) -> list[tuple[str, TidelogError]]:
         """The partitions whose coordinators cannot be asked, by name, and why. May be called from
@@ -209,7 +212,10 @@ class Coordinators:
             str(partition),
             self._log(partition),
             lambda: GroupMachine(
-                self._group_settings, self._consumer_timeouts, self._group_budgets
+                self._group_settings,
+                self._consumer_timeouts,
+                self._group_budgets,
+                self._is_deleted,
             ),
             GROUP_CODEC,
             self._clock,
@@ -297,13 +303,35 @@ class Coordinators:
         self._unstarted.append(runtime)
         self._changed.set()
 
-    def _forget_topics(self, topics: frozenset[str]) -> None:
+    def _forget_topics(self, topics: Mapping[str, Collection[TopicId]]) -> None:
+        """Coordinators that are not ready forget them when they have loaded their logs."""
         for runtime in self.groups.all():
             if runtime.state is RuntimeState.READY:
                 try:
                     runtime.submit(ForgetTopics(topics))
                 except CoordinatorRefused as error:
-                    logger.warning("offsets of deleted topics stay", extra={"why": str(error)})
+                    logger.warning(
+                        "offsets of deleted topics stay until their coordinator is loaded again",
+                        extra={"why": str(error)},
+                    )
+
+    def _is_deleted(self, topic: str, topic_id: TopicId | None) -> bool:
+        """Whether the topic is gone in which an offset was committed, as the log has it.
+
+        The state knows of every topic that a log of ours names: a topic is created before anything
+        is committed in it, and the entry that made us the leader came later than all that another
+        leader had seen. So what it does not know was deleted, but for ids that it calls UNKNOWN:
+        then the metadata log has lost something (C11), and nothing is concluded from that. Ids are
+        never used again, so it stays right, and may be found again after a crash.
+
+        Records of the first release name no id. They count for the topic that has the name.
+        """
+        found = self._state().topic_named(topic)
+        if topic_id is None:
+            return found is None
+        if found is not None and found.topic_id == topic_id:
+            return False
+        return self._state().fate_of(topic_id) in (TopicFate.DELETED, TopicFate.FORGOTTEN)
 
 
 def transaction_settings(settings: BrokerSettings) -> TransactionSettings:

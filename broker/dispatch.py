@@ -43,12 +43,6 @@ SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
 """Lowest version served where it is above the lowest advertised: record batches of the second
 format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
 
-LONG_POLLS: Final[frozenset[int]] = frozenset(
-    {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
-)
-"""Requests that may wait for long, or have large answers: one of a connection is served at a time,
-and nothing after it, which is how Kafka treats all requests."""
-
 CHEAP: Final[frozenset[int]] = frozenset(
     {
         ApiKey.PRODUCE,
@@ -89,7 +83,7 @@ READS: Final[frozenset[int]] = frozenset(
 )
 """Requests whose answer is all that comes of them."""
 
-GIVEN_UP: Final[frozenset[int]] = LONG_POLLS | READS
+GIVEN_UP: Final[frozenset[int]] = READS | {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
 """Requests that are ended when their connection is lost: they may take long, and what they change,
 if anything, does no harm unanswered."""
 
@@ -131,7 +125,6 @@ class Route:
     versions: range
     advertised: ApiVersion | None
     """As listed in ApiVersions; Tidelog's own APIs are not."""
-    long_poll: bool
     given_up: bool
     """Ended when its connection is lost."""
     cheap: bool
@@ -153,8 +146,9 @@ class OpenedRequest(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no request of its connection that came later is served before it is answered."""
-        return self.route.long_poll or self.is_cut or self.steps is not None
+        """Whether no request of its connection that came later is begun before it is answered,
+        whatever `request_order` says of its API: its handler is called late, and more than once."""
+        return self.is_cut or self.steps is not None
 
 
 class ReadyAnswer(NamedTuple):
@@ -379,7 +373,6 @@ def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
         handler=handler,
         versions=versions,
         advertised=advertised,
-        long_poll=key in LONG_POLLS,
         given_up=key in GIVEN_UP,
         cheap=key in CHEAP,
         division=DIVISIONS.get(key),

@@ -21,6 +21,7 @@ from tidelog.protocol.schemas import (
     metadata,
     offsets,
     produce,
+    quorum,
     replicas,
     topics,
 )
@@ -318,6 +319,26 @@ def _elect_leaders(
     )
 
 
+def _alter_replica_log_dirs(
+    request: replicas.AlterReplicaLogDirsRequest, _v: int, code: int, _m: str
+) -> Response:
+    return replicas.AlterReplicaLogDirsResponse(
+        results=[
+            replicas.AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    replicas.AlterReplicaLogDirPartitionResult(
+                        partition_index=number, error_code=code
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        ]
+    )
+
+
 def _describe_log_dirs(
     _request: replicas.DescribeLogDirsRequest, version: int, code: int, _m: str
 ) -> Response:
@@ -381,6 +402,7 @@ _SHAPES: Mapping[type[Message], Shape] = {
     ),
     coordinators.FindCoordinatorRequest: _find_coordinator,
     replicas.ElectLeadersRequest: _elect_leaders,
+    replicas.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
     replicas.DescribeLogDirsRequest: _describe_log_dirs,
     flush.FlushTopicsRequest: _flush_topics,
     adopt.AdoptRequest: _adopt,
@@ -389,6 +411,12 @@ _SHAPES: Mapping[type[Message], Shape] = {
     ),
     metadata.DescribeClusterRequest: lambda _r, _v, code, m: metadata.DescribeClusterResponse(
         error_code=code, error_message=m
+    ),
+    quorum.DescribeQuorumRequest: lambda _r, _v, code, m: quorum.DescribeQuorumResponse(
+        error_code=code, error_message=m
+    ),
+    replicas.AlterPartitionReassignmentsRequest: lambda _r, _v, code, m: (
+        replicas.AlterPartitionReassignmentsResponse(error_code=code, error_message=m)
     ),
     replicas.ListPartitionReassignmentsRequest: lambda _r, _v, code, m: (
         replicas.ListPartitionReassignmentsResponse(error_code=code, error_message=m)

@@ -1,7 +1,9 @@
 """How anything gets into a partition that this broker leads: into its log and the WAL in one step.
 
 Whoever appends (producers, coordinators, markers) goes through here, so that the first thing of a
-tenure in the WAL is its image (C2). Synchronous: the order of the calls is the order of the log.
+tenure in the WAL is its image (C2), and that nothing is appended to a partition that has left, also
+where it has come back as another object (C3). Synchronous: the order of the calls is the order of
+the log.
 """
 
 from __future__ import annotations
@@ -9,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog.broker.partitions import Partition
+from tidelog.broker.partitions import Partition, PartitionRegistry
 from tidelog.broker.producer_room import ProducerRoom
 from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.wal.adoption import AdoptedBatch
-from tidelog.wal.checkpoint_images import CheckpointImages
 from tidelog.wal.entries import NO_ORDINAL
 from tidelog.wal.extents import Extent
 from tidelog.wal.image import PartitionImage
@@ -44,20 +45,20 @@ class EndedTransaction(NamedTuple):
 
 
 class LogWriter:
-    """Appends to partitions. AppendRefused says what the partition has against it, WalLost and
-    WalClosed that the incarnation has ended; nothing was appended then."""
+    """Appends to partitions. AppendRefused says what the partition has against it, PartitionError
+    that this object is not the partition any more, WalLost and WalClosed that the incarnation has
+    ended; nothing was appended then."""
 
     def __init__(
         self,
         wal: WalWriter,
-        checkpointed: CheckpointImages,
+        partitions: PartitionRegistry,
         on_opened: Callable[[TopicPartition, LeaderEpoch, Slot], None],
         room: ProducerRoom,
     ) -> None:
-        """`checkpointed`: what is opened here belongs into checkpoints from then on. `on_opened`:
-        is told of it, and of the slot with its image."""
+        """`on_opened` is told what was opened, and of the slot with its image."""
         self._wal = wal
-        self._checkpointed = checkpointed
+        self._partitions = partitions
         self._on_opened = on_opened
         self._room = room
 
@@ -75,7 +76,7 @@ class LogWriter:
         original, and counts when all that was appended so far is durable."""
         log = partition.log
         self._room.check(log, header.producer_id)
-        opening = _opening(partition)
+        opening = self._opening(partition)
         appended = log.append(
             header, now_ms, ordinal=ordinal, transaction_version=transaction_version
         )
@@ -103,7 +104,7 @@ class LogWriter:
         are of the same producer, epoch and transaction, and have no sequences.
         """
         log = partition.log
-        opening = _opening(partition)
+        opening = self._opening(partition)
         first: Appended | None = None
         placed: list[tuple[AdoptedBatch, int]] = []
         self._room.check(log, batches[0].producer_id)
@@ -122,7 +123,7 @@ class LogWriter:
         """Append the marker that ends a transaction in this partition; a late duplicate of it has
         no place."""
         log = partition.log
-        opening = _opening(partition)
+        opening = self._opening(partition)
         appended = log.append_marker(
             ended.producer_id,
             ended.producer_epoch,
@@ -157,7 +158,7 @@ class LogWriter:
     def begin_log_at(self, partition: Partition, offset: Offset) -> Slot:
         """Move the log start up to `offset`."""
         log = partition.log
-        opening = _opening(partition)
+        opening = self._opening(partition)
         if log.set_log_start(offset):
             self._open(partition, opening)
             self._wal.add_log_start(log.partition, log.leader_epoch, offset)
@@ -165,7 +166,7 @@ class LogWriter:
 
     def open(self, partition: Partition) -> None:
         """Write the image that opens the tenure, unless that is done."""
-        self._open(partition, _opening(partition))
+        self._open(partition, self._opening(partition))
 
     def relocate(self, partition: Partition, moved: Extent) -> Slot | None:
         """Have durable batches lie in a merged object from now on. The slot of the entry that says
@@ -180,10 +181,11 @@ class LogWriter:
         if opening is not None:
             slot = self._wal.add_opening(opening)
             partition.opened = True
-            self._checkpointed.add(partition.log)
+            self._partitions.checkpointed.add(partition.log)
             self._on_opened(opening.partition, opening.leader_epoch, slot)
 
-
-def _opening(partition: Partition) -> PartitionImage | None:
-    """The image to be written first, taken before the log changes; None if that is done."""
-    return None if partition.opened else partition.log.image()
+    def _opening(self, partition: Partition) -> PartitionImage | None:
+        """The image to be written first, taken before the log changes; None if that is done.
+        PartitionError, before anything has changed."""
+        self._partitions.require(partition)
+        return None if partition.opened else partition.log.image()

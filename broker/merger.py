@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tidelog.broker.log_reader import LogReader
 from tidelog.broker.log_writer import LogWriter
-from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.bucket.object_keys import MergedObject as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
@@ -45,7 +45,7 @@ from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.gathering import all_results
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
 from tidelog.wal.checkpoint import Checkpointer
@@ -219,17 +219,13 @@ class Merger:
 
     async def _merge(self) -> bool:
         """Merge once; whether there may be more to merge."""
-        plan = await self._plan()
-        if plan is None:
+        found = await self._plan()
+        if found is None:
             return False
+        plan, planned_for = found
         # Objects become old while these are merged.
         rate = rate_of(plan.old_objects, self._seconds_left(), OBJECTS_A_SECOND_MIN)
         self._pace.renew(rate, self._clock.monotonic())
-        leader_epochs = {
-            run.partition: hosted.log.leader_epoch
-            for run in plan.runs
-            if (hosted := self._partitions.get(run.partition)) is not None
-        }
         number = self.merged.begin()
         slot: Slot | None = None
         try:
@@ -239,7 +235,7 @@ class Merger:
             self._crash_points.hit(CrashPoint.MERGED_STORED)
             # A checkpoint that is under way was taken before: it must not refer to the object.
             async with self._checkpointer.held_off():
-                slot = self._tell(stored.moved, leader_epochs)
+                slot = self._tell(stored.moved, planned_for)
         finally:
             self.merged.end(slot)
         if slot is not None:
@@ -259,7 +255,8 @@ class Merger:
         """Of the time over which this pass is spread."""
         return self._spread_until - self._clock.monotonic()
 
-    async def _plan(self) -> MergePlan | None:
+    async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
+        """What to merge, and the partitions of which that is said."""
         floor = self._checkpointer.floor or Slot(0)
         incarnation = self._writer.incarnation
 
@@ -272,12 +269,14 @@ class Merger:
                     return True
             return False
 
-        logs = {
-            hosted.log.partition: hosted.log.extents.copy()
+        partitions = {
+            hosted.log.partition: hosted
             for hosted in self._partitions
             if hosted.fault is None and len(hosted.log.extents)
         }
-        return await self._offload.run(plan_merge, logs, is_old, self._damaged, self._limits)
+        extents = {place: hosted.log.extents.copy() for place, hosted in partitions.items()}
+        plan = await self._offload.run(plan_merge, extents, is_old, self._damaged, self._limits)
+        return None if plan is None else (plan, partitions)
 
     async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
         """Copy what is planned; None where an object is found damaged, which is left out next time.
@@ -378,20 +377,15 @@ class Merger:
     def _tell(
         self,
         moved: Iterable[tuple[TopicPartition, Extent]],
-        leader_epochs: Mapping[TopicPartition, LeaderEpoch],
+        planned_for: Mapping[TopicPartition, Partition],
     ) -> Slot | None:
         """Have the logs and the WAL say where the batches lie; the slot of the last entry."""
         newest: Slot | None = None
         for place, extent in moved:
-            hosted = self._partitions.get(place)
-            if not _is_same(hosted, leader_epochs.get(place)):
+            try:
+                slot = self._log_writer.relocate(planned_for[place], extent)
+            except PartitionError:
+                # It has left since that was planned, or has turned out to be damaged.
                 continue
-            assert hosted is not None
-            slot = self._log_writer.relocate(hosted, extent)
             newest = newest if slot is None else slot
         return newest
-
-
-def _is_same(hosted: Partition | None, leader_epoch: LeaderEpoch | None) -> bool:
-    """Whether the partition is still as it was when the merge was planned."""
-    return hosted is not None and hosted.fault is None and hosted.log.leader_epoch == leader_epoch

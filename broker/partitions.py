@@ -186,6 +186,19 @@ class PartitionRegistry:
             raise self._absent(partition)
         return _sound(hosted)
 
+    def require(self, partition: Partition) -> None:
+        """Raise PartitionError unless this object is still the partition, ready to use.
+
+        A partition that was given away and came back is another object: what was checked against
+        this one must not be appended (C3), since nobody reads its log any more.
+        """
+        place = partition.log.partition
+        if self.find(place) is not partition:
+            raise PartitionError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"partition {partition} was led by another broker meanwhile; nothing was appended",
+            )
+
     def named(self, topic: str, partition: int) -> Partition:
         """The partition of a topic's name. Raises PartitionError."""
         known = self._by_name.get((topic, partition))

@@ -11,7 +11,6 @@ from tidelog.broker.handlers.cluster import (
     describe_cluster,
     describe_log_dirs,
     elect_leaders,
-    list_partition_reassignments,
 )
 from tidelog.broker.handlers.configs import (
     alter_configs,
@@ -40,6 +39,12 @@ from tidelog.broker.handlers.markers import write_txn_markers
 from tidelog.broker.handlers.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.offsets import delete_records, list_offsets, offset_for_leader_epoch
 from tidelog.broker.handlers.produce import produce
+from tidelog.broker.handlers.replicas import (
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    describe_quorum,
+    list_partition_reassignments,
+)
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
 from tidelog.broker.handlers.transaction_queries import (
     describe_producers,
@@ -94,6 +99,9 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.ELECT_LEADERS: elect_leaders,
     OwnApiKey.FLUSH_TOPICS: flush_topics,

@@ -244,6 +244,10 @@ class KafkaServer:
         """What a read may deliver that does not continue a request."""
         return self._memory.read_bytes_max
 
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable."""
+        return self._services.durable()
+
     def relieve(self) -> None:
         """Let connections that wait for memory read again, as far as there is some."""
         while (connection := self._memory.next_reader()) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -76,6 +77,11 @@ class Services(Protocol):
         ...
 
     @property
+    def listening(self) -> tuple[str, int]:
+        """The host and the port that the broker listens on."""
+        ...
+
+    @property
     def store_url(self) -> str:
         """The bucket's address, without credentials."""
         ...
@@ -116,6 +122,11 @@ class Services(Protocol):
 
     @property
     def metrics(self) -> BrokerMetrics: ...
+
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable. Fails with TidelogError when that can
+        no longer be told."""
+        ...
 
 
 class DataServices(Services, Protocol):

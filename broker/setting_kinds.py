@@ -32,6 +32,8 @@ class Kind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 _INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = {
@@ -48,6 +50,8 @@ _KIND_WORDS: Mapping[Kind, str] = {
     Kind.LONG: "a 64-bit integer",
     Kind.DOUBLE: "a number",
     Kind.LIST: "a comma-separated list",
+    Kind.CLASS: "a text",
+    Kind.PASSWORD: "a text",
 }
 
 
@@ -126,6 +130,8 @@ _PARSERS: Mapping[Kind, Callable[[str], SettingValue]] = {
     Kind.LONG: _integer(Kind.LONG),
     Kind.DOUBLE: _double,
     Kind.LIST: _list,
+    Kind.CLASS: lambda text: text,
+    Kind.PASSWORD: lambda text: text,
 }
 
 

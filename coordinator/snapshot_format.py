@@ -54,6 +54,11 @@ class StateTable(Protocol[RecordT]):
         """Columns that only others read: older snapshots lack them."""
         ...
 
+    @property
+    def added(self) -> frozenset[str]:
+        """Columns that the first release did not write: in its snapshots they are null."""
+        ...
+
     def rows(self, records: list[RecordT]) -> pa.RecordBatch:
         """The records as rows, in order."""
         ...
@@ -162,6 +167,7 @@ class SnapshotDecoder(Generic[RecordT]):
                 raise CorruptObject(key, f"it says {name} {fields.get(name)!r}, not {value!r}")
         if origin.key(self.position.next_offset) != key:
             raise CorruptObject(key, f"it holds the state at offset {self.position.next_offset}")
+        self._lacking = table.added.difference(self._file.schema_arrow.names)
         self._needed = self._columns_needed()
         self._group = 0
 
@@ -172,11 +178,17 @@ class SnapshotDecoder(Generic[RecordT]):
         columns = range(self._file.metadata.num_columns)
         check_chunks(self._key, self._footer, self._group, columns, 0, self._data)
         try:
+            present = [name for name in self._needed.names if name not in self._lacking]
             found = self._file.read_row_group(
-                self._group, columns=self._needed.names, use_threads=False
+                self._group, columns=present, use_threads=False
             ).combine_chunks()
             rows = pa.RecordBatch.from_arrays(
-                [found.column(field.name).combine_chunks() for field in self._needed],
+                [
+                    pa.nulls(found.num_rows, field.type)
+                    if field.name in self._lacking
+                    else found.column(field.name).combine_chunks()
+                    for field in self._needed
+                ],
                 schema=self._needed,
             )
             rows.validate(full=True)
@@ -194,6 +206,8 @@ class SnapshotDecoder(Generic[RecordT]):
         table = self._table
         needed = [field for field in table.schema if field.name not in table.descriptive]
         for field in needed:
+            if field.name in self._lacking:
+                continue
             index = found.get_field_index(field.name)
             if index < 0 or found.field(index).type != field.type:
                 has = "no" if index < 0 else f"another ({found.field(index).type})"

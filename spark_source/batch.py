@@ -1,19 +1,21 @@
-"""Batch reads: one DataFrame is one snapshot, however often it is planned and read."""
+"""Batch reads: one DataFrame is one snapshot, however often it is planned and read.
+
+The reader takes no filters from Spark (`pushFilters`): Spark 4.2 keeps those of one use of a
+DataFrame for its other uses, which then lack rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
-from tidelog.spark_source.filters import comparisons
 from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.planning import Piece, plan
-from tidelog.spark_source.pruning import NOTHING_PRUNED, prune
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
 from tidelog.spark_source.row_reader import RowReader
 from tidelog.spark_source.session import Session
@@ -52,7 +54,6 @@ class BatchReader(DataSourceReader):
         self._options = options.for_batch()
         self._snapshot = snapshot
         self._pieces = PieceReader(self._options, schema)
-        self._pruning = NOTHING_PRUNED
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each piece. Raises InvalidConfiguration, DataLost, CorruptObject, StoreError."""
@@ -78,19 +79,7 @@ class BatchReader(DataSourceReader):
             planned.append((there, partition))
         return plan(
             planned,
-            self._pruning,
             excluded=self._snapshot.excluded,
             partitions_min=options.partitions_min,
             records_max=options.records_max,
         )
-
-
-class FilteringBatchReader(BatchReader):
-    """Also uses filters to read less, for a frame with one use: Spark keeps its filters for all of
-    them. Apart, as Spark refuses such a reader unless
-    `spark.sql.python.filterPushdown.enabled` is set."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All filters: they say what need not be read, and Spark applies them to the rows."""
-        self._pruning = prune(comparisons(filters))
-        return filters

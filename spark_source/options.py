@@ -36,7 +36,7 @@ _READ_OPTIONS = (
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "snapshot", "includeTail"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "includeProducer"),
-    *("filterPushdown", "publishGroupId"),
+    "publishGroupId",
 )
 _IGNORED = frozenset(
     name.lower()
@@ -122,7 +122,6 @@ class ReadOptions:
     include_tail: bool
     include_headers: bool
     include_producer: bool
-    filter_pushdown: bool
     partitions_min: int | None
     records_max: int | None
     """Of one input partition, counted in offsets."""
@@ -209,7 +208,6 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         include_tail=boolean(given, "includeTail", True),
         include_headers=boolean(given, "includeHeaders", False),
         include_producer=boolean(given, "includeProducer", False),
-        filter_pushdown=_filter_pushdown(given),
         partitions_min=_positive(given, "minPartitions"),
         records_max=_positive(given, "maxRecordsPerPartition"),
         trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
@@ -382,19 +380,6 @@ def boolean(given: Mapping[str, str], option: str, default: bool) -> bool:
     if text not in {"true", "false"}:
         raise InvalidConfiguration(f"{option} is true or false, not {text!r}")
     return text == "true"
-
-
-def _filter_pushdown(given: Mapping[str, str]) -> bool:
-    text = given.get("filterpushdown", "false").strip().lower()
-    if text == "true":
-        raise InvalidConfiguration(
-            "filterPushdown=true: Spark keeps the filters of one use of a DataFrame for its other"
-            " uses, which then lack rows without a word. filterPushdown=once says that the"
-            " DataFrame is used once: load another one for another use"
-        )
-    if text not in {"false", "once"}:
-        raise InvalidConfiguration(f"filterPushdown is false or once, not {text!r}")
-    return text == "once"
 
 
 def _duration_ms(given: Mapping[str, str], option: str, default: str) -> int:

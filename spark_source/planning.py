@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from tidelog.bucket.partition_view import PartitionView
 from tidelog.identifiers import TransactionName
-from tidelog.spark_source.pruning import Pruning
 from tidelog.spark_source.ranges import OffsetRange
 from tidelog.storage.segment import Segment
 from tidelog.wal.extents import Extent, Extents
@@ -34,7 +33,6 @@ class Piece:
     """The partition, with what its tail has of the range; None where that is nothing."""
     excluded: frozenset[TransactionName] | None
     """As in `Snapshot`."""
-    pruning: Pruning
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class Stretch:
 
 def plan(
     ranges: Iterable[tuple[OffsetRange, PartitionView]],
-    pruning: Pruning,
     *,
     excluded: frozenset[TransactionName] | None = None,
     partitions_min: int | None = None,
@@ -62,25 +59,22 @@ def plan(
     """The pieces of some ranges, with views that reach to their ends."""
     found = []
     for wanted, view in ranges:
-        pruned = pruning.cut(wanted)
-        if pruned is not None:
-            kept = group(stretches(pruned, view, pruning), PIECE_BYTES)
-            found += [(pruned, view, each) for each in kept]
+        found += [(wanted, view, each) for each in group(stretches(wanted, view), PIECE_BYTES)]
     lengths = [stretch for _, _, stretch in found]
     cut = _shares(lengths, partitions_min, records_max)
     return [
-        _piece(OffsetRange(wanted.limits, part.start, part.end), view, excluded, pruning)
+        _piece(OffsetRange(wanted.limits, part.start, part.end), view, excluded)
         for (wanted, view, stretch), count in zip(found, cut, strict=True)
         for part in split(stretch, count)
     ]
 
 
-def stretches(wanted: OffsetRange, view: PartitionView, pruning: Pruning) -> Iterator[Stretch]:
+def stretches(wanted: OffsetRange, view: PartitionView) -> Iterator[Stretch]:
     """The parts of a range that have something to read, a segment or the tail each."""
     for stored in view.segments:
         segment = stored.segment
         start, end = max(wanted.start, segment.first_row), min(wanted.end, segment.last_row + 1)
-        if start < end and pruning.may_hold(segment):
+        if start < end:
             covered = segment.last_row + 1 - segment.first_row
             yield Stretch(start, end, segment.size_bytes * (end - start) // covered)
     start, end = max(wanted.start, view.table_next), wanted.end
@@ -127,19 +121,14 @@ def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int |
 
 
 def _piece(
-    wanted: OffsetRange,
-    view: PartitionView,
-    excluded: frozenset[TransactionName] | None,
-    pruning: Pruning,
+    wanted: OffsetRange, view: PartitionView, excluded: frozenset[TransactionName] | None
 ) -> Piece:
     segments = tuple(
         stored.segment
         for stored in view.segments
-        if stored.segment.first_row < wanted.end
-        and stored.segment.last_row >= wanted.start
-        and pruning.may_hold(stored.segment)
+        if stored.segment.first_row < wanted.end and stored.segment.last_row >= wanted.start
     )
-    return Piece(wanted, segments, tail_of(view, wanted.start, wanted.end), excluded, pruning)
+    return Piece(wanted, segments, tail_of(view, wanted.start, wanted.end), excluded)
 
 
 def tail_of(view: PartitionView, start: int, end: int) -> PartitionView | None:

@@ -66,13 +66,10 @@ class OffsetRange:
 def limits_of(view: PartitionView, *, include_tail: bool, is_atomic: bool = False) -> Limits:
     """How far a partition can be read."""
     end = view.high_watermark if is_atomic else view.last_stable_offset
-    return Limits(
-        view.topic,
-        view.partition,
-        view.log_start,
-        view.table_next,
-        end if include_tail else min(end, view.table_next),
-    )
+    if not include_tail:
+        # Records may have been deleted that no table has had.
+        end = max(view.log_start, min(end, view.table_next))
+    return Limits(view.topic, view.partition, view.log_start, view.table_next, end)
 
 
 def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:

@@ -124,10 +124,9 @@ class _Opened:
     async def rows(self, piece: Piece, columns: list[str]) -> AsyncIterator[pa.RecordBatch]:
         """The wanted rows, a row group at a time."""
         index, wanted = self._reader.index, piece.range
-        low, high = piece.pruning.times
         groups = [
             group
-            for group in index.groups_within(low, high)
+            for group in range(index.groups)
             if index.offsets_of(group)[0] < wanted.end
             and index.offsets_of(group)[1] >= wanted.start
         ]

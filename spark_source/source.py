@@ -55,12 +55,10 @@ class TidelogSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """For batches."""
-        from tidelog.spark_source.batch import BatchReader, FilteringBatchReader
+        from tidelog.spark_source.batch import BatchReader
 
-        options = _read_options(self.options)
         assert self._snapshot is not None
-        kind = FilteringBatchReader if options.filter_pushdown else BatchReader
-        return kind(options, self._snapshot, schema)
+        return BatchReader(_read_options(self.options), self._snapshot, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """For streams."""

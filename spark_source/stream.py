@@ -38,7 +38,6 @@ from tidelog.spark_source.progress import (
     pending,
     progress_at,
 )
-from tidelog.spark_source.pruning import NOTHING_PRUNED
 from tidelog.spark_source.ranges import (
     Limits,
     available,
@@ -212,7 +211,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned.append((there, partition))
         pieces = plan(
             planned,
-            NOTHING_PRUNED,
             partitions_min=self._options.partitions_min,
             records_max=self._options.records_max,
         )

@@ -22,6 +22,7 @@ from tidelog.storage.object_store import (
     ObjectMeta,
     ObjectNotFound,
     StoreError,
+    StoreFull,
     StoreMisconfigured,
     StoreNotApplied,
 )
@@ -154,7 +155,9 @@ def write_error(key: str, error: OSError) -> StoreError:
     if error.errno in _DENIED:
         return AccessDenied(key, f"writing is not allowed ({error.strerror}); nothing was stored")
     if error.errno in _FULL:
-        return StoreNotApplied(key, f"{error.strerror}; nothing was stored; free some space")
+        name = errno.errorcode[error.errno]
+        why = f"the disk is full: {error.strerror} ({name}); nothing was stored; free some space"
+        return StoreFull(key, why)
     if error.errno in _CLASHES:
         return StoreMisconfigured(key, f"{_CLASH}; nothing was stored")
     return StoreNotApplied(key, f"{error.strerror}; nothing was stored")

@@ -33,11 +33,16 @@ class PreconditionFailed(StoreError):
 
 
 class AccessDenied(StoreError):
-    """Credentials or permissions do not allow it; repeating does not help. Not applied."""
+    """Credentials or permissions do not allow it. Not applied. Repeating helps only where they did
+    before."""
 
 
 class StoreNotApplied(StoreError):
     """A passing fault; certainly not applied. May be repeated."""
+
+
+class StoreFull(StoreNotApplied):
+    """There is no room for the object; `why` names what is full. Not applied."""
 
 
 class StoreOutcomeUnknown(StoreError):
@@ -133,3 +138,10 @@ class ObjectStore(Protocol):
     async def close(self) -> None:
         """Release connections."""
         ...
+
+
+def failure_behind(error: BaseException | None) -> StoreError | None:
+    """The store's last answer to a request that was given up, if `error` has it as a cause."""
+    while error is not None and not isinstance(error, StoreError):
+        error = error.__cause__
+    return error

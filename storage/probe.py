@@ -16,6 +16,7 @@ from tidelog.storage.object_store import (
     ObjectStore,
     PreconditionFailed,
     StoreError,
+    StoreFull,
     StoreMisconfigured,
     StoreNotApplied,
     StoreOutcomeUnknown,
@@ -48,6 +49,8 @@ async def probe(store: ObjectStore, entropy: Entropy) -> None:
             # What this key holds is open now, so the question is put again with another key.
             if attempt + 1 == _ATTEMPTS_MAX:
                 raise
+        except StoreFull as error:
+            raise StoreFull(store.url, error.why) from error
         except StoreNotApplied as error:
             why = f"{error.why}; nothing was stored. Check the address, and whether the store runs"
             raise StoreNotApplied(store.url, why) from error

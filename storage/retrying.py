@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TypeVar
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
 from tidelog.storage.object_store import (
+    AccessDenied,
     Buffer,
     ByteRange,
     Condition,
@@ -49,7 +51,11 @@ class RetryingStore:
     second attempt would be refused by the first one's success, and only the caller, who knows what
     the object holds, can tell that from a defeat.
 
-    The last error is raised when the deadline has come.
+    AccessDenied is repeated once the same operation has succeeded on this store, since credentials
+    are rotated and policies take time to spread. Before that a permission is missing: it is final.
+
+    The last error is raised when the deadline has come. A caller that is cancelled before finds the
+    last error as the cause of the cancellation.
     """
 
     def __init__(
@@ -63,6 +69,8 @@ class RetryingStore:
         self._clock = clock
         self._entropy = entropy
         self._settings = settings or RetrySettings()
+        self._succeeded: set[str] = set()
+        """Operations that have succeeded once."""
 
     @property
     def url(self) -> str:
@@ -85,11 +93,14 @@ class RetryingStore:
         while True:
             try:
                 async for meta in self._store.list(prefix, start_after):
+                    self._succeeded.add("list")
                     start_after = meta.key
                     attempts = self._attempts("list")
                     yield meta
+                self._succeeded.add("list")
                 return
-            except _PASSING as error:
+            except StoreError as error:
+                self._raise_final(error, "list", _PASSING)
                 await attempts.pause(error)
 
     async def delete(self, *keys: str) -> None:
@@ -105,11 +116,31 @@ class RetryingStore:
         repeatable: tuple[type[StoreError], ...],
     ) -> T:
         attempts = self._attempts(operation)
-        while True:
-            try:
-                return await attempt()
-            except repeatable as error:
-                await attempts.pause(error)
+        last: StoreError | None = None
+        try:
+            while True:
+                try:
+                    found = await attempt()
+                except StoreError as error:
+                    last = error
+                    self._raise_final(error, operation, repeatable)
+                    await attempts.pause(error)
+                else:
+                    self._succeeded.add(operation)
+                    return found
+        except asyncio.CancelledError as cancelled:
+            # asyncio.timeout raises TimeoutError from this exception.
+            cancelled.__cause__ = cancelled.__cause__ or last
+            raise
+
+    def _raise_final(
+        self, error: StoreError, operation: str, repeatable: tuple[type[StoreError], ...]
+    ) -> None:
+        """Raise it unless the request may be repeated."""
+        if isinstance(error, AccessDenied) and operation in self._succeeded:
+            return
+        if not isinstance(error, repeatable):
+            raise error
 
     def _attempts(self, operation: str) -> _Attempts:
         return _Attempts(self.url, operation, self._clock, self._entropy, self._settings)

@@ -28,7 +28,6 @@ TIME_COLUMNS: Final = ("offset", "timestamp")
 UNDATED: Final = -1
 """What stands for no timestamp in Kafka."""
 _NO_TIMESTAMP = -(2**63)
-_ALL_TIMES = (-(2**63), 2**63 - 1)
 _FIELDS = {field.name: field for field in ROW_SCHEMA}
 
 
@@ -72,15 +71,6 @@ class SegmentIndex:
         ascending."""
         late = self._timestamp_max >= timestamp_ms * MICROSECONDS_PER_MILLISECOND
         groups: list[int] = np.flatnonzero(late & (self._last_offsets >= offset)).tolist()
-        return groups
-
-    def groups_within(self, first: int, last: int) -> Sequence[int]:
-        """The row groups that may have a row of these times, in microseconds, both inclusive;
-        rows without a timestamp are of any time only where that is all times."""
-        if (first, last) == _ALL_TIMES:
-            return range(self.groups)
-        within = (self._timestamp_max >= first) & (self._timestamp_min <= last)
-        groups: list[int] = np.flatnonzero(within).tolist()
         return groups
 
     def timestamp_max_of(self, group: int) -> int:
@@ -164,9 +154,6 @@ class SegmentIndex:
         self._timestamp_max: Integers = np.array(
             [self._latest_of(group) for group in groups], np.int64
         )
-        self._timestamp_min: Integers = np.array(
-            [self._earliest_of(group) for group in groups], np.int64
-        )
         identity = self.identity
         bounds = np.stack([self._first_offsets, self._last_offsets], 1).ravel()
         ascending = (self._first_offsets[1:] > self._last_offsets[:-1]).all()
@@ -178,10 +165,6 @@ class SegmentIndex:
                 f"its rows from offset {bounds[0]} to {bounds[-1]} are not in the range"
                 f" {identity.base_offset} to {identity.last_offset} that it says it covers",
             )
-
-    def _earliest_of(self, group: int) -> int:
-        stats = self._metadata.row_group(group).column(self._columns["timestamp"][0]).statistics
-        return int(stats.min_raw) if stats.has_min_max else _ALL_TIMES[1]
 
     def _latest_of(self, group: int) -> int:
         stats = self._metadata.row_group(group).column(self._columns["timestamp"][0]).statistics

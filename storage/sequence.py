@@ -24,6 +24,7 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     StoreOutcomeUnknown,
     Suffix,
+    failure_behind,
 )
 
 NUMBER_DIGITS = 20
@@ -149,9 +150,11 @@ class Sequence:
         try:
             async with asyncio.timeout(deadline_seconds):
                 return await attempt.run()
-        except TimeoutError:
+        except TimeoutError as error:
+            last: BaseException | None = failure_behind(error) or attempt.last_error
             why = f"no answer within {deadline_seconds:g} s"
-            last: BaseException | None = attempt.last_error
+            if isinstance(last, StoreError):
+                why = f"{last.why}; it was tried for {deadline_seconds:g} s"
         except SequenceGone:
             raise
         except StoreError as error:

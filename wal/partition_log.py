@@ -145,8 +145,10 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what a read_committed reader may see."""
-        return self._transactions.last_stable_offset(self.high_watermark)
+        """The end of what a read_committed reader may see: at least the first offset that may be
+        read. A transaction that began below it holds up only what is left of it, as in Kafka."""
+        stable = self._transactions.last_stable_offset(self.high_watermark)
+        return max(stable, self._log_start_durable, self._table_next)
 
     @property
     def extents(self) -> Extents:

@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeLogDirs, ListPartitionReassignments and ElectLeaders."""
+"""DescribeCluster, DescribeLogDirs and ElectLeaders."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from tidelog.protocol.schemas.replicas import (
     DescribeLogDirsTopic,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     PartitionElectionResult,
     ReplicaElectionResult,
 )
@@ -125,13 +123,6 @@ async def _stored_bytes(broker: Services, topic_id: TopicId) -> Mapping[int, int
             "a table's size is not known", extra={"topic_id": str(topic_id), "why": str(error)}
         )
         return {}
-
-
-async def list_partition_reassignments(
-    _broker: Services, _request: ListPartitionReassignmentsRequest, _context: RequestContext
-) -> ListPartitionReassignmentsResponse:
-    """None: a partition has no replicas that could be moved."""
-    return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def elect_leaders(

@@ -15,10 +15,12 @@ from tidelog.broker.config_changes import (
     replaced,
     topic_id_of,
 )
+from tidelog.broker.described_settings import described_settings
 from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.group_config import GroupConfig
 from tidelog.broker.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.services import Services
+from tidelog.broker.setting_kinds import Kind
 from tidelog.broker.settings import ConfigEntry
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, Record
 from tidelog.coordinator.cluster.state import ClusterState
@@ -108,7 +110,10 @@ def _entries(
         overrides = broker.metadata.state.configs(resource.scope, resource.name)
         group = GroupConfig(overrides, broker.settings)
         return [group.entry(name) for name in names]
-    return [broker.settings.entry(name) for name in names]
+    told = [
+        each for each in described_settings(broker) if not wanted or each.setting.name in wanted
+    ]
+    return [*(broker.settings.entry(name) for name in names), *told]
 
 
 def _described(
@@ -120,6 +125,7 @@ def _described(
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
+        is_sensitive=setting.kind is Kind.PASSWORD,
         synonyms=[
             DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
             for each in entry.synonyms

@@ -71,8 +71,14 @@ def _begin(
     result.high_watermark, stable = log.high_watermark, log.last_stable_offset
     if stable < log.high_watermark:
         result.held_at_offset = stable
+        # The log may begin behind the transaction's first offset.
         result.held_by_producer_id = next(
-            (p.producer_id for p in log.producers if p.transaction_first_offset == stable), -1
+            (
+                each.producer_id
+                for each in log.producers
+                if each.has_open_transaction and each.transaction_first_offset <= stable
+            ),
+            -1,
         )
     begun.append(_Begun(partition, result, broker.roller.flush(partition)))
     return result

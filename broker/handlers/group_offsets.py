@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 
 from tidelog.broker.dispatch import RequestContext
@@ -19,6 +19,7 @@ from tidelog.coordinator.group.commands import (
 )
 from tidelog.coordinator.group.log_records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.group_offsets import (
@@ -52,6 +53,12 @@ SLICE_GROUPS = 4
 _Codes = dict[tuple[str, int], ErrorCode]
 
 
+def topic_ids(broker: DataServices, names: Iterable[str]) -> Mapping[str, TopicId]:
+    """The ids of topics, as far as there are such topics."""
+    found = map(broker.metadata.state.topic_named, names)
+    return {topic.name: topic.topic_id for topic in found if topic is not None}
+
+
 def offset_commit(
     broker: DataServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
@@ -63,6 +70,7 @@ def offset_commit(
         for each in topic.partitions
         if not state.has_partition(topic.name, each.partition_index)
     }
+    ids = topic_ids(broker, [each.name for each in request.topics])
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
         group_id=request.group_id,
@@ -78,6 +86,7 @@ def offset_commit(
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata or "",
+                ids[topic.name],
             )
             for topic in request.topics
             for each in topic.partitions

@@ -116,8 +116,7 @@ async def _look_up(
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.first_offset
     elif timestamp == LATEST:
-        # A transaction may be open since before the first record that is kept.
-        answer.offset = max(upper, partition.first_offset)
+        answer.offset = upper
     elif timestamp == LATEST_TIERED:
         # Nothing is tiered in Kafka's sense: there is one store.
         answer.offset = -1

@@ -7,8 +7,11 @@ the partition must be in it as any other must: the transaction's coordinator is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidelog.broker.admission import Admission, Wanted
 from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.handlers.group_offsets import topic_ids
 from tidelog.broker.handlers.group_requests import ask, reply_of
 from tidelog.broker.partitions import PartitionError
 from tidelog.broker.services import DataServices
@@ -24,7 +27,7 @@ from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.coordinator.transaction.wire_errors import error_for
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import ProducerEpoch, ProducerId, TopicId
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transactions import (
@@ -48,12 +51,13 @@ async def txn_offset_commit(
         for each in topic.partitions
         if not state.has_partition(topic.name, each.partition_index)
     }
+    ids = topic_ids(broker, [each.name for each in request.topics])
     codes: dict[tuple[str, int], ErrorCode] = {}
     error = ErrorCode.NONE
     if not request.group_id:
         error = ErrorCode.INVALID_GROUP_ID
     elif len(unknown) < sum(len(topic.partitions) for topic in request.topics):
-        reply = await _commit(broker, request, context.api_version, unknown)
+        reply = await _commit(broker, request, context.api_version, unknown, ids)
         error = error_for(ApiKey.TXN_OFFSET_COMMIT, context.api_version, reply.error)
         codes = {(topic, partition): code for topic, partition, code in reply.partitions}
     return TxnOffsetCommitResponse(
@@ -80,6 +84,7 @@ async def _commit(
     request: TxnOffsetCommitRequest,
     version: int,
     unknown: set[tuple[str, int]],
+    ids: Mapping[str, TopicId],
 ) -> PartitionErrors:
     error, ordinal = await _admitted(broker, request, version)
     if error is not ErrorCode.NONE:
@@ -97,6 +102,7 @@ async def _commit(
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata or "",
+                ids[topic.name],
             )
             for topic in request.topics
             for each in topic.partitions
@@ -128,4 +134,10 @@ async def _admitted(
         return Admission(ErrorCode.NONE)
     transaction_version = OWN_EPOCHS_FROM if version >= ADDS_PARTITION_FROM else 0
     wanted = Wanted(request.transactional_id, identity, transaction_version)
-    return (await broker.admissions.admit(wanted, [partition]))[partition]
+    admission = (await broker.admissions.admit(wanted, [partition]))[partition]
+    try:
+        # The coordinator of a group writes to the partition that is there by then.
+        broker.partitions.require(partition)
+    except PartitionError:
+        return Admission(ErrorCode.NOT_COORDINATOR)
+    return admission

@@ -16,7 +16,12 @@ from tidelog.coordinator.cluster.records import LeaseResumed
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused
 from tidelog.identifiers import Incarnation
-from tidelog.storage.object_store import ObjectStore, StoreError, StoreOutcomeUnknown
+from tidelog.storage.object_store import (
+    ObjectStore,
+    StoreError,
+    StoreOutcomeUnknown,
+    failure_behind,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +88,9 @@ class LeaseKeeper:
             async with asyncio.timeout(self._trust_seconds / 2):
                 await self._store.put(key, encode_lease(self._lease))
         except TimeoutError as error:
-            raise StoreOutcomeUnknown(key, "the lease's renewal took too long") from error
+            last = failure_behind(error)
+            why = "the lease's renewal took too long" + ("" if last is None else f": {last.why}")
+            raise StoreOutcomeUnknown(key, why) from error
         if not self.fresh(self._clock.monotonic()):
             epoch = self._incarnation.epoch
             await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from tidelog.coordinator.group.consumer_commands import (
 from tidelog.coordinator.group.log_records import CommittedOffset
 from tidelog.coordinator.group.subscription import SupportedProtocol
 from tidelog.coordinator.group.target_assignment import Target, TargetTask
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
 NO_MEMBER = ""
@@ -142,6 +143,8 @@ class OffsetToCommit(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
+    topic_id: TopicId | None = None
+    """The topic that has the name now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,9 +293,9 @@ class ListReply:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """These topics were deleted; offsets in them mean nothing any more."""
+    """Topics were deleted, by name and id; offsets in them mean nothing any more."""
 
-    topics: frozenset[str]
+    topics: Mapping[str, Collection[TopicId]]
 
 
 @dataclass(frozen=True, slots=True)

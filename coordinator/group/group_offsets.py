@@ -168,7 +168,9 @@ def _metadata_error(offset: OffsetToCommit, settings: GroupSettings) -> ErrorCod
 def _committed(
     offset: OffsetToCommit, now_ms: int, expires_ms: int = NO_TIMESTAMP
 ) -> CommittedOffset:
-    return CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expires_ms)
+    return CommittedOffset(
+        offset.offset, offset.leader_epoch, offset.metadata, now_ms, expires_ms, offset.topic_id
+    )
 
 
 def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsReply:

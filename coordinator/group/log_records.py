@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import error as StructError
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from tidelog.coordinator.group.consumer_records import (
     CONSUMER_KEY_VERSIONS,
@@ -18,11 +19,12 @@ from tidelog.coordinator.group.consumer_records import (
 )
 from tidelog.coordinator.group.record_coding import VERSION, encoded, versioned
 from tidelog.coordinator.group.record_coding import UnknownRecord as UnknownRecord
+from tidelog.identifiers import TopicId
 from tidelog.protocol.codec import decode
 from tidelog.protocol.errors import MalformedMessage, UnsupportedVersion
-from tidelog.protocol.fields import array, binary, int32, int64, string
+from tidelog.protocol.fields import array, binary, int32, int64, string, uuid
 from tidelog.protocol.message import Message, Struct
-from tidelog.protocol.wire import Buffer
+from tidelog.protocol.wire import NULL_UUID, Buffer
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -31,9 +33,10 @@ NO_LEADER_EPOCH: Final = -1
 
 _OFFSET_KEY_VERSIONS = (0, 1)
 _GROUP_KEY_VERSION = 2
-_OFFSET_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 4
+_OFFSET_VALUE_VERSION_WITHOUT_ID = 3
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
-"""The only version with a time of expiry for each offset (OffsetCommit up to version 4)."""
+"""Kafka's only version with a time of expiry for each offset (OffsetCommit up to version 4)."""
 _GROUP_VALUE_VERSION = 3
 _REBALANCE_TIMEOUT_FROM = 1
 
@@ -47,6 +50,8 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
     """When the offset expires, whatever the broker's retention says; -1: as the broker says."""
+    topic_id: TopicId | None = None
+    """The topic that had the name when this was committed; None in records of the first release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +148,16 @@ class OffsetCommitKey(Message, versions=(0, 1)):
     partition: int = int32()
 
 
-class OffsetCommitValue(Message, versions=(0, 3)):
-    """A committed offset."""
+class OffsetCommitValue(Message, versions=(0, 4), flexible=4):
+    """A committed offset. `own_expire_timestamp` is Tidelog's own."""
 
     offset: int = int64()
     leader_epoch: int = int32("3+", default=NO_LEADER_EPOCH)
     metadata: str = string()
     commit_timestamp: int = int64()
     expire_timestamp: int = int64("1", default=NO_TIMESTAMP)
+    topic_id: UUID = uuid("4+", tag=0)
+    own_expire_timestamp: int = int64("4+", default=NO_TIMESTAMP, tag=10_000)
 
 
 class GroupMetadataKey(Message, versions=(2, 2)):
@@ -233,7 +240,8 @@ def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int)
         found.leader_epoch,
         found.metadata,
         found.commit_timestamp,
-        found.expire_timestamp,
+        max(found.expire_timestamp, found.own_expire_timestamp),
+        None if found.topic_id == NULL_UUID else found.topic_id,
     )
     if producer_id != NO_PRODUCER_ID:
         return OffsetPending(producer_id, key.group, key.topic, key.partition, committed)
@@ -288,10 +296,15 @@ def _offset_value(committed: CommittedOffset) -> bytes:
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp=committed.commit_timestamp_ms,
-        expire_timestamp=committed.expire_timestamp_ms,
     )
-    expires = committed.expire_timestamp_ms != NO_TIMESTAMP
-    return encoded(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY if expires else _OFFSET_VALUE_VERSION)
+    if committed.topic_id is not None:
+        value.topic_id = committed.topic_id
+        value.own_expire_timestamp = committed.expire_timestamp_ms
+        return encoded(value, _OFFSET_VALUE_VERSION)
+    if committed.expire_timestamp_ms == NO_TIMESTAMP:
+        return encoded(value, _OFFSET_VALUE_VERSION_WITHOUT_ID)
+    value.expire_timestamp = committed.expire_timestamp_ms
+    return encoded(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY)
 
 
 def _group_value(group: StoredGroup) -> bytes:

@@ -8,7 +8,7 @@ with the leader, and clients repeat their requests (rule C8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 
 from tidelog.coordinator.decision import Now, Token
@@ -54,6 +54,7 @@ from tidelog.coordinator.group.consumer_groups import ConsumerGroups, is_empty, 
 from tidelog.coordinator.group.consumer_membership import Refusal
 from tidelog.coordinator.group.group_offsets import expired_offsets
 from tidelog.coordinator.group.log_records import (
+    CommittedOffset,
     GroupRecord,
     GroupRemoved,
     GroupStored,
@@ -77,6 +78,7 @@ from tidelog.coordinator.group.rebalance import (
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.states import GroupState
 from tidelog.coordinator.timers import Timers
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
 CLASSIC_TYPE = "classic"
@@ -88,15 +90,18 @@ class GroupMachine:
     """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
     applying each decision's records before the next. `timeouts_of` says what members of a consumer
     group are held to that has settings of its own; it is asked at each heartbeat. `budgets`: what
-    it shares with the other coordinators of its broker."""
+    it shares with the other coordinators of its broker. `is_deleted`: of the topic that a stored
+    offset names, by name and, where the offset has it, id."""
 
     def __init__(
         self,
         settings: GroupSettings,
         timeouts_of: TimeoutsOf | None = None,
         budgets: GroupBudgets | None = None,
+        is_deleted: Callable[[str, TopicId | None], bool] = lambda topic, topic_id: False,
     ) -> None:
         self._settings = settings
+        self._is_deleted = is_deleted
         self._admission = GroupAdmission(settings, budgets or unlimited())
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
@@ -119,7 +124,10 @@ class GroupMachine:
         )
         self._sweeping: list[str] = []
         """Groups whose offsets are looked at for expired ones, in this round."""
-        self._forgetting: dict[str, int] = {}
+        self._forgetting: dict[str, set[TopicId]] = {}
+        """Topics that were deleted and whose offsets are being forgotten: ids by name."""
+        self._forgets_deleted = False
+        """Whether offsets are looked at whose topics were deleted before the load."""
         """Deleted topics whose offsets have yet to go, and when each was deleted."""
 
     @property
@@ -185,7 +193,8 @@ class GroupMachine:
 
     def loaded(self, now: Now) -> GroupDecision:
         """Everything stored was applied: the groups go on. Members have their session timeout to be
-        heard of, since nobody knows how long ago they were."""
+        heard of, since nobody knows how long ago they were. Offsets in topics that were deleted
+        while no coordinator of these groups was ready are forgotten from now on."""
         turn = GroupTurn(now)
         for group_id, stored in self._stored.items():
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
@@ -198,6 +207,8 @@ class GroupMachine:
                 self._groups[group_id] = ClassicGroup(group_id)
         for group_id in self._groups:
             self._measure(group_id)
+        self._forgets_deleted = True
+        self._forget(turn)
         self._schedule_sweep(now)
         return turn.decision()
 
@@ -273,14 +284,26 @@ class GroupMachine:
         return True
 
     def _forget(self, turn: GroupTurn) -> None:
-        """Remove some of the offsets in topics that were deleted; the others a little later."""
-        room = self._settings.removals_max
-        removals = self._offsets.committed_before(self._forgetting)
-        turn.records.extend(islice(removals, room))
-        if len(turn.records) < room:
+        """Remove some of the offsets in topics that were deleted, not those in topics that have
+        their names now; the others a little later."""
+        topics = None if self._forgets_deleted else sorted(self._forgetting)
+        gone = chain.from_iterable(
+            self._offsets.removals_where(group_id, topics, self._is_gone)
+            for group_id in self._offsets.group_ids()
+        )
+        removals = list(islice(gone, self._settings.removals_max))
+        turn.records.extend(removals)
+        if len(removals) < self._settings.removals_max:
             self._forgetting.clear()
+            self._forgets_deleted = False
         else:
             self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
+
+    def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
+        ids = self._forgetting.get(topic)
+        if ids is not None and (committed.topic_id is None or committed.topic_id in ids):
+            return True
+        return self._forgets_deleted and self._is_deleted(topic, committed.topic_id)
 
     def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
         """Forget a group; what is left of its offsets was removed before."""
@@ -323,7 +346,8 @@ class GroupMachine:
             case ListGroups():
                 turn.reply(token, self._list(command))
             case ForgetTopics(topics):
-                self._forgetting |= dict.fromkeys(sorted(topics), now.time_ms)
+                for topic, ids in topics.items():
+                    self._forgetting.setdefault(topic, set()).update(ids)
                 self._forget(turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
             case PatternsFound():

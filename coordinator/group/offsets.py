@@ -3,7 +3,7 @@ commit: pure, changed by records alone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ Place: TypeAlias = tuple[str, int]
 _Live: TypeAlias = OffsetStored | OffsetPending
 
 _NOTHING: Mapping[str, Mapping[int, CommittedOffset]] = {}
+_NO_OFFSETS: Mapping[int, CommittedOffset] = {}
 
 
 class CommittedOffsets:
@@ -145,29 +146,30 @@ class CommittedOffsets:
         return committed + len(self._pending.get(group_id, ()))
 
     def removals(self, group_id: str) -> Iterator[OffsetRemoved]:
-        """What removes a group's offsets, pending ones too."""
-        found = self.of_group(group_id)
-        for topic, partitions in found.items():
-            for partition in partitions:
-                yield OffsetRemoved(group_id, topic, partition)
-        for topic, partition in self._pending.get(group_id, ()):
-            if partition not in found.get(topic, ()):
-                yield OffsetRemoved(group_id, topic, partition)
+        """What removes all offsets of a group, pending ones too."""
+        return self.removals_where(group_id, None, lambda topic, committed: True)
 
-    def committed_before(self, topics: Mapping[str, int]) -> Iterator[OffsetRemoved]:
-        """What removes the offsets in topics that were committed, or are pending since, no later
-        than the time that is given for each. A topic of the same name may be there again."""
-        for group_id in self.group_ids():
-            found = self.of_group(group_id)
-            for topic in topics.keys() & found.keys():
-                for partition, committed in found[topic].items():
-                    if committed.commit_timestamp_ms <= topics[topic]:
-                        yield OffsetRemoved(group_id, topic, partition)
-            for (topic, partition), pending in self._pending.get(group_id, {}).items():
-                if topic in topics and partition not in found.get(topic, ()):
-                    times = [each.commit_timestamp_ms for each in pending.values() if each]
-                    if max(times, default=0) <= topics[topic]:
-                        yield OffsetRemoved(group_id, topic, partition)
+    def removals_where(
+        self,
+        group_id: str,
+        topics: Collection[str] | None,
+        is_gone: Callable[[str, CommittedOffset], bool],
+    ) -> Iterator[OffsetRemoved]:
+        """What removes those offsets of a group in some topics, or in all, that are gone; pending
+        ones too."""
+        found = self.of_group(group_id)
+        for topic in found if topics is None else topics:
+            for partition, committed in found.get(topic, _NO_OFFSETS).items():
+                if is_gone(topic, committed):
+                    yield OffsetRemoved(group_id, topic, partition)
+        for (topic, partition), pending in self._pending.get(group_id, {}).items():
+            if topics is not None and topic not in topics:
+                continue
+            committed_now = found.get(topic, _NO_OFFSETS).get(partition)
+            if committed_now is not None and is_gone(topic, committed_now):
+                continue  # It goes with that one.
+            if any(each is not None and is_gone(topic, each) for each in pending.values()):
+                yield OffsetRemoved(group_id, topic, partition)
 
     def expired(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +43,7 @@ from tidelog.coordinator.state_columns import (
     numbers_in,
     texts_in,
 )
+from tidelog.identifiers import TopicId
 
 GROUP: Final = "group"
 OFFSET: Final = "offset"
@@ -91,6 +93,7 @@ class GroupTable:
             column("metadata", pa.string(), nullable=True),
             column("committed_at", MILLISECONDS, nullable=True),
             column("expires_at", MILLISECONDS, nullable=True),
+            column("topic_id", pa.string(), nullable=True),
             column("producer_id", _INT64, nullable=True),
             column("record_key", pa.binary(), nullable=True),
             column("record_value", pa.binary(), nullable=True),
@@ -98,6 +101,7 @@ class GroupTable:
         ]
     )
     descriptive: Final = CONSUMER_COLUMN_NAMES
+    added: Final = frozenset({"topic_id"})
 
     def rows(self, records: list[GroupRecord]) -> pa.RecordBatch:
         """The records as rows, in order."""
@@ -266,6 +270,10 @@ def _offset_columns(records: Sequence[_OffsetRecord]) -> _Columns:
         "expires_at": integers_or_null(
             [each.expire_timestamp_ms for each in committed], MILLISECONDS
         ),
+        "topic_id": pa.array(
+            [None if each.topic_id is None else str(each.topic_id) for each in committed],
+            pa.string(),
+        ),
     }
 
 
@@ -282,7 +290,13 @@ def _committed_in(columns: _Columns) -> Iterator[CommittedOffset]:
         _required(columns, "metadata"),
         numbers_in(columns["committed_at"]),
         numbers_in(columns["expires_at"]),
+        _topic_ids_in(columns["topic_id"]),
     )
+
+
+def _topic_ids_in(column_: pa.Array) -> list[TopicId | None]:
+    known = {text: UUID(text) for text in pc.unique(column_).to_pylist() if text is not None}
+    return [None if text is None else known[text] for text in texts_in(column_)]
 
 
 def _required(columns: _Columns, name: str) -> list[str]:

@@ -53,6 +53,7 @@ class TransactionTable:
             column("next_producer_id", _INT64, nullable=True),
         ]
     )
+    added: Final = frozenset[str]()
     descriptive: Final = frozenset[str]()
 
     def rows(self, records: list[TransactionRecord]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Two processes with one broker id on one bucket: exactly one can acknowledge (rule B1)."""
+"""Two processes on one bucket, of one broker id or of two: one can acknowledge (rule B1)."""
 
 from __future__ import annotations
 
@@ -60,6 +60,29 @@ def test_after_kill_9_a_restart_on_this_machine_does_not_wait(tmp_path: Path) ->
         log = (tmp_path / "second.log").read_text()
         assert "waiting until its lease" not in log
         assert second.process.poll() is None
+
+
+def test_a_second_broker_id_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'bucket'}"
+    with BrokerProcess.start(store, tmp_path / "first.log", settings=SHORT_SESSION) as first:
+        create_topic(first.kafka)
+        with pytest.raises(BrokerNotReady) as refused:
+            BrokerProcess.start(store, tmp_path / "second.log", settings=SHORT_SESSION, broker_id=1)
+        assert refused.value.returncode == 1
+        assert "one at a time: broker id 0, by process" in refused.value.log
+        assert first.kafka in refused.value.log
+        assert acknowledged_offset(first.kafka, b"a") == 0
+
+
+def test_after_kill_9_another_broker_id_takes_over_at_once(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'bucket'}"
+    first = BrokerProcess.start(store, tmp_path / "first.log")
+    create_topic(first.kafka)
+    assert acknowledged_offset(first.kafka, b"a") == 0
+    first.kill()
+    with BrokerProcess.start(store, tmp_path / "second.log", broker_id=1) as second:
+        assert "waiting until its lease" not in (tmp_path / "second.log").read_text()
+        assert acknowledged_offset(second.kafka, b"b") == 1
 
 
 @pytest.mark.integration

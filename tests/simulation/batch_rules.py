@@ -25,7 +25,8 @@ def sequences(batches: list[StoredBatch], *, whole: bool) -> Iterator[Anomaly]:
     for key, of_key in _by_key(batches).items():
         next_sequence: dict[tuple[int, int], int] = {}
         for batch in of_key:
-            if batch.producer_id < 0 or batch.control:
+            if batch.producer_id < 0 or batch.control or batch.base_sequence < 0:
+                # Adopted batches have a producer and no sequence; the rules on sinks count them.
                 continue
             producer = (batch.producer_id, batch.producer_epoch)
             expected = next_sequence.get(producer, 0 if whole else batch.base_sequence)

@@ -55,6 +55,8 @@ class SimulatedCluster:
         self.exits: Counter[str] = Counter()
         self.violations: list[str] = []
         self.supervising = True
+        self.taken_for_dead: set[tuple[str, int]] = set()
+        """Processes, by host and number, that others believe to be gone."""
         self._program = program
         self._client_program = client_program
         self._random = random.Random(f"cluster {seed}")

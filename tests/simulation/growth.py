@@ -199,7 +199,7 @@ class GrowingBucket:
     async def _feed(self, broker: Broker) -> None:
         """A batch at a time, each durable before the next: what is behind is made up for."""
         room = ProducerRoom(broker.partitions.producers, PARTITIONS, broker.limits)
-        writer = LogWriter(broker.wal, broker.partitions.checkpointed, broker._openings.add, room)
+        writer = LogWriter(broker.wal, broker.partitions, broker._openings.add, room)
         data = batch(b"x" * 100)
         header = BatchHeader.parse(data)
         assert self._topic_id is not None

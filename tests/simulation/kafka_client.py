@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from uuid import UUID
 
 from tests.simulation.cluster import Environment
@@ -34,6 +35,7 @@ from tidelog.protocol.schemas.offsets import (
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from tidelog.protocol.schemas.topics import (
@@ -56,6 +58,7 @@ from tidelog.records.records import Record, decode_batch, encode_batch
 _EARLIEST = -2
 _LATEST = -1
 _REQUEST_TIMEOUT_MS = 8000
+_WRITTEN_SECONDS = 0.0001
 SETTINGS = ClientSettings(
     client_id="simulation", connect_timeout_ms=5000, request_timeout_ms=_REQUEST_TIMEOUT_MS
 )
@@ -133,26 +136,38 @@ class KafkaLogClient:
         return answer.producer_id, answer.producer_epoch
 
     async def produce(self, batch: OutgoingBatch, acks: int = -1) -> int:
-        key = batch.key
+        leader = await self._leader(batch.key)
+        request = self._produce_request(batch, acks)
+        answer = await self._ask(leader, "produce", request, self._random.choice(_PRODUCE_VERSIONS))
+        return self._base_offset(batch.key, answer)
+
+    async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
+        key, version = batch.key, self._random.choice(_PRODUCE_VERSIONS)
         leader = await self._leader(key)
-        answer = await self._ask(
-            leader,
-            "produce",
-            ProduceRequest(
-                acks=acks,
-                timeout_ms=_REQUEST_TIMEOUT_MS,
-                topic_data=[
-                    TopicProduceData(
-                        name=key.topic,
-                        topic_id=self._topic_ids[key.topic],
-                        partition_data=[
-                            PartitionProduceData(index=key.partition, records=self._encode(batch))
-                        ],
-                    )
-                ],
-            ),
-            self._random.choice(_PRODUCE_VERSIONS),
+        connection = await self._connected(leader, "produce")
+        request = self._produce_request(batch, -1)
+        producing = asyncio.create_task(self._answered(leader, connection, request, version))
+        # By then it is written, and nothing is durable so soon.
+        await self._clock.sleep(_WRITTEN_SECONDS)
+        end: int | None = None
+        try:
+            request_end = _offset_request(key, _LATEST, "read_uncommitted")
+            listed = await self._answered(leader, connection, request_end)
+            partition = listed.topics[0].partitions[0]
+            end = partition.offset if partition.error_code == ErrorCode.NONE else None
+        except NoAnswer:
+            pass
+        return self._base_offset(key, await producing), end
+
+    def _produce_request(self, batch: OutgoingBatch, acks: int) -> ProduceRequest:
+        key = batch.key
+        data = PartitionProduceData(index=key.partition, records=self._encode(batch))
+        topic = TopicProduceData(
+            name=key.topic, topic_id=self._topic_ids[key.topic], partition_data=[data]
         )
+        return ProduceRequest(acks=acks, timeout_ms=_REQUEST_TIMEOUT_MS, topic_data=[topic])
+
+    def _base_offset(self, key: Key, answer: ProduceResponse) -> int:
         partition = answer.responses[0].partition_responses[0]
         self._refuse(key, partition.error_code)
         return partition.base_offset
@@ -196,22 +211,7 @@ class KafkaLogClient:
 
     async def _offset(self, key: Key, timestamp: int, isolation: Isolation) -> int:
         leader = await self._leader(key)
-        answer = await self._ask(
-            leader,
-            "produce",
-            ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=_ISOLATIONS[isolation],
-                topics=[
-                    ListOffsetsTopic(
-                        name=key.topic,
-                        partitions=[
-                            ListOffsetsPartition(partition_index=key.partition, timestamp=timestamp)
-                        ],
-                    )
-                ],
-            ),
-        )
+        answer = await self._ask(leader, "produce", _offset_request(key, timestamp, isolation))
         partition = answer.topics[0].partitions[0]
         self._refuse(key, partition.error_code)
         return partition.offset
@@ -355,9 +355,28 @@ class KafkaLogClient:
     async def _ask(
         self, address: Address, purpose: str, request: Request[R], version: int | None = None
     ) -> R:
-        try:
-            connection = await self._connection(address, purpose)
+        connection = await self._connected(address, purpose)
+        return await self._answered(address, connection, request, version)
+
+    async def _connected(self, address: Address, purpose: str) -> Connection:
+        with self._failures(address):
+            return await self._connection(address, purpose)
+
+    async def _answered(
+        self,
+        address: Address,
+        connection: Connection,
+        request: Request[R],
+        version: int | None = None,
+    ) -> R:
+        with self._failures(address):
             return await connection.request(request, version)
+
+    @contextmanager
+    def _failures(self, address: Address) -> Iterator[None]:
+        """In the words of a LogClient."""
+        try:
+            yield
         except errors.RequestFailed as error:
             # Whoever led there may lead no more, or somewhere else.
             for key in [key for key, leader in self._leaders.items() if leader == address]:
@@ -375,6 +394,15 @@ class KafkaLogClient:
                     self._network, address, SETTINGS, self._scratch
                 )
             return connection
+
+
+def _offset_request(key: Key, timestamp: int, isolation: Isolation) -> ListOffsetsRequest:
+    partition = ListOffsetsPartition(partition_index=key.partition, timestamp=timestamp)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=_ISOLATIONS[isolation],
+        topics=[ListOffsetsTopic(name=key.topic, partitions=[partition])],
+    )
 
 
 def _refuse(code: int) -> None:

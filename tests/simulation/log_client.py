@@ -72,6 +72,11 @@ class LogClient(Protocol):
         """Append a batch; the offset of its first record."""
         ...
 
+    async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
+        """Append a batch and, behind it on the same connection and before it is answered, ask for
+        the log's end: the offset of the first record, and that end where it was told."""
+        ...
+
     async def fetch(
         self, positions: Mapping[Key, int], isolation: Isolation, wait_seconds: float
     ) -> list[Fetched]:

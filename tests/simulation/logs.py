@@ -17,6 +17,7 @@ class _TraceHandler(logging.Handler):
     def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__()
         self._loop = loop
+        self.failures: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         owner = OWNER.get()
@@ -26,13 +27,15 @@ class _TraceHandler(logging.Handler):
         fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _USUAL]
         if record.exc_info is not None and record.exc_info[1] is not None:
             fields.append(repr(record.exc_info[1]))
+            self.failures.append(f"{name}: {record.getMessage()}: {record.exc_info[1]!r}")
         line = f"{name} {record.levelname} {record.name}: {record.getMessage()} {' '.join(fields)}"
         self._loop.trace.record(self._loop.time(), line)
 
 
 @contextmanager
-def traced(loop: SimulatedLoop, level: int = logging.INFO) -> Iterator[None]:
-    """Send Tidelog's log lines to the trace, and nowhere else, while the context lasts."""
+def traced(loop: SimulatedLoop, level: int = logging.INFO) -> Iterator[list[str]]:
+    """Send Tidelog's log lines to the trace, and nowhere else, while the context lasts. The list
+    gets those with a traceback: no fault of the world excuses an exception in the broker."""
     logger = logging.getLogger(_ROOT)
     before = logger.level, logger.propagate
     handler = _TraceHandler(loop)
@@ -40,7 +43,7 @@ def traced(loop: SimulatedLoop, level: int = logging.INFO) -> Iterator[None]:
     logger.setLevel(level)
     logger.propagate = False
     try:
-        yield
+        yield handler.failures
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before[0])

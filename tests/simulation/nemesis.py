@@ -34,6 +34,7 @@ PROFILES: Mapping[str, Profile] = {
             "pause": 3,
             "take over": 3,
             "usurp": 1,
+            "misjudge": 2,
             "second process": 2,
             "isolation": 3,
             "store burst": 3,
@@ -53,7 +54,7 @@ PROFILES: Mapping[str, Profile] = {
             "resets": 1,
         }
     ),
-    "zombies": Profile({"take over": 2, "usurp": 3, "pause": 1}, overlapping=False),
+    "zombies": Profile({"take over": 2, "usurp": 3, "misjudge": 2, "pause": 1}, overlapping=False),
     "weather": Profile(
         {
             "store burst": 3,
@@ -93,6 +94,7 @@ class Nemesis:
             "pause": self._pause,
             "take over": self._take_over,
             "usurp": self._usurp,
+            "misjudge": self._misjudge,
             "second process": self._second_process,
             "isolation": self._isolate,
             "store burst": self._store_burst,
@@ -214,6 +216,15 @@ class Nemesis:
         await asyncio.sleep(self._random.uniform(0.0, 2.0))
         self._start_rival(victim)
         await asyncio.sleep(seconds)
+
+    async def _misjudge(self) -> None:
+        """Let another process take a living one for dead, and take over at once."""
+        victim = self._victim()
+        if victim is None:
+            return
+        self._cluster.taken_for_dead.add((victim.host, victim.pid))
+        self._start_rival(victim)
+        await asyncio.sleep(self._random.uniform(3.0, 8.0))
 
     async def _second_process(self) -> None:
         """A second process with the same id while the first is well."""

@@ -16,6 +16,8 @@ too large, invalid topic, record list too large, invalid timestamp, invalid requ
 record. All others may come after the append (Kafka answers NOT_LEADER_OR_FOLLOWER then, too)."""
 CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
 IN_FLIGHT_MAX = 5
+_HASTY_PROBABILITY = 0.3
+"""That a plain producer asks for the log's end before its batch is answered."""
 
 
 class _Pipe:
@@ -172,8 +174,12 @@ class PlainProducer:
         actor = self._actor
         sends = [Send(batch.key, value) for value in batch.values]
         operation = actor.history.invoke(actor.name, "send", sends)
+        end: int | None = None
         try:
-            base_offset = await actor.client.produce(batch, actor.random.choice((-1, 1)))
+            if actor.random.random() < _HASTY_PROBABILITY:
+                base_offset, end = await actor.client.produce_and_end(batch)
+            else:
+                base_offset = await actor.client.produce(batch, actor.random.choice((-1, 1)))
         except RequestRefused as error:
             if error.code in REFUSED_FOR_GOOD:
                 actor.history.fail(operation, error_text(error))
@@ -187,6 +193,9 @@ class PlainProducer:
             for offset, send in enumerate(operation.sends, base_offset):
                 send.offset = offset
             actor.history.ok(operation)
+            if end is not None and end < base_offset + len(sends):
+                text = f"{operation}: on the same connection {batch.key} ends at {end} behind it"
+                actor.history.violate(text)
 
 
 def _is_out_of_order(error: Exception) -> bool:

@@ -126,7 +126,7 @@ def run(
     with (
         patched(system.patches()),
         SimulatedLoop(seed, trace) as loop,
-        traced(loop),
+        traced(loop) as failures,
         repeated_markers(seed, markers),
     ):
         simulation = _Simulation(loop, seed, system, history, workload)
@@ -137,7 +137,7 @@ def run(
         for text in loop.unhandled:
             history.violate(f"nobody handled: {text}")
         # What clients suffer from comes last: a report shows the first few.
-        causes = simulation.store.violations + simulation.cluster.violations
+        causes = simulation.store.violations + simulation.cluster.violations + failures
         history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
             seed,

@@ -90,6 +90,15 @@ def _log_start_forgotten() -> list[Patch]:
     return [(PartitionLog, "begin_tenure", begin_tenure)]
 
 
+def _stable_below_start() -> list[Patch]:
+    """A transaction holds up readers at its beginning, though that was deleted."""
+
+    def last_stable_offset(self: PartitionLog) -> int:
+        return self._transactions.last_stable_offset(self.high_watermark)
+
+    return [(PartitionLog, "last_stable_offset", property(last_stable_offset))]
+
+
 def _older_kept() -> list[Patch]:
     """Compaction keeps the record before the latest one of a key."""
 
@@ -149,6 +158,7 @@ SEGMENT_VARIANTS: dict[str, Breakage] = {
     "retention-at-once": _retention_at_once,
     "hole-in-the-log": _hole_in_the_log,
     "log-start-forgotten": _log_start_forgotten,
+    "stable-below-start": _stable_below_start,
     "older-kept": _older_kept,
     "tombstones-at-once": _tombstones_at_once,
     "any-commit": _any_commit,

@@ -355,6 +355,15 @@ def test_a_sequence_that_lies_in_the_log_twice() -> None:
     assert story.names() == {"sequence-twice"}
 
 
+def test_adopted_batches_have_no_sequence() -> None:
+    story = Story()
+    story.history.batches = [
+        StoredBatch(A, 0, 2, 7, 0, -1, 3),
+        StoredBatch(A, 3, 5, 7, 0, -1, 3),
+    ]
+    assert story.names() == set()
+
+
 def test_a_sequence_that_is_missing() -> None:
     story = Story()
     story.history.batches = [

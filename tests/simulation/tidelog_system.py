@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.simulation.cluster import Environment, SimulatedCluster
+from tests.simulation.fence_watch import watch_fence
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
 from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
+from tests.simulation.reopenings import reopen_now_and_then
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker import broker, layer_settings, segment_builder, table_path
 from tidelog.broker.metrics import BrokerMetrics
@@ -32,6 +35,8 @@ PORT = 9092
 KIB = 1024
 GRACE_MS = 24_000
 """`log.delete.grace.ms` where things are deleted within a run; what must be shorter is."""
+_REOPENS_PROBABILITY = 1 / 3
+"""That partitions leave and come back in a run."""
 _UNDECIDED_MS = GRACE_MS // 2 - 2000
 """Below half of the grace, as what bounds an append must be (rule A2)."""
 
@@ -41,6 +46,7 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
     goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
     is old, and what nobody needs is deleted soon."""
     settings = _settings(random.Random(f"settings {seed}"), segments)
+    reopens = random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -59,7 +65,15 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
             is_running=lambda other: _is_running(cluster, environment, other),
         )
         process.at_term(incarnation.stop)
-        await incarnation.run()
+        beside = [asyncio.create_task(watch_fence(incarnation, environment))]
+        if reopens:
+            chance = random.Random(f"reopenings {environment.process.name} {seed}")
+            beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
+        try:
+            await incarnation.run()
+        finally:
+            for task in beside:
+                task.cancel()
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -178,7 +192,9 @@ def _identity(environment: Environment) -> ProcessIdentity:
 def _is_running(
     cluster: SimulatedCluster, environment: Environment, other: ProcessIdentity
 ) -> bool | None:
-    """What the machine knows of its own processes; nothing of those of others."""
+    """What the machine knows of its own processes; nothing of those of others, but mistakes."""
+    if (other.host, other.pid) in cluster.taken_for_dead:
+        return False
     if other.host != environment.process.host:
         return None
     return cluster.is_running(other.host, other.pid)

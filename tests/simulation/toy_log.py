@@ -205,6 +205,11 @@ class ToyClient:
         }
         return int((await self._ask({"kind": "produce", "entry": entry}))["base"])
 
+    async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
+        """The toy is asked for one thing after the other."""
+        base_offset = await self.produce(batch)
+        return base_offset, await self.end_offset(batch.key)
+
     async def fetch(
         self, positions: Mapping[Key, int], isolation: Isolation, wait_seconds: float
     ) -> list[Fetched]:

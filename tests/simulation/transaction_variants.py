@@ -8,11 +8,12 @@ from typing import Any
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch, everywhere
+from tidelog.broker.admission import Admissions, _admissions
 from tidelog.broker.marker_delivery import MarkerDelivery, ended_transaction
 from tidelog.broker.partitions import PartitionError
 from tidelog.coordinator.group.log_records import TransactionEnded
 from tidelog.coordinator.group.offsets import CommittedOffsets
-from tidelog.coordinator.runtime import CoordinatorRuntime, RuntimeState
+from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime, RuntimeState
 from tidelog.coordinator.transaction import enlistment
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal import producer_state
@@ -127,6 +128,19 @@ def _aborted_index_lost() -> list[Patch]:
     return [(Transactions, "__init__", init)]
 
 
+def _stale_admission_raises() -> list[Patch]:
+    """A coordinator's refusal for want of a fresh lease is no answer but a failure."""
+
+    def admit_at_once(self: Admissions, wanted: Any, partitions: Any) -> Any:
+        try:
+            answer = self._ask(wanted, partitions)
+        except CoordinatorRefused:
+            return None
+        return _admissions(answer.result(), partitions) if answer.done() else None
+
+    return [(Admissions, "admit_at_once", admit_at_once)]
+
+
 TRANSACTION_VARIANTS: dict[str, Breakage] = {
     "stable-offset-ahead": _stable_offset_ahead,
     "markers-first": _markers_first,
@@ -136,5 +150,6 @@ TRANSACTION_VARIANTS: dict[str, Breakage] = {
     "promoted-on-abort": _promoted_on_abort,
     "unstable-offsets-shown": _unstable_offsets_shown,
     "aborted-index-lost": _aborted_index_lost,
+    "stale-admission-raises": _stale_admission_raises,
     "replies-before-durable": GROUP_VARIANTS["answers-before-durable"],
 }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from tests.simulation.actor import Actor, error_text
-from tests.simulation.history import Key, Poll, Trim
+from tests.simulation.history import Isolation, Key, Poll, Trim
 from tests.simulation.log_client import NoAnswer, RequestRefused
 
 _PAUSE_SECONDS_MEAN = 4.0
+_ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 
 
 class Trimmer:
-    """Asks now and then that a log begin later: anywhere up to what is decided."""
+    """Asks now and then that a log begin later: anywhere up to its end, or to what is decided."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -25,7 +26,8 @@ class Trimmer:
     async def _trim(self, key: Key) -> None:
         actor = self._actor
         start = await actor.persist(lambda: actor.client.log_start(key))
-        end = await actor.persist(lambda: actor.client.end_offset(key))
+        isolation = actor.random.choice(_ISOLATIONS)
+        end = await actor.persist(lambda: actor.client.end_offset(key, isolation))
         operation = actor.history.invoke(actor.name, "trim")
         operation.trim = Trim(key, actor.random.randint(min(start, end), end))
         try:

@@ -11,8 +11,11 @@ from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
+from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.request_order import RequestOrder
 from tidelog.coordinator.cluster import takeover
 from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.own_fence import OwnFence
 from tidelog.identifiers import Slot
 from tidelog.storage import sequence
 from tidelog.wal import fencing, partition_log
@@ -156,6 +159,25 @@ def _no_lease() -> list[Patch]:
     return [(LeaseKeeper, "fresh", lambda *_: True)]
 
 
+def _requests_overtake() -> list[Patch]:
+    """All requests of a connection are served side by side."""
+    return [(RequestOrder, "admits", lambda *_: True)]
+
+
+def _place_for_partition() -> list[Patch]:
+    """What was checked against a partition goes into it, also when another object is there."""
+
+    def require(self: PartitionRegistry, partition: Partition) -> None:
+        self.find(partition.log.partition)
+
+    return [(PartitionRegistry, "require", require)]
+
+
+def _fence_unread() -> list[Patch]:
+    """A broker does not look for its own fence in the metadata log."""
+    return [(OwnFence, "_follow", lambda *_: None)]
+
+
 LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
@@ -171,6 +193,9 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "watermark-ahead": _watermark_ahead,
     "forget-producers": _forget_producers,
     "no-lease": _no_lease,
+    "requests-overtake": _requests_overtake,
+    "fence-unread": _fence_unread,
+    "place-for-partition": _place_for_partition,
 }
 VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
 

@@ -42,7 +42,7 @@ def test_a_batch_is_what_a_read_committed_consumer_gets(
     assert b"never seen" not in {row[3] for row in found}
 
 
-def test_one_frame_is_one_snapshot_and_filters_leave_segments_out(
+def test_one_frame_is_one_snapshot_however_it_is_filtered(
     spark: SparkSession, history: History
 ) -> None:
     frame = read(spark, history)
@@ -54,18 +54,6 @@ def test_one_frame_is_one_snapshot_and_filters_leave_segments_out(
     halves = [frame.filter(f"partition = {number}") for number in range(PARTITIONS)]
     assert halves[0].union(halves[1]).count() == before
     assert len(consume(history.kafka)) == before + 1
-    pruned = read(spark, history, filterPushdown="once")
-    few = pruned.filter("partition = 1 and offset between 3 and 5 and timestamp > '2020-01-01'")
-    assert [row.offset for row in few.collect()] == [3, 4, 5]
-
-
-@pytest.mark.xfail(reason="Spark keeps the filters of one use of a frame for all", strict=True)
-def test_a_frame_that_takes_filters_may_be_used_twice(
-    spark: SparkSession, history: History
-) -> None:
-    frame = read(spark, history, filterPushdown="once")
-    halves = [frame.filter(f"partition = {number}") for number in range(PARTITIONS)]
-    assert halves[0].union(halves[1]).count() == len(consume(history.kafka))
 
 
 def test_a_stream_goes_on_where_its_checkpoint_is(

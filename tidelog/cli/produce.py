@@ -13,11 +13,12 @@ import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.record_text import JSON, LINES, NotARecord, parse
-from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
 from tidelog.client.operations import ProducerIdentity, init_producer_id
 from tidelog.client.operations import produce as produce_batch
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
+from tidelog.errors import TidelogError
 from tidelog.records.batch import advance_sequence
 from tidelog.records.compression import Compression
 from tidelog.records.partitioner import partition_of
@@ -56,7 +57,11 @@ def produce(
 
     async def run(client: Client) -> int:
         sender = Sender(client, topic, codec, await init_producer_id(client))
-        await sender.send_all(form, partition)
+        try:
+            await sender.send_all(form, partition)
+        except TidelogError as error:
+            error.add_note(sender.progress())
+            raise
         return sender.sent
 
     sent = with_client(bootstrap, run)
@@ -67,13 +72,21 @@ def produce(
 
 @dataclass(slots=True)
 class Sender:
-    """Sends idempotent batches, one after the other, each until it is acknowledged."""
+    """Sends idempotent batches, one after the other, each until it is acknowledged.
+
+    A group of lines is parsed before any of it is sent."""
 
     client: Client
     topic: str
     codec: Compression
     identity: ProducerIdentity
     sent: int = 0
+    _whole: int = 0
+    """Lines of the groups of which all is sent."""
+    _group: int = 0
+    """Lines of the group that is being sent."""
+    _uncertain: int = 0
+    """Records of the batch under way, once an attempt's outcome is unknown."""
     _sequences: dict[int, int] = field(default_factory=dict)
 
     async def send_all(self, form: str, default_partition: int | None) -> None:
@@ -99,9 +112,26 @@ class Sender:
                     )
                 batches.setdefault(place, []).append(record)
             keyless += 1
+            self._group = len(group)
             for place, records in batches.items():
                 for chunk in _chunks(records):
                     await self._send(place, chunk)
+            self._whole += len(group)
+            self._group = 0
+
+    def progress(self) -> str:
+        """What is sent, in words."""
+        if self.sent == 0:
+            said = "no line was sent before"
+        else:
+            lines = [f"lines 1 to {self._whole}"] if self._whole else []
+            if self._group:
+                first = self._whole + 1
+                lines.append(
+                    f"{self.sent - self._whole} of the lines {first} to {self._whole + self._group}"
+                )
+            said = f"{' and '.join(lines)} were sent before and are durable"
+        return f"{said}; {self._uncertain} more may be durable" if self._uncertain else said
 
     async def _send(self, partition: int, records: list[NewRecord]) -> None:
         sequence = self._sequences.get(partition, 0)
@@ -117,18 +147,16 @@ class Sender:
                 await produce_batch(self.client, self.topic, partition, batch)
                 break
             except (RequestRefused, RequestFailed) as error:
+                if error.outcome is Outcome.UNKNOWN:
+                    self._uncertain = len(records)
                 # The same sequence again: what was appended already is recognised.
                 final = isinstance(error, RequestRefused) and not error.retriable
                 if final or attempt == ATTEMPTS_MAX:
-                    raise _failed(error, self.sent) from error
+                    raise
                 await SystemClock().sleep(RETRY_SECONDS)
+        self._uncertain = 0
         self._sequences[partition] = advance_sequence(sequence, len(records))
         self.sent += len(records)
-
-
-def _failed(error: RequestRefused | RequestFailed, sent: int) -> RequestRefused | RequestFailed:
-    error.add_note(f"{sent} records before it are durable")
-    return error
 
 
 def _lines() -> Iterator[bytes]:

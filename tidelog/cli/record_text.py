@@ -50,7 +50,7 @@ def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
         record = NewRecord(_bytes(found.get("value")), _bytes(found.get("key")), headers, timestamp)
         return Parsed(record, partition)
     except (ValueError, TypeError, binascii.Error) as error:
-        raise NotARecord(f"line {number} is no record: {error}; nothing of it was sent") from error
+        raise NotARecord(f"line {number} is no record: {error}") from error
 
 
 def text(record: Record, partition: int, form: str) -> bytes:

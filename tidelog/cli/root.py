@@ -82,7 +82,8 @@ def run() -> None:
         sys.stderr.close()
         sys.exit(0)
     except TidelogError as error:
-        print(f"tidelog: {error}", file=sys.stderr)
+        said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        print(f"tidelog: {said}", file=sys.stderr)
         sys.exit(_code(error))
 
 

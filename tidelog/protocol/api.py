@@ -23,6 +23,7 @@ from tidelog.protocol.schemas import (
     metadata,
     offsets,
     produce,
+    quorum,
     replicas,
     sasl,
     topics,
@@ -67,14 +68,17 @@ class ApiKey(enum.IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -121,13 +125,16 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.TXN_OFFSET_COMMIT: (0, 5),
         ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.ALTER_CONFIGS: (0, 2),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.DELETE_GROUPS: (0, 2),
         ApiKey.ELECT_LEADERS: (0, 2),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.DESCRIBE_QUORUM: (0, 2),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
@@ -216,14 +223,17 @@ for _request, _response in (
     (acls.DeleteAclsRequest, acls.DeleteAclsResponse),
     (configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
     (configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+    (replicas.AlterReplicaLogDirsRequest, replicas.AlterReplicaLogDirsResponse),
     (replicas.DescribeLogDirsRequest, replicas.DescribeLogDirsResponse),
     (sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
     (topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
     (groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     (replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
     (configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse),
+    (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
     (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
     (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+    (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
     (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     (transaction_listing.DescribeProducersRequest, transaction_listing.DescribeProducersResponse),
     (

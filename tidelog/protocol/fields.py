@@ -104,6 +104,11 @@ def int16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> 
     return cast(int, _field(WireType(Kind.FIXED, "h", 2), versions, "none", default, tag))
 
 
+def uint16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
+    """A number of two bytes without a sign."""
+    return cast(int, _field(WireType(Kind.FIXED, "H", 2), versions, "none", default, tag))
+
+
 def int32(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A signed number of four bytes."""
     return cast(int, _field(WireType(Kind.FIXED, "i", 4), versions, "none", default, tag))

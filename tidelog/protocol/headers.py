@@ -36,6 +36,11 @@ class RequestHeader(NamedTuple):
     body_position: int
 
 
+def api_key_of(frame: memoryview) -> int:
+    """The API key at the start of a request's frame; -1, which no API has, where it is cut off."""
+    return int.from_bytes(frame[:2], "big", signed=True) if len(frame) >= 2 else -1
+
+
 def decode_request_header(frame: memoryview) -> RequestHeader:
     """The header at the start of a request's frame.
 

@@ -99,5 +99,7 @@ class _Generator:
             return self._chance.choice(_ERROR_CODES)
         if code == "q" and name.endswith("_ms"):
             return self._chance.randint(0, _YEAR_3000_S) * 1000
+        if code == "H":
+            return self._chance.randrange(1 << 16)
         bits = self._chance.choice((3, _BITS[code]))
         return self._chance.randrange(-(1 << bits - 1), 1 << bits - 1)

@@ -119,8 +119,9 @@ class NaiveLog:
             return 48
         return 0
 
-    def last_stable_offset(self, high_watermark: int) -> int:
-        """By definition: nothing of a transaction without a durable marker."""
+    def last_stable_offset(self, high_watermark: int, first_offset: int) -> int:
+        """By definition: nothing of a transaction without a durable marker; but what is below the
+        first offset that may be read holds up nothing."""
         durable = [w for w in self.written if w.last < high_watermark]
         producers = {w.producer for w in self.written if w.transactional}
         stable = high_watermark
@@ -133,7 +134,7 @@ class NaiveLog:
                 )
                 if not ended:
                     stable = min(stable, self.written[number].base)
-        return stable
+        return max(stable, first_offset)
 
     def aborted(self) -> list[tuple[int, int, int]]:
         """(producer, first offset, marker's offset) of all aborted transactions."""

@@ -287,6 +287,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         recovered = PartitionLog.from_image(rebuilt)
         recovered.advance_table(self.table_next)
         assert recovered.image() == self.log.image()
+        assert recovered.last_stable_offset == self.log.last_stable_offset
         self.log = recovered
 
     # What must always hold.
@@ -295,9 +296,9 @@ class PartitionLogMachine(RuleBasedStateMachine):
     def answers_agree(self) -> None:
         naive, log = self.naive, self.log
         assert log.next_offset == naive.next_offset
-        assert log.last_stable_offset == naive.last_stable_offset(log.high_watermark)
-        assert log.last_stable_offset <= log.high_watermark <= log.next_offset
         held_from = max(log.table_next, log.log_start)
+        assert log.last_stable_offset == naive.last_stable_offset(log.high_watermark, held_from)
+        assert held_from <= log.last_stable_offset <= log.high_watermark <= log.next_offset
         if held_from < log.high_watermark:
             for offset in range(held_from, log.high_watermark):
                 extent = log.extents.find(offset)

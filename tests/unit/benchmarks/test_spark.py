@@ -76,7 +76,7 @@ def test_each_query_is_asked_of_each_reader_in_its_own_way() -> None:
     assert connector["where"] == source["where"] == native["where"]
     assert "timestamp_millis(5500)" in native["where"]
     assert "timestamp_millis(5510)" in native["where"]
-    assert source["options"] == {"filterPushdown": "once"}
+    assert source["options"] == {}
 
 
 def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ class AdministeredBroker:
         self.network = SocketNetwork()
         self.metrics = BrokerMetrics()
         self.advertised = ("host", 9092)
+        self.listening = ("::", 9092)
         self.partitions = Sizes(self)
         self.tables = Tables()
         self.turns = SliceTurns()

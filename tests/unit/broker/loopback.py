@@ -107,6 +107,12 @@ def dispatcher_of(handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> Di
     return Dispatcher(handlers, metrics, turns, LongRequests(turns, ELEMENTS_MAX))
 
 
+def _durable() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
 @asynccontextmanager
 async def serving(
     handlers: Mapping[int, Handler],
@@ -121,6 +127,7 @@ async def serving(
         metrics=metrics,
         clock=clock or SystemClock(),
         network=SocketNetwork(),
+        durable=_durable,
     )
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
     limits = ConnectionLimits(lambda: services.settings, descriptors_max)

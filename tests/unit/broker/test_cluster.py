@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeLogDirs, ListPartitionReassignments, ElectLeaders, FindCoordinator."""
+"""DescribeCluster, DescribeLogDirs, ElectLeaders, FindCoordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tidelog.broker.handlers.cluster import (
     describe_cluster,
     describe_log_dirs,
     elect_leaders,
-    list_partition_reassignments,
 )
 from tidelog.broker.handlers.coordinator import find_coordinator
 from tidelog.clock import SystemClock
@@ -24,7 +23,6 @@ from tidelog.protocol.schemas.replicas import (
     DescribeLogDirsRequest,
     ElectLeadersRequest,
     ElectLeadersTopic,
-    ListPartitionReassignmentsRequest,
 )
 from tidelog.storage.memory import MemoryStore
 
@@ -92,15 +90,6 @@ def test_the_bucket_is_the_log_directory(version: int) -> None:
         nothing = DescribeLogDirsRequest(topics=[])
         response = await broker.ask(describe_log_dirs, nothing, version)
         assert response.results[0].topics == []
-
-    administer(story)
-
-
-def test_nothing_is_being_reassigned() -> None:
-    async def story(broker: AdministeredBroker) -> None:
-        request = ListPartitionReassignmentsRequest()
-        response = await broker.ask(list_partition_reassignments, request, 0)
-        assert (response.error_code, response.topics) == (0, [])
 
     administer(story)
 

@@ -13,9 +13,10 @@ from tidelog.broker.handlers.configs import (
     describe_configs,
     incremental_alter_configs,
 )
-from tidelog.broker.settings import BROKER_TABLE, TOPIC_TABLE
+from tidelog.broker.settings import BROKER_TABLE, TOPIC_TABLE, parse_broker_setting
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope
+from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.configs import (
     AlterableConfig,
@@ -116,6 +117,62 @@ async def replace(
     return response.error_code
 
 
+def test_what_kafka_lists_of_a_broker_beside_its_settings_is_told_and_not_taken() -> None:
+    async def story(broker: AdministeredBroker) -> None:
+        told = {each.name: each for each in (await describe(broker, (BROKER, "1"))).configs}
+        expected = {
+            "advertised.listeners": "PLAINTEXT://host:9092",
+            "listeners": "PLAINTEXT://[::]:9092",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+            "node.id": "1",
+            "broker.id": "1",
+            "log.dirs": "memory://",
+            "ssl.keystore.password": None,
+            "sasl.enabled.mechanisms": None,
+            "remote.log.storage.system.enable": "false",
+            "quota.window.num": "11",
+            "controller.quorum.fetch.timeout.ms": "2000",
+        }
+        assert {name: told[name].value for name in expected} == expected
+        assert all(told[name].read_only for name in expected)
+        assert {each.name for each in told.values() if each.is_sensitive} == {
+            "delegation.token.secret.key",
+            "sasl.jaas.config",
+            "ssl.key.password",
+            "ssl.keystore.certificate.chain",
+            "ssl.keystore.key",
+            "ssl.keystore.password",
+            "ssl.truststore.certificates",
+            "ssl.truststore.password",
+        }
+        one = await describe(broker, (BROKER, "1"), "advertised.listeners", "num.partitions")
+        assert {each.name for each in one.configs} == {"advertised.listeners", "num.partitions"}
+        for name in ("advertised.listeners", "ssl.keystore.location"):
+            with pytest.raises(InvalidConfiguration, match=f"unknown setting {name}"):
+                parse_broker_setting(name, "x", "flag")
+
+    administer(story)
+
+
+@pytest.mark.parametrize("at", ["start", "all brokers", "broker", "topic"])
+def test_the_replicas_that_must_be_in_sync_are_told_as_they_are_set(at: str) -> None:
+    """They have no effect; what an operator has set is told all the same."""
+    settings = {"min_insync_replicas": 2} if at == "start" else {}
+
+    async def story(broker: AdministeredBroker) -> None:
+        await create(broker, topic("t"))
+        places = {"all brokers": (BROKER, ""), "broker": (BROKER, "1"), "topic": (TOPIC, "t")}
+        if at in places:
+            change: Change = ("min.insync.replicas", SET, "2")
+            assert await alter(broker, (places[at], [change])) == [(0, None)]
+        of_topic = await describe(broker, (TOPIC, "t"), "min.insync.replicas")
+        assert [each.value for each in of_topic.configs] == ["2"]
+        of_broker = await describe(broker, (BROKER, "1"), "min.insync.replicas")
+        assert [each.value for each in of_broker.configs] == ["1" if at == "topic" else "2"]
+
+    administer(story, **settings)
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 def test_everything_about_a_topic_or_a_broker(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
@@ -123,9 +180,10 @@ def test_everything_about_a_topic_or_a_broker(version: int) -> None:
         of_topic = await describe(broker, (TOPIC, "t"), version=version)
         assert {each.name for each in of_topic.configs} == set(TOPIC_TABLE)
         of_broker = await describe(broker, (BROKER, "1"), version=version)
-        assert {each.name for each in of_broker.configs} == set(BROKER_TABLE)
+        names = [each.name for each in of_broker.configs]
+        assert len(names) == len(set(names))
+        assert set(names) > set(BROKER_TABLE)
         for config in (*of_topic.configs, *of_broker.configs):
-            assert not config.is_sensitive
             assert config.synonyms == []
             assert not config.documentation
         assert not any(each.read_only for each in of_topic.configs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
 from tidelog.broker.handlers.versions import answer_api_versions
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.request_memory import LARGE_BYTES, RequestMemory
+from tidelog.broker.request_order import SIDE_BY_SIDE
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import decode_correlation_id, encode_request
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.schemas.fetch import FetchRequest
+from tidelog.protocol.schemas.groups import HeartbeatRequest
 from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
@@ -48,7 +51,7 @@ async def never(_broker: object, _request: Any, _context: RequestContext) -> Res
 
 
 def new_dispatcher() -> Dispatcher:
-    keys = (ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE)
+    keys = (ApiKey.METADATA, ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.HEARTBEAT)
     return dispatcher_of(dict.fromkeys(keys, never), BrokerMetrics())
 
 
@@ -89,6 +92,15 @@ def metadata_frame(correlation_id: int = 0) -> memoryview:
     return frame(MetadataRequest(topics=[]), 8, correlation_id)
 
 
+def heartbeat_frame(correlation_id: int = 0) -> memoryview:
+    """Heartbeats are served side by side."""
+    return frame(HeartbeatRequest(), 3, correlation_id)
+
+
+def produce_frame(correlation_id: int = 0) -> memoryview:
+    return frame(ProduceRequest(), 9, correlation_id)
+
+
 def fetch_frame(correlation_id: int = 0) -> memoryview:
     return frame(FetchRequest(), 12, correlation_id)
 
@@ -105,7 +117,7 @@ def joined(buffers: list[Buffer]) -> bytes:
 
 def test_answers_leave_in_the_order_of_the_requests() -> None:
     connection = new_connection()
-    feed(connection, metadata_frame(1), metadata_frame(2), metadata_frame(3))
+    feed(connection, heartbeat_frame(1), heartbeat_frame(2), heartbeat_frame(3))
     first, second, third = (taken_by(connection) for _ in range(3))
     assert connection.answer(third, [b"3"]) == []
     assert connection.answer(first, [b"1"]) == [b"1"]
@@ -135,7 +147,7 @@ def test_a_handler_sees_who_asked() -> None:
 
 def test_reading_stops_at_the_limit_of_requests_and_goes_on_below_it() -> None:
     connection = new_connection()
-    feed(connection, *(metadata_frame(number) for number in range(REQUESTS_MAX + 2)))
+    feed(connection, *(heartbeat_frame(number) for number in range(REQUESTS_MAX + 2)))
     taken = [taken_by(connection) for _ in range(REQUESTS_MAX)]
     assert connection.next_request() is None
     assert not connection.wants_reading()
@@ -151,7 +163,7 @@ def test_reading_stops_at_the_limit_of_requests_and_goes_on_below_it() -> None:
 
 def test_an_answered_request_counts_while_an_earlier_one_holds_its_answer() -> None:
     connection = new_connection()
-    feed(connection, *(metadata_frame(number) for number in range(REQUESTS_MAX + 1)))
+    feed(connection, *(heartbeat_frame(number) for number in range(REQUESTS_MAX + 1)))
     taken = [taken_by(connection) for _ in range(REQUESTS_MAX)]
     connection.answer(taken[1], [b"large"])
     connection.answer(taken[2], [b"large"])
@@ -161,21 +173,51 @@ def test_an_answered_request_counts_while_an_earlier_one_holds_its_answer() -> N
 def test_nothing_is_served_behind_a_fetch() -> None:
     """So a client that does not read cannot make the broker hold more than one fetch's answer."""
     connection = new_connection()
-    feed(connection, metadata_frame(), fetch_frame(), fetch_frame())
-    metadata, fetch = taken_by(connection), taken_by(connection)
-    assert fetch.long_poll
+    feed(connection, fetch_frame())
+    fetch = taken_by(connection)
+    assert fetch.api_key == ApiKey.FETCH
+    # Else nobody would notice that the client hangs up.
+    assert connection.wants_reading()
+    feed(connection, fetch_frame(), metadata_frame())
     assert connection.next_request() is None
     assert not connection.wants_reading()
     connection.answer(fetch, [b"records"])
-    # It is served, but its answer still waits for that of the request before it.
+    assert taken_by(connection).api_key == ApiKey.FETCH
     assert connection.next_request() is None
-    connection.answer(metadata, [b"metadata"])
-    assert taken_by(connection).long_poll
+
+
+def test_a_request_begins_when_what_it_may_show_is_done() -> None:
+    connection = new_connection()
+    feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3))
+    first, second = taken_by(connection), taken_by(connection)
+    assert connection.next_request() is None
+    connection.answer(second, [b"2"])
+    assert connection.next_request() is None
+    connection.answer(first, [b"1"])
+    assert taken_by(connection).api_key == ApiKey.FETCH
+
+
+def test_it_begins_when_that_is_durable_where_it_had_no_answer() -> None:
+    """acks=0."""
+    connection = new_connection()
+    feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3), fetch_frame(4))
+    first, second = taken_by(connection), taken_by(connection)
+    connection.answer(second, None)
+    # What the other one does is not appended yet.
+    assert not connection.must_settle()
+    connection.answer(first, None)
+    assert connection.next_request() is None
+    assert connection.must_settle()
+    connection.settled()
+    fetch = taken_by(connection)
+    connection.answer(fetch, [b"3"])
+    assert not connection.must_settle()
+    taken_by(connection)
 
 
 def test_a_client_that_does_not_read_is_served_no_further() -> None:
     connection = new_connection()
-    feed(connection, metadata_frame())
+    feed(connection, heartbeat_frame())
     connection.pause_writing()
     assert connection.next_request() is None
     assert not connection.wants_reading()
@@ -187,7 +229,7 @@ def test_a_client_that_does_not_read_is_served_no_further() -> None:
 def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> None:
     memory: RequestMemory[Connection] = RequestMemory(-1)
     connection = new_connection(memory)
-    feed(connection, metadata_frame(1), metadata_frame(2))
+    feed(connection, heartbeat_frame(1), heartbeat_frame(2))
     first = taken_by(connection)
     connection.stop()
     assert connection.next_request() is None
@@ -201,7 +243,7 @@ def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> No
 def test_a_lost_connection_sends_nothing_and_gives_its_memory_back() -> None:
     memory: RequestMemory[Connection] = RequestMemory(-1)
     connection = new_connection(memory)
-    feed(connection, metadata_frame(1), metadata_frame(2))
+    feed(connection, heartbeat_frame(1), heartbeat_frame(2))
     connection.received(7, ())
     first = taken_by(connection)
     connection.lost()
@@ -250,21 +292,20 @@ def test_bytes_too_many_are_ignored() -> None:
 def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, reason: str) -> None:
     memory: RequestMemory[Connection] = RequestMemory(-1)
     connection = new_connection(memory)
-    feed(connection, metadata_frame(1), damaged, metadata_frame(3))
-    first = taken_by(connection)
+    feed(connection, heartbeat_frame(1), damaged, heartbeat_frame(3))
+    assert connection.answer(taken_by(connection), [b"1"]) == [b"1"]
     with pytest.raises(CloseConnection) as refusal:
         connection.next_request()
     assert refusal.value.reason == reason
     assert connection.next_request() is None
     connection.lost()
-    assert connection.answer(first, [b"1"]) == []
     assert memory.bytes_held == 0
 
 
 def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
     advertised = new_dispatcher().advertised
     listed = {each.api_key: (each.min_version, each.max_version) for each in advertised}
-    assert listed == {0: (0, 13), 1: (4, 17), 3: (0, 13), 18: (0, 4)}
+    assert listed == {0: (0, 13), 1: (4, 17), 3: (0, 13), 12: (0, 4), 18: (0, 4)}
 
 
 def test_a_handler_without_versions_to_advertise_is_refused() -> None:
@@ -310,7 +351,7 @@ def data_of(records: bytes) -> TopicProduceData:
 def test_answers_that_are_not_taken_count_and_hold_up_their_connection() -> None:
     answers = AnswerMemory(10_000)
     connection = new_connection(answers=answers)
-    feed(connection, *[metadata_frame()] * 4)
+    feed(connection, *[produce_frame()] * 4)
     first, second = taken_by(connection), taken_by(connection)
     # It waits for the one before it.
     assert connection.answer(second, [bytes(600)]) == []
@@ -507,6 +548,9 @@ class MemoryMachine(RuleBasedStateMachine):
 TestMemory = MemoryMachine.TestCase
 
 
+FRAMES = (heartbeat_frame, metadata_frame, produce_frame, fetch_frame, future_versions_frame)
+
+
 class ConnectionMachine(RuleBasedStateMachine):
     """Frames, answers and write pauses in any order, against a plain list."""
 
@@ -519,23 +563,20 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.sent: list[bytes] = []
         self.expected: list[bytes | None] = []
         self.received = 0
-        self.in_flight = 0
+        self.in_service: list[int] = []
+        self.unsettled = False
         self.writing = True
 
     @initialize()
     def start(self) -> None:
         assert self.connection.wants_reading()
 
-    @rule(kinds=st.lists(st.sampled_from(["metadata", "fetch", "versions"]), max_size=5))
-    def frames_arrive(self, kinds: list[str]) -> None:
+    @rule(kinds=st.lists(st.sampled_from(FRAMES), max_size=5))
+    def frames_arrive(self, kinds: list[Callable[[int], memoryview]]) -> None:
         frames = []
         for kind in kinds:
             self.received += 1
-            if kind == "versions":
-                each = future_versions_frame(self.received)
-            else:
-                each = (fetch_frame if kind == "fetch" else metadata_frame)(self.received)
-            frames.append(each)
+            frames.append(kind(self.received))
         feed(self.connection, *frames)
 
     @rule(target=taken)
@@ -550,25 +591,42 @@ class ConnectionMachine(RuleBasedStateMachine):
                 continue
             assert taken.opened is not None
             assert taken.opened.context.correlation_id == position + 1
+            others = SIDE_BY_SIDE.get(taken.api_key, frozenset())
+            assert others >= set(self.in_service)
+            assert ApiKey.PRODUCE in others or not self.unsettled
             self.expected.append(f"answer {position}".encode())
-            self.in_flight += 1
+            self.in_service.append(taken.api_key)
             started.append((position, taken))
         assert self.in_flight <= REQUESTS_MAX
+        if self.writing and not self.in_flight and not self.connection.must_settle():
+            assert len(self.expected) == self.received
         return multiple(*started)
 
     @rule(request=consumes(taken), answered=st.booleans())
     def a_request_ends(self, request: tuple[int, TakenRequest], answered: bool) -> None:
         position, taken = request
-        self.in_flight -= 1
+        self.in_service.remove(taken.api_key)
         if not answered:
             self.expected[position] = None
+            self.unsettled = True
         answer = self.expected[position]
         self.collect(self.connection.answer(taken, None if answer is None else [answer]))
+
+    @precondition(lambda self: self.connection.must_settle())
+    @rule()
+    def what_had_no_answer_is_durable(self) -> None:
+        assert self.unsettled
+        self.connection.settled()
+        self.unsettled = False
 
     @rule(writing=st.booleans())
     def the_client_reads_or_not(self, writing: bool) -> None:
         self.writing = writing
         (self.connection.resume_writing if writing else self.connection.pause_writing)()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.in_service)
 
     def collect(self, buffers: list[Buffer]) -> None:
         self.sent.extend(bytes(buffer) for buffer in buffers)

@@ -16,6 +16,7 @@ from tidelog.broker.handlers.offsets import offset_for_leader_epoch
 from tidelog.broker.handlers.transactions import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope, TopicDeleted
+from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -37,6 +38,7 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     Suffix,
 )
+from tidelog.storage.retrying import RetryingStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -433,6 +435,34 @@ def test_a_producer_may_ask_again_for_an_id_that_could_not_be_had() -> None:
             store.forbids = False
             answer = await init_producer_id(one.broker, request, one.context(4))
             assert answer.error_code == 0
+
+    run(story)
+
+
+class Rotated(MemoryStore):
+    """Denies the next `denials` puts."""
+
+    denials = 0
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if self.denials > 0:
+            self.denials -= 1
+            raise AccessDenied(key, "the key was rotated")
+        return await super().put(key, data, condition)
+
+
+def test_credentials_that_pass_away_and_come_back_end_no_broker() -> None:
+    async def story() -> None:
+        rotated = Rotated(SystemClock(), "memory://test")
+        store = RetryingStore(rotated, SystemClock(), SeededEntropy(1))
+        async with World(store).broker() as one:
+            await one.create_topic()
+            rotated.denials = 3
+            assert (await one.produce(batch(b"a"))).error_code == 0
+            assert rotated.denials == 0
+            assert [each.value for each in await one.read_all()] == [b"a"]
 
     run(story)
 

@@ -41,7 +41,11 @@ from tidelog.protocol.schemas.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.schemas.replicas import ElectLeadersTopic
+from tidelog.protocol.schemas.replicas import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirTopic,
+    ElectLeadersTopic,
+)
 from tidelog.protocol.schemas.topics import (
     CreatableTopic,
     CreatePartitionsTopic,
@@ -93,6 +97,13 @@ def asked(key: ApiKey, version: int) -> Request[Response]:
         ApiKey.DESCRIBE_CONFIGS: {"resources": [DescribeConfigsResource()]},
         ApiKey.ALTER_CONFIGS: {"resources": [AlterConfigsResource()]},
         ApiKey.INCREMENTAL_ALTER_CONFIGS: {"resources": [IncrementalAlterConfigsResource()]},
+        ApiKey.ALTER_REPLICA_LOG_DIRS: {
+            "dirs": [
+                AlterReplicaLogDir(
+                    path="d", topics=[AlterReplicaLogDirTopic(name="t", partitions=[0])]
+                )
+            ]
+        },
         ApiKey.ELECT_LEADERS: {"topic_partitions": [ElectLeadersTopic(topic="t", partitions=[0])]},
         ApiKey.FIND_COORDINATOR: {"key": "k", "coordinator_keys": ["k"]},
         ApiKey.DESCRIBE_GROUPS: {"groups": ["g"]},

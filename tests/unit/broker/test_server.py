@@ -23,6 +23,7 @@ from tidelog.protocol.schemas.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from tidelog.protocol.schemas.groups import HeartbeatRequest, HeartbeatResponse
 from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
@@ -47,6 +48,11 @@ def init(number: int) -> InitProducerIdRequest:
     return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=number)
 
 
+def beat(number: int) -> HeartbeatRequest:
+    """Heartbeats are served side by side."""
+    return HeartbeatRequest(generation_id=number)
+
+
 async def producer_id(client: Client, number: int) -> int:
     answer = await client.ask(init(number), InitProducerIdResponse, 4)
     return answer.producer_id
@@ -57,19 +63,19 @@ def test_pipelined_requests_are_answered_in_order_whatever_finishes_first(loop: 
     async def story() -> None:
         release = asyncio.Event()
 
-        async def slow_first(_b: Broker, request: InitProducerIdRequest, _c: object) -> Response:
-            if request.transaction_timeout_ms == 0:
+        async def slow_first(_b: Broker, request: HeartbeatRequest, _c: object) -> Response:
+            if request.generation_id == 0:
                 await release.wait()
             else:
                 release.set()
-            return InitProducerIdResponse(producer_id=request.transaction_timeout_ms)
+            return HeartbeatResponse(throttle_time_ms=request.generation_id)
 
-        async with serving({ApiKey.INIT_PRODUCER_ID: slow_first}) as broker:
+        async with serving({ApiKey.HEARTBEAT: slow_first}) as broker:
             client = await broker.connect()
-            sent = [client.send(init(number), 4) for number in range(20)]
+            sent = [client.send(beat(number), 4) for number in range(20)]
             for number, correlation_id in enumerate(sent):
-                answered, answer = await client.receive(InitProducerIdResponse, 4)
-                assert (answered, answer.producer_id) == (correlation_id, number)
+                answered, answer = await client.receive(HeartbeatResponse, 4)
+                assert (answered, answer.throttle_time_ms) == (correlation_id, number)
 
     run(story(), loop)
 
@@ -222,25 +228,25 @@ def test_too_many_requests_in_flight_wait_unread() -> None:
     async def story() -> None:
         waiting: list[asyncio.Event] = []
 
-        async def held(_b: Broker, request: InitProducerIdRequest, _c: object) -> Response:
+        async def held(_b: Broker, request: HeartbeatRequest, _c: object) -> Response:
             event = asyncio.Event()
             waiting.append(event)
             await event.wait()
-            return InitProducerIdResponse(producer_id=request.transaction_timeout_ms)
+            return HeartbeatResponse(throttle_time_ms=request.generation_id)
 
         async with serving(
-            {ApiKey.INIT_PRODUCER_ID: held, ApiKey.DESCRIBE_CLUSTER: describe},
+            {ApiKey.HEARTBEAT: held, ApiKey.DESCRIBE_CLUSTER: describe},
             connection_requests_in_flight_max=3,
         ) as broker:
             client, other = await broker.connect(), await broker.connect()
             for number in range(10):
-                client.send(init(number), 4)
+                client.send(beat(number), 4)
             while len(waiting) < 3:
                 await other.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)
             for number in range(10):
                 waiting[number].set()
-                _, answer = await client.receive(InitProducerIdResponse, 4)
-                assert answer.producer_id == number
+                _, answer = await client.receive(HeartbeatResponse, 4)
+                assert answer.throttle_time_ms == number
                 assert len(waiting) <= number + 4
 
     run(story())
@@ -460,7 +466,8 @@ def test_a_fetch_of_a_client_that_hangs_up_is_ended_and_a_write_is_not(
             raise AssertionError
 
         async def write(_b: Broker, _r: object, _c: object) -> Response:
-            await begun.wait()
+            if not at_once:
+                await begun.wait()
             await asyncio.sleep(0)
             ended.append("write")
             written.set()
@@ -468,17 +475,19 @@ def test_a_fetch_of_a_client_that_hangs_up_is_ended_and_a_write_is_not(
 
         handlers = {ApiKey.FETCH: parked, ApiKey.INIT_PRODUCER_ID: write}
         async with serving(handlers) as broker:
-            client = await broker.connect()
-            client.send(init(1), 4)
-            client.send(FetchRequest(), 12)
-            await client.writer.drain()
+            reader, writer = await broker.connect(), await broker.connect()
+            writer.send(init(1), 4)
+            await writer.writer.drain()
+            reader.send(FetchRequest(), 12)
+            await reader.writer.drain()
             if not at_once:
                 await begun.wait()
             linger = struct.pack("ii", 1, 0)
-            client.writer.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, linger
-            )
-            await client.close()
+            for client in (writer, reader):
+                client.writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, linger
+                )
+                await client.close()
             async with asyncio.timeout(10):
                 if not at_once:
                     await written.wait()

@@ -351,3 +351,26 @@ def test_partitions_that_do_not_exist_are_not_added_nor_are_the_others_with_them
             assert await producer.commit() is ErrorCode.INVALID_TXN_STATE
 
     run(story)
+
+
+@both_versions
+def test_while_the_lease_is_stale_a_producer_is_told_to_try_again_and_its_batch_counts_once(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with serving(world()) as broker:
+            await broker.create_topic()
+            producer = TransactionalClient(broker, version=version)
+            assert await producer.init() is OK
+            if version == FIRST:
+                assert await producer.add(0) is OK
+            with monkeypatch.context() as patched:
+                patched.setattr(broker.broker._lease, "fresh", lambda _: False)
+                refused = await producer.send(b"a", adds=False)
+                assert refused is ErrorCode.NOT_ENOUGH_REPLICAS
+            assert await read(broker, committed=False) == []
+            assert await producer.send(b"a", adds=False) is OK
+            assert await producer.commit() is OK
+            assert await read(broker) == [b"a"]
+
+    run(story)

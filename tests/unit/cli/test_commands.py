@@ -14,6 +14,7 @@ import pytest
 
 import tidelog
 from tidelog.cli.root import run
+from tidelog.client.errors import Outcome, RequestFailed
 from tidelog.localstack.broker_process import BrokerProcess
 
 
@@ -158,7 +159,50 @@ def test_what_is_no_record_is_refused_by_line(command: Command, text: str, why: 
     result = command("produce", "refused", "--format", "json", text=text)
     assert result.code == 1
     assert why in result.err
+    assert result.err.endswith("; no line was sent before\n")
     assert command("consume", "refused", "--until-end").out == ""
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_what_was_sent_before_a_line_that_is_none_is_said(command: Command) -> None:
+    command("topics", "create", "begun", "--partitions", "2")
+    text = '{"value": "v"}\n' * 1200 + "nonsense\n"
+    result = command("produce", "begun", "--format", "json", text=text)
+    assert result.code == 1
+    assert result.err.startswith("tidelog: line 1201 is no record: ")
+    assert result.err.endswith("; lines 1 to 1000 were sent before and are durable\n")
+    assert command("consume", "begun", "--until-end").out == "v\n" * 1000
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_what_was_sent_before_a_batch_that_is_refused_is_said(command: Command) -> None:
+    command("topics", "create", "large", "--partitions", "2", "--config", "max.message.bytes=1000")
+    small = [json.dumps({"value": "v", "partition": n % 2}) for n in range(10)]
+    large = json.dumps({"value": "v" * 2000, "partition": 1})
+    result = command("produce", "large", "--format", "json", text="\n".join([*small, large]))
+    assert result.code == 1
+    assert "MESSAGE_TOO_LARGE" in result.err
+    assert result.err.endswith("; 5 of the lines 1 to 11 were sent before and are durable\n")
+    assert command("consume", "large", "--until-end").out == "v\n" * 5
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_a_batch_that_may_have_been_sent_is_said(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("topics", "create", "doubtful", "--partitions", "1")
+    outcomes = iter([Outcome.UNKNOWN, Outcome.NOT_APPLIED])
+
+    async def lost(*_: object) -> None:
+        raise RequestFailed("Produce", "127.0.0.1:1", next(outcomes), "the connection broke")
+
+    produce = sys.modules["tidelog.cli.produce"]
+    monkeypatch.setattr(produce, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(produce, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(produce, "produce_batch", lost)
+    result = command("produce", "doubtful", text="a\nb\n")
+    assert result.code == 3
+    assert result.err.endswith("; no line was sent before; 2 more may be durable\n")
 
 
 @pytest.mark.usefixtures("to_broker")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cluster.samples import process
-from tests.unit.cluster.world import Broker, World, simulate, within
+from tests.unit.cluster.world import Broker, World, identity, simulate, within
 from tidelog.coordinator.cluster.append_group import Build
 from tidelog.coordinator.cluster.codec import to_json
 from tidelog.coordinator.cluster.documents import encode_document
@@ -33,7 +33,9 @@ from tidelog.coordinator.cluster.settings import (
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.errors import CorruptObject, Fenced, InvalidConfiguration, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, MetadataStamp, Slot
-from tidelog.storage.object_store import StoreError
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import StoreError, StoreFull, StoreOutcomeUnknown
+from tidelog.storage.retrying import RetryingStore
 
 LEASE = Lease(
     BrokerId(7),
@@ -316,6 +318,30 @@ def test_a_renewal_counts_from_its_start() -> None:
         assert broker.process.clock.monotonic() >= started + 3
         assert keeper.fresh(started + 6.9)
         assert not keeper.fresh(started + 7.1)
+
+    simulate(story)
+
+
+def test_a_renewal_that_is_given_up_names_the_last_answer() -> None:
+    class Full(MemoryStore):
+        async def put(self, key: str, *_: object) -> str:  # type: ignore[override]
+            raise StoreFull(key, "the disk is full")
+
+    async def story(world: World) -> None:
+        broker = await world.broker(7, world.process("a"))
+        clock, entropy = broker.process.clock, broker.process.entropy
+        keeper = LeaseKeeper(
+            RetryingStore(Full(clock), clock, entropy),
+            clock,
+            entropy,
+            broker.log,
+            broker.registered.incarnation,
+            identity(broker.process),
+            broker.registered.started_at,
+            lambda: NO_PROGRESS,
+        )
+        with pytest.raises(StoreOutcomeUnknown, match="took too long: the disk is full"):
+            await keeper.renew()
 
     simulate(story)
 

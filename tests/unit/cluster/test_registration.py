@@ -11,7 +11,7 @@ from tests.unit.cluster.samples import process
 from tests.unit.cluster.world import Broker, World, identity, simulate, within
 from tidelog.coordinator.cluster.leases import Lease, WalProgress, encode_lease, lease_key
 from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered
-from tidelog.coordinator.cluster.registration import BrokerIdInUse, Registered
+from tidelog.coordinator.cluster.registration import BrokerIdInUse, BucketInUse, Registered
 from tidelog.errors import Fenced, Refused
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 
@@ -114,7 +114,7 @@ def test_a_living_broker_keeps_its_id(host: str) -> None:
         message = str(caught.value)
         for part in ("broker id 7", "process 100 on host harbour", "a.example:9092", "7-1"):
             assert part in message
-        assert "Stop that process, or start this one with another broker id" in message
+        assert "Stop that process first" in message
         assert isinstance(caught.value, Refused)
         assert len(world.entries()) == 2
 
@@ -269,3 +269,120 @@ def test_a_fence_names_how_far_the_predecessors_wal_was_durable() -> None:
         assert second.log.state.brokers[first.epoch].durable_end == 8
 
     simulate(story)
+
+
+# --- alone in the bucket ---
+
+
+@pytest.mark.parametrize("host", ["harbour", "elsewhere"])
+def test_another_id_is_refused_while_a_broker_lives(host: str) -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a", host="harbour"))
+        within(first.process, first.keeper().run())
+        before = world.loop.time()
+        with pytest.raises(BucketInUse) as caught:
+            await world.broker(8, world.process("b", host=host), alone=True)
+        assert world.loop.time() - before < 9
+        message = str(caught.value)
+        for part in ("broker id 7", "process 100 on host harbour", "a.example:9092", "7-1"):
+            assert part in message
+        assert "Stop that process first" in message
+        assert isinstance(caught.value, Refused)
+        assert len(world.entries()) == 2
+
+    simulate(story)
+
+
+@pytest.mark.parametrize(("host", "seconds"), [("harbour", (0, 1)), ("elsewhere", (9, 15))])
+def test_another_id_takes_over_from_the_dead(host: str, seconds: tuple[float, float]) -> None:
+    async def story(world: World) -> None:
+        dead = [
+            await world.broker(broker_id, world.process(name, host="harbour"))
+            for broker_id, name in ((7, "a"), (9, "b"))
+        ]
+        lease = Lease(SEVEN, dead[0].epoch, 5, "ab" * 16, process(), WalProgress(Slot(8), None))
+        world.place(lease_key(SEVEN), encode_lease(lease))
+        for each in dead:
+            each.process.kill()
+        before = world.loop.time()
+        newcomer = await world.broker(8, world.process("c", host=host), alone=True)
+        assert seconds[0] <= world.loop.time() - before < seconds[1], "one wait for all of them"
+        state = world.replayed()
+        assert [info.epoch for info in state.live_brokers()] == [newcomer.epoch]
+        assert [info.epoch for info in state.fenced_not_retired()] == [each.epoch for each in dead]
+        assert state.brokers[dead[0].epoch].durable_end == 8
+
+    simulate(story)
+
+
+def test_after_a_polite_end_another_id_starts_at_once() -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a"))
+        await first.log.append(first.epoch, lambda _: (BrokerFenced(first.epoch),))
+        before = world.loop.time()
+        await world.broker(8, world.process("b"), alone=True)
+        assert world.loop.time() - before < 1
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("appends_before", [0, 1])
+def test_a_broker_of_another_id_that_resumes_in_the_last_moment_keeps_the_bucket(
+    appends_before: int,
+) -> None:
+    """It writes before the newcomer's registration, or between that and its own fence."""
+
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a"))
+        newcomer = world.process("b")
+        log = await world.log(newcomer)
+        appends = 0
+        resumed = asyncio.Event()
+
+        async def interrupt(author: object, build: object) -> int:
+            nonlocal appends
+            appends += 1
+            if appends == appends_before + 1:
+                await first.show_life()
+                resumed.set()
+            return await append(author, build)
+
+        append = log.append
+        log.append = interrupt
+        registering = asyncio.ensure_future(world.register(8, newcomer, log, alone=True))
+        await resumed.wait()
+        within(first.process, first.keeper().run())
+        with pytest.raises(BucketInUse):
+            await registering
+        assert [info.epoch for info in log.state.live_brokers()] == [first.epoch]
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("alive_before", [False, True])
+def test_of_several_ids_that_start_at_once_one_serves(seed: int, alive_before: bool) -> None:
+    async def story(world: World) -> None:
+        if alive_before:
+            first = await world.broker(7, world.process("dead", host="harbour"))
+            first.process.kill()
+        world.store.settings.reply_lost_probability = 0.1
+        world.store.settings.repeated_probability = 0.1
+
+        async def newcomer(n: int) -> Registered | Refused:
+            process = world.process(f"p{n}", host="harbour")
+            log = await world.log(process)
+            try:
+                registered = await world.register(n, process, log, alone=True)
+            except Refused as error:
+                return error
+            within(process, Broker(world, process, log, registered).keeper().run())
+            return registered
+
+        outcomes = await asyncio.gather(*(newcomer(n) for n in range(4)))
+        (winner,) = [each for each in outcomes if isinstance(each, Registered)]
+        assert sum(isinstance(each, BucketInUse) for each in outcomes) == 3
+        live = world.replayed().live_brokers()
+        assert [info.incarnation for info in live] == [winner.incarnation]
+
+    simulate(story, seed)

@@ -62,13 +62,15 @@ class World:
             ),
         )
 
-    async def broker(self, broker_id: int, process: SimulatedProcess, **settings: int) -> Broker:
+    async def broker(
+        self, broker_id: int, process: SimulatedProcess, *, alone: bool = False, **settings: int
+    ) -> Broker:
         """A registered broker without anything that runs in the background."""
         log = await self.log(process, **settings)
-        return Broker(self, process, log, await self.register(broker_id, process, log))
+        return Broker(self, process, log, await self.register(broker_id, process, log, alone=alone))
 
     async def register(
-        self, broker_id: int, process: SimulatedProcess, log: MetadataLog
+        self, broker_id: int, process: SimulatedProcess, log: MetadataLog, *, alone: bool = False
     ) -> Registered:
         """Register the process."""
         return await within(
@@ -81,6 +83,7 @@ class World:
                 (f"{process.name}.example", 9092),
                 identity(process),
                 lambda other: self.is_running(process, other),
+                alone=alone,
             ),
         )
 

@@ -97,6 +97,7 @@ class NumberTable:
     name: Final = "tidelog.numbers"
     schema: Final = pa.schema([pa.field("number", pa.int64(), nullable=False)])
     descriptive: Final = frozenset[str]()
+    added: Final = frozenset[str]()
 
     def rows(self, records: list[int]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(records)], schema=self.schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from tidelog.coordinator.decision import BatchProducer, Decision, LimitMet, Now, Token
 from tidelog.coordinator.group.admission import GroupBudgets, unlimited
@@ -63,6 +64,8 @@ from tidelog.protocol.error_codes import ErrorCode
 R = TypeVar("R", bound=Reply)
 
 GROUP = "g"
+OLD, NEW = UUID(int=1), UUID(int=2)
+"""Ids of topics."""
 RANGE = (SupportedProtocol("range", b"range metadata"),)
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -113,6 +116,8 @@ class GroupWorld:
         """Of consumer groups with settings of their own."""
         self.work: list[GroupWork] = []
         self.work_done = 0
+        self.deleted: set[tuple[str, TopicId | None]] = set()
+        """Topics, by name and id, that the cluster has not got any more."""
         self.machine = self._machine()
         self._take(self.machine.loaded(self.now))
 
@@ -121,7 +126,12 @@ class GroupWorld:
             default = self.settings.consumer_timeouts(group_id)
             return self.timeouts.get(group_id, default)
 
-        return GroupMachine(self.settings, timeouts_of, self.budgets)
+        return GroupMachine(
+            self.settings,
+            timeouts_of,
+            self.budgets,
+            lambda topic, topic_id: (topic, topic_id) in self.deleted,
+        )
 
     @property
     def now(self) -> Now:
@@ -333,6 +343,8 @@ class GroupWorld:
         retention_ms: int | None = None,
         version: int = 9,
         group_id: str = GROUP,
+        partition: int = 0,
+        topic_id: TopicId | None = None,
     ) -> ErrorCode:
         command = CommitOffsets(
             group_id=group_id,
@@ -341,7 +353,7 @@ class GroupWorld:
             instance_id=instance_id,
             retention_ms=retention_ms,
             knows_missing_group=version >= 9,
-            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+            offsets=[OffsetToCommit(topic, partition, offset, 5, metadata, topic_id)],
         )
         reply = self.ask(command, PartitionErrors)
         (only,) = reply.partitions
@@ -358,6 +370,7 @@ class GroupWorld:
         topic: str = "t",
         metadata: str = "",
         group_id: str = GROUP,
+        topic_id: TopicId | None = None,
     ) -> ErrorCode:
         command = CommitTransactionalOffsets(
             group_id=group_id,
@@ -365,7 +378,7 @@ class GroupWorld:
             member_id=member_id,
             instance_id=instance_id,
             producer=BatchProducer(producer_id, 0, 1),
-            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata)],
+            offsets=[OffsetToCommit(topic, 0, offset, 5, metadata, topic_id)],
         )
         (only,) = self.ask(command, PartitionErrors).partitions
         return only[2]
@@ -380,9 +393,11 @@ class GroupWorld:
         found = reply.topics[topic][0]
         return None if found is None else found.offset
 
-    def committed(self, topic: str = "t", group_id: str = GROUP) -> int | None:
-        reply = self.ask(FetchOffsets(group_id, {topic: [0]}), OffsetsReply)
-        found = reply.topics[topic][0]
+    def committed(
+        self, topic: str = "t", group_id: str = GROUP, *, partition: int = 0
+    ) -> int | None:
+        reply = self.ask(FetchOffsets(group_id, {topic: [partition]}), OffsetsReply)
+        found = reply.topics[topic][partition]
         return None if found is None else found.offset
 
     # Groups in the states of the tables.

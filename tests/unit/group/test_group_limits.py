@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.group.consumer_world import ConsumerWorld
-from tests.unit.group.group_world import GROUP, GroupWorld
+from tests.unit.group.group_world import GROUP, NEW, OLD, GroupWorld
 from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.group.admission import GroupBudgets
 from tidelog.coordinator.group.commands import DeleteGroup, DeleteReply, ErrorReply, ForgetTopics
@@ -355,12 +355,12 @@ def test_a_group_that_somebody_joins_meanwhile_is_not_deleted() -> None:
 def test_offsets_in_deleted_topics_go_in_parts() -> None:
     world = GroupWorld(GroupSettings(removals_max=10))
     for number in range(25):
-        world.commit(1, group_id=f"g{number}")
+        world.commit(1, group_id=f"g{number}", topic_id=OLD)
     begun = len(world.log)
-    world.ask(ForgetTopics(frozenset({"t"})), ErrorReply)
+    world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
     assert len(world.log) == begun + 10
     world.advance(1)
-    assert world.commit(7, group_id="g24") is NONE
+    assert world.commit(7, group_id="g24", topic_id=NEW) is NONE
     world.advance(1000)
     removed = [each for each in world.log[begun:] if isinstance(each, OffsetRemoved)]
     assert len(removed) == 24

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +28,11 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 OPTIONAL = st.none() | TEXT
 BYTES = st.binary(max_size=40)
-COMMITTED = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1))
-EXPIRING = st.builds(CommittedOffset, INT64, st.just(-1), TEXT, INT64, INT64)
+IDS = st.none() | st.uuids().filter(lambda each: each.int > 0)
+COMMITTED = st.builds(CommittedOffset, INT64, INT32, TEXT, INT64, st.just(-1), IDS)
+EXPIRING = st.builds(
+    CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(-1, 2**63 - 1), IDS
+)
 MEMBERS = st.builds(StoredMember, TEXT, OPTIONAL, TEXT, TEXT, INT32, INT32, BYTES, BYTES)
 GROUPS = st.builds(
     StoredGroup, TEXT, INT32, OPTIONAL, OPTIONAL, INT64, st.lists(MEMBERS, max_size=3).map(tuple)
@@ -66,6 +71,15 @@ def test_an_offset_lies_as_in_kafka() -> None:
     assert value == b"\0\3" + (7).to_bytes(8, "big") + b"\0\0\0\2" + text("m") + (1000).to_bytes(
         8, "big"
     )
+
+
+def test_an_offset_in_a_topic_with_an_id_lies_as_in_kafka() -> None:
+    topic_id = UUID(int=5)
+    record = OffsetStored("g", "topic", 3, CommittedOffset(7, 2, "m", 1000, -1, topic_id))
+    assert encode_record(record)[1] == (
+        b"\0\4" + (7).to_bytes(8, "big") + b"\0\0\0\2" + b"\2m" + (1000).to_bytes(8, "big")
+        + b"\1" + b"\0\x10" + topic_id.bytes
+    )  # fmt: skip
 
 
 def test_an_offset_with_its_own_expiry_lies_in_the_version_that_has_one() -> None:

@@ -6,7 +6,14 @@ import struct
 
 import pytest
 
-from tests.unit.group.group_world import GROUP, REBALANCE_MS, SESSION_MS, GroupWorld
+from tests.unit.group.group_world import (
+    GROUP,
+    NEW,
+    OLD,
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupWorld,
+)
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteOffsets,
@@ -363,9 +370,39 @@ def test_offsets_in_deleted_topics_are_forgotten() -> None:
     world.commit(5, topic="t")
     world.commit(6, topic="u")
     world.commit(7, topic="t", group_id="h")
-    world.ask(ForgetTopics(frozenset({"t"})), ErrorReply)
+    world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
     assert (world.committed("t"), world.committed("u")) == (None, 6)
     assert world.committed("t", "h") is None
+
+
+def test_offsets_in_the_topic_that_has_the_name_now_are_not() -> None:
+    world = GroupWorld()
+    world.commit(5, topic="t", topic_id=NEW)
+    world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
+    assert world.committed("t") == 5
+    world.ask(ForgetTopics({"t": {OLD, NEW}}), ErrorReply)
+    assert world.committed("t") is None
+
+
+def test_what_was_deleted_while_nobody_was_there_is_forgotten_at_the_load() -> None:
+    world = GroupWorld()
+    world.commit(6, topic="u", topic_id=NEW)
+    world.commit(7, topic="t")
+    world.commit(8, topic="t", partition=1, topic_id=OLD)
+    world.commit(9, topic="t", partition=2, topic_id=NEW)
+    world.deleted.add(("t", OLD))
+    world.restart()
+    assert (world.committed("u"), world.committed("t", partition=2)) == (6, 9)
+    assert world.committed("t", partition=1) is None
+    # What the first release committed counts for the topic that has the name.
+    assert world.committed("t") == 7
+    # It would be found again if this were lost, and is not once it is there.
+    assert world.log[-1:] == [OffsetRemoved(GROUP, "t", 1)]
+    world.restart()
+    assert world.log.count(OffsetRemoved(GROUP, "t", 1)) == 1
+    world.deleted.add(("t", None))
+    world.restart()
+    assert (world.committed("t"), world.committed("t", partition=2)) == (None, 9)
 
 
 # Restart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.group.group_world import GROUP, SESSION_MS, GroupWorld
+from tests.unit.group.group_world import GROUP, NEW, OLD, SESSION_MS, GroupWorld
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteOffsets,
@@ -257,7 +257,17 @@ def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     world = GroupWorld()
     world.commit_in_transaction(9, topic="t")
     world.commit_in_transaction(9, topic="u")
-    world.ask(ForgetTopics(frozenset({"t"})), ErrorReply)
+    world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
+    world.end_transaction(commit=True)
+    assert (world.committed("t"), world.committed("u")) == (None, 9)
+
+
+def test_one_that_was_deleted_while_nobody_was_there_as_well() -> None:
+    world = GroupWorld()
+    world.commit_in_transaction(9, topic="t", topic_id=OLD)
+    world.commit_in_transaction(9, topic="u", topic_id=NEW)
+    world.deleted.add(("t", OLD))
+    world.restart()
     world.end_transaction(commit=True)
     assert (world.committed("t"), world.committed("u")) == (None, 9)
 

@@ -20,6 +20,7 @@ _CODES = {
     "int8": "b",
     "int16": "h",
     "error_code": "h",
+    "uint16": "H",
     "int32": "i",
     "timedelta_i32": "i",
     "int64": "q",
@@ -89,7 +90,7 @@ def _default(field: Field, theirs: Any) -> object:
 
 def test_annotations_say_what_the_fields_are() -> None:
     """Handlers are checked against the annotations, messages are encoded by the fields."""
-    python_types = {"?": bool, "b": int, "h": int, "i": int, "q": int}
+    python_types = {"?": bool, "b": int, "h": int, "H": int, "i": int, "q": int}
     seen = 0
     for type_ in _all_structs():
         hints = get_type_hints(type_)

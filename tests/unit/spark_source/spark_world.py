@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -101,13 +101,9 @@ def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def rows_of(
-    source: TidelogSource, columns: Iterable[str] = DEFAULT, filters: list[Filter] | None = None
-) -> list[dict[str, Any]]:
+def rows_of(source: TidelogSource, columns: Iterable[str] = DEFAULT) -> list[dict[str, Any]]:
     """What a DataFrame of this source has, each task's rows after another's."""
     reader = source.reader(schema_of(*columns))
-    if filters is not None:
-        reader.pushFilters(filters)
     return [row for part in reader.partitions() for row in read_part(reader, part)]
 
 

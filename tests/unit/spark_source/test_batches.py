@@ -1,4 +1,4 @@
-"""Batches, as Spark asks for them: snapshots, ranges, pruning, loss."""
+"""Batches, as Spark asks for them: snapshots, ranges, loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.bucket.bucket_world import roll_and_checkpoint
@@ -27,7 +27,6 @@ from tidelog.bucket.bucket import Bucket
 from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.spark_source import columns, row_reader
 from tidelog.spark_source.planning import plan
-from tidelog.spark_source.pruning import NOTHING_PRUNED
 from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
 from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
@@ -137,7 +136,7 @@ def test_a_transaction_that_was_decided_is_in_though_its_markers_have_not_landed
         limits = limits_of(view, include_tail=True, is_atomic=True)
         every = OffsetRange(limits, 0, limits.end)
         # To the bucket it looks open; the coordinator's state has it as committed.
-        (piece,) = plan([(every, view)], NOTHING_PRUNED, excluded=frozenset())
+        (piece,) = plan([(every, view)], excluded=frozenset())
         reader = row_reader.RowReader(bucket, columns, fail_on_data_loss=True)
         return [value async for rows in reader.rows(piece) for value in rows["value"].to_pylist()]
 
@@ -151,19 +150,11 @@ async def in_thread(world: SparkWorld, **options: Any) -> Any:
     return await asyncio.to_thread(lambda: world.source(subscribe=TOPIC, **options))
 
 
-def test_filters_leave_out_what_they_can(spark_world: SparkWorld) -> None:
+def test_spark_keeps_its_filters(spark_world: SparkWorld) -> None:
+    """A reader that took them would apply those of one use of a DataFrame to its other uses."""
     spark_world.tell(history)
-    source = spark_world.source(subscribe=TOPIC, filterPushdown="once")
-    assert rows_of(source, filters=[EqualTo(("partition",), 1)]) == []
-    assert rows_of(source, filters=[In(("topic",), ("other",))]) == []
-    above = rows_of(source, ["offset"], [GreaterThanOrEqual(("offset",), 4)])
-    assert [row["offset"] for row in above] == [
-        row["offset"] for row in rows_of(source, ["offset"]) if row["offset"] >= 4
-    ]
-    long_ago = datetime(1969, 1, 1, tzinfo=UTC)
-    early = rows_of(source, filters=[LessThan(("timestamp",), long_ago)])
-    # Segments are left out by their statistics; of a tail nothing is known before it is read.
-    assert values(early) == COMMITTED[4:]
+    reader = spark_world.source(subscribe=TOPIC).reader(schema_of("offset"))
+    assert type(reader).pushFilters is DataSourceReader.pushFilters
 
 
 def test_times_mean_offsets(spark_world: SparkWorld) -> None:

@@ -101,8 +101,7 @@ def test_times_for_all_count_before_times_for_each_and_these_before_offsets() ->
         ({"subscribe": "t", "includeTail": "yes"}, "includeTail is true or false, not 'yes'"),
         ({"subscribe": "t", "maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration such as"),
         ({"subscribe": "t", "snapshot": "now"}, "snapshot is lso or atomic, not 'now'"),
-        ({"subscribe": "t", "filterPushdown": "true"}, "filterPushdown=once says that the Data"),
-        ({"subscribe": "t", "filterPushdown": "yes"}, "filterPushdown is false or once, not 'y"),
+        ({"subscribe": "t", "filterPushdown": "once"}, "unknown option filterpushdown"),
         (
             {"subscribe": "t", "startingOffsetsByTimestampStrategy": "guess"},
             "startingOffsetsByTimestampStrategy is error or latest",

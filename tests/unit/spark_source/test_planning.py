@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -16,7 +15,6 @@ from tidelog.bucket.partition_view import PartitionView
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.spark_source import planning
 from tidelog.spark_source.planning import Piece, Stretch, group, plan, split
-from tidelog.spark_source.pruning import NOTHING_PRUNED, Comparison, Pruning, prune
 from tidelog.spark_source.ranges import Limits, OffsetRange
 from tidelog.storage.segment import Segment, SegmentName
 from tidelog.storage.table_state import StoredSegment
@@ -113,7 +111,6 @@ def test_every_offset_is_read_once_and_in_order(
         patch.setattr(planning, "PIECE_BYTES", piece_kib * KIB)
         pieces = plan(
             [whole(found)],
-            NOTHING_PRUNED,
             partitions_min=partitions_min,
             records_max=records_max,
         )
@@ -140,73 +137,17 @@ def test_more_pieces_than_a_driver_can_bear_are_made_fewer(
 ) -> None:
     monkeypatch.setattr(planning, "PIECES_MAX", 10)
     found = view([(0, 99)], 0)
-    pieces = plan([whole(found)], NOTHING_PRUNED, records_max=1)
+    pieces = plan([whole(found)], records_max=1)
     assert len(pieces) == 10
     assert offsets_read(pieces) == list(range(100))
 
 
 def test_a_task_is_sent_its_part_of_the_tail_and_little_else() -> None:
     found = view([(0, 4)], 10)
-    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 7, 9), found)], NOTHING_PRUNED)
+    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 7, 9), found)])
     assert piece.tail is not None
     assert piece.segments == ()
     assert piece.tail.segments == ()
     assert [each.base_offset for each in piece.tail.tail] == [7, 8]
-    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 0, 5), found)], NOTHING_PRUNED)
+    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 0, 5), found)])
     assert piece.tail is None
-
-
-def instant(milliseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
-
-
-def test_filters_leave_out_ranges_and_segments() -> None:
-    found = view([(0, 9), (10, 19), (20, 29)], 5)
-    pruned = prune(
-        [
-            Comparison("timestamp", ">=", instant(12)),
-            Comparison("timestamp", "<", instant(20)),
-            Comparison("value", "=", b"x"),
-            Comparison("offset", ">", 3),
-            Comparison("partition", "in", [0, 7]),
-        ]
-    )
-    (piece,) = plan([whole(found)], pruned)
-    assert [each.first_row for each in piece.segments] == [10]
-    assert plan([whole(found)], prune([Comparison("partition", "=", 1)])) == []
-    assert plan([whole(found)], prune([Comparison("topic", "in", [])])) == []
-    (piece,) = plan([whole(found)], prune([Comparison("offset", "in", [12, 14])]))
-    assert (piece.range.start, piece.range.end) == (12, 15)
-
-
-def test_what_does_not_help_is_passed_over() -> None:
-    naive = datetime(2020, 1, 1)  # noqa: DTZ001
-    assert (
-        prune(
-            [
-                Comparison("timestamp", ">", naive),
-                Comparison("offset", "=", "seven"),
-                Comparison("offset", "in", []),
-                Comparison("topic", "<", "t"),
-            ]
-        )
-        == Pruning()
-    )
-
-
-def test_a_segment_without_times_is_of_no_use_to_who_asks_for_some() -> None:
-    undated = segment(0, 9, timestamp_min=None, timestamp_max=None)
-    assert NOTHING_PRUNED.may_hold(undated)
-    assert not prune([Comparison("timestamp", ">", instant(0))]).may_hold(undated)
-    dated = segment(0, 9, timestamp_min=5, timestamp_max=7)
-    for operator, milliseconds, expected in [
-        ("<", 5, False),
-        ("<=", 5, True),
-        (">", 8, False),
-        # Statistics are in milliseconds: a row may be up to one later.
-        (">=", 7, True),
-        ("=", 6, True),
-        ("=", 9, False),
-    ]:
-        found = prune([Comparison("timestamp", operator, instant(milliseconds))])
-        assert found.may_hold(dated) is expected

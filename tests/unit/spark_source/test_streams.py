@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
+from tests.unit.broker.transactional_client import loaded
 from tests.unit.bucket.bucket_world import roll_and_checkpoint
 from tests.unit.spark_source.spark_world import (
     COMMITTED,
@@ -15,8 +16,11 @@ from tests.unit.spark_source.spark_world import (
     history,
     pickled,
     read_part,
+    rows_of,
     schema_of,
     spark_world,
+    transaction,
+    values,
 )
 from tidelog.bucket.changes import METADATA_TURN
 from tidelog.errors import InvalidConfiguration
@@ -254,6 +258,33 @@ def test_what_is_lost_is_named_or_passed_over(spark_world: SparkWorld) -> None:
     lenient = Query(spark_world, failOnDataLoss=False)
     lenient.log = query.log[:2]
     assert lenient.trigger() == [b"3", b"4"]
+
+
+def test_a_log_that_begins_within_an_open_transaction_is_empty_until_that_ends(
+    spark_world: SparkWorld,
+) -> None:
+    async def cut(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        await broker.produce(batch(b"plain"))
+        await transaction(broker, "open", b"1", b"2")
+        await broker.broker.appender.delete_records(broker.broker.partitions.named(TOPIC, 0), 2)
+
+    spark_world.tell(cut)
+    query = Query(spark_world)
+    query.trigger()
+    assert query.trigger() is None
+    assert values(rows_of(spark_world.source(subscribe=TOPIC))) == []
+    rolled = spark_world.source(subscribe=TOPIC, includeTail=False)
+    assert values(rows_of(rolled)) == []
+
+    async def end(broker: OneBroker, store: ObjectStore) -> None:
+        # The next one under its id ends what the id has open.
+        await loaded(broker)
+        await (await transaction(broker, "open", b"new")).commit()
+
+    spark_world.tell(end)
+    query.look()
+    assert query.trigger() == [b"new"]
 
 
 def test_another_topic_of_the_same_name_is_not_taken_for_the_first(

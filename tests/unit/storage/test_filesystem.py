@@ -32,6 +32,7 @@ from tidelog.storage.object_store import (
     IfMatch,
     ObjectNotFound,
     PreconditionFailed,
+    StoreFull,
     StoreMisconfigured,
     StoreNotApplied,
     StoreOutcomeUnknown,
@@ -411,10 +412,10 @@ def test_a_write_that_the_system_takes_in_parts_is_whole(
 @pytest.mark.parametrize(
     ("call", "code", "expected", "says"),
     [
-        ("writev", errno.ENOSPC, StoreNotApplied, "No space left on device; nothing was stored"),
-        ("fdatasync", errno.ENOSPC, StoreNotApplied, "free some space"),
+        ("writev", errno.ENOSPC, StoreFull, "the disk is full: No space left on device .ENOSPC."),
+        ("fdatasync", errno.ENOSPC, StoreFull, "free some space"),
         ("fdatasync", errno.EIO, StoreNotApplied, "nothing was stored"),
-        ("link", errno.EDQUOT, StoreNotApplied, "free some space"),
+        ("link", errno.EDQUOT, StoreFull, "free some space"),
         ("link", errno.EROFS, AccessDenied, "Read-only file system"),
         ("link", errno.EACCES, AccessDenied, "writing is not allowed"),
         ("writev", errno.EMFILE, StoreNotApplied, "Too many open files"),

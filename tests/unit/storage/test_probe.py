@@ -26,6 +26,7 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     StoredObject,
     StoreError,
+    StoreFull,
     StoreMisconfigured,
     StoreNotApplied,
     StoreOutcomeUnknown,
@@ -166,6 +167,16 @@ def test_a_missing_permission_is_named(kind: type[MemoryStore], verb: str) -> No
     error = run(kind(SystemClock(), "memory://denied"))
     assert isinstance(error, AccessDenied)
     assert f"memory://denied: the store does not let Tidelog {verb} objects" in str(error)
+
+
+def test_a_full_disk_is_named_as_such() -> None:
+    class Full(MemoryStore):
+        async def put(self, key: str, data: Data, condition: Condition | None = None) -> str:
+            raise StoreFull(key, "the disk is full")
+
+    error = run(Full(SystemClock(), "memory://full"))
+    assert isinstance(error, StoreFull)
+    assert str(error) == "memory://full: the disk is full"
 
 
 def test_an_unknown_outcome_is_tried_again_with_another_key() -> None:

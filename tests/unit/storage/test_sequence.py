@@ -19,6 +19,8 @@ from tidelog.storage.object_store import (
     ByteRange,
     ObjectNotFound,
     StoredObject,
+    StoreError,
+    StoreFull,
     StoreNotApplied,
     Suffix,
 )
@@ -208,6 +210,21 @@ def test_a_store_that_hangs_is_undecided_at_the_deadline() -> None:
         world.store.resume()
         await world.store.settled()
         assert await world.holds() == OUR_BODY, "what was sent arrives after the deadline"
+
+    tell(story)
+
+
+def test_what_the_store_said_last_is_said_at_the_deadline() -> None:
+    class Full(MemoryStore):
+        async def put(self, key: str, *_: object) -> str:  # type: ignore[override]
+            raise StoreFull(key, "the disk is full")
+
+    async def story(world: World) -> None:
+        full = RetryingStore(Full(world.clock), world.clock, SeededEntropy(1))
+        log = Sequence(full, world.clock, "log/", "", identify)
+        with pytest.raises(StoreError, match="the disk is full; it was tried for 20 s") as caught:
+            await log.append(0, OUR_BODY, OURS, DEADLINE)
+        assert "no answer" not in str(caught.value)
 
     tell(story)
 

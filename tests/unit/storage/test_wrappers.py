@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -16,6 +16,8 @@ from tidelog.storage.memory import MemoryStore
 from tidelog.storage.metered import LATENCY_BOUNDS_SECONDS, MeteredStore
 from tidelog.storage.object_store import (
     AccessDenied,
+    Buffer,
+    Condition,
     IfAbsent,
     IfMatch,
     ObjectMeta,
@@ -23,6 +25,7 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     StoreNotApplied,
     StoreOutcomeUnknown,
+    failure_behind,
 )
 from tidelog.storage.retrying import RetryingStore, RetrySettings
 from tidelog.storage.timeouts import TimeoutStore
@@ -114,6 +117,76 @@ def test_answers_that_repeating_does_not_change_are_given_at_once() -> None:
         with pytest.raises(AccessDenied):
             await denying.head("a")
         assert world.clock.monotonic() - began < 0.01
+
+    tell(story)
+
+
+class Rotating(MemoryStore):
+    """Denies everything while `denied` is set."""
+
+    denied = True
+
+    def _check(self, key: str) -> None:
+        if self.denied:
+            raise AccessDenied(key, "the key was rotated")
+
+    async def head(self, key: str) -> ObjectMeta:
+        self._check(key)
+        return await super().head(key)
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        self._check(key)
+        return await super().put(key, data, condition)
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        self._check(prefix)
+        async for meta in super().list(prefix, start_after):
+            yield meta
+
+
+def test_a_permission_that_was_there_may_come_back() -> None:
+    async def story(world: World) -> None:
+        rotating = Rotating(world.clock)
+        store = RetryingStore(rotating, world.clock, SeededEntropy(1))
+        began = world.clock.monotonic()
+        for missing in (store.put("a", b"x"), store.head("a"), anext(aiter(store.list()))):
+            with pytest.raises(AccessDenied):
+                await missing
+        assert world.clock.monotonic() - began < 0.01, "final before the first success"
+        rotating.denied = False
+        await store.put("a", b"x")
+        await store.head("a")
+        assert [meta.key async for meta in store.list()] == ["a"]
+
+        rotating.denied = True
+        requests = asyncio.gather(
+            store.put("b", b"y", IfAbsent()), store.head("a"), anext(aiter(store.list()))
+        )
+        await world.clock.sleep(10)
+        assert not requests.done()
+        rotating.denied = False
+        await requests
+
+        rotating.denied = True
+        began = world.clock.monotonic()
+        with pytest.raises(AccessDenied, match="rotated"):
+            await store.put("c", b"z", IfAbsent())
+        assert 50 <= world.clock.monotonic() - began <= 60
+
+    tell(story)
+
+
+def test_a_caller_that_gives_up_finds_the_last_error() -> None:
+    async def story(world: World) -> None:
+        world.faulty.rates = FaultRates(refused=1.0)
+        with pytest.raises(TimeoutError) as given_up:
+            async with asyncio.timeout(5):
+                await world.store.put("a", b"x", IfAbsent())
+        last = failure_behind(given_up.value)
+        assert isinstance(last, StoreNotApplied)
+        assert failure_behind(TimeoutError()) is None
 
     tell(story)
 

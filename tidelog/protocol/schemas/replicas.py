@@ -1,10 +1,53 @@
-"""DescribeLogDirs (35), ElectLeaders (43) and ListPartitionReassignments (46): where replicas
-lie."""
+"""AlterReplicaLogDirs (34), DescribeLogDirs (35), ElectLeaders (43), AlterPartitionReassignments
+(45) and ListPartitionReassignments (46): where replicas lie."""
 
 from __future__ import annotations
 
 from tidelog.protocol.fields import array, boolean, int8, int16, int32, int64, string
 from tidelog.protocol.message import Request, Response, Struct
+
+
+class AlterReplicaLogDirTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string()
+    partitions: list[int] = array(int32)
+
+
+class AlterReplicaLogDir(Struct):
+    """What is to lie in one directory."""
+
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+class AlterReplicaLogDirsRequest(
+    Request["AlterReplicaLogDirsResponse"], api_key=34, versions=(1, 2), flexible=2
+):
+    """Move replicas between the directories of a broker."""
+
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    """What became of one partition."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    """What became of one topic."""
+
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+class AlterReplicaLogDirsResponse(Response, api_key=34, versions=(1, 2), flexible=2):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
 
 
 class DescribableLogDirTopic(Struct):
@@ -93,6 +136,53 @@ class ElectLeadersResponse(Response, api_key=43, versions=(0, 2), flexible=2):
     throttle_time_ms: int = int32()
     error_code: int = int16("1+")
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+
+
+class ReassignablePartition(Struct):
+    """The replicas that a partition is to have; None ends a move that is under way."""
+
+    partition_index: int = int32()
+    replicas: list[int] | None = array(int32, nullable="0+", default=None)
+
+
+class ReassignableTopic(Struct):
+    """The partitions of one topic."""
+
+    name: str = string()
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+
+
+class AlterPartitionReassignmentsRequest(
+    Request["AlterPartitionReassignmentsResponse"], api_key=45, versions=(0, 0), flexible=0
+):
+    """Move partitions to other brokers."""
+
+    timeout_ms: int = int32(default=60000)
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
+
+
+class ReassignablePartitionResponse(Struct):
+    """What became of one partition."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+
+
+class ReassignableTopicResponse(Struct):
+    """What became of one topic."""
+
+    name: str = string()
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+
+
+class AlterPartitionReassignmentsResponse(Response, api_key=45, versions=(0, 0), flexible=0):
+    """What became of each partition."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
 
 
 class ListPartitionReassignmentsTopics(Struct):

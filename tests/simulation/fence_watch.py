@@ -1,0 +1,24 @@
+"""A rule on brokers: one that has read its own fence ends (C9)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.cluster import Environment
+from tidelog.broker.broker import Broker
+
+_LOOK_SECONDS = 0.1
+_LOOKS_MAX = 5
+"""Time enough to end all tasks. Looks, not seconds: a process may be paused."""
+
+
+async def watch_fence(broker: Broker, environment: Environment) -> None:
+    """Note a violation if it goes on."""
+    await broker.ready.wait()
+    looks = 0
+    while looks < _LOOKS_MAX:
+        await asyncio.sleep(_LOOK_SECONDS)
+        info = broker.metadata.state.brokers.get(broker.incarnation.epoch)
+        looks += info is None or info.fenced
+    name = environment.process.name
+    environment.cluster.violations.append(f"{name} has read its own fence and goes on")

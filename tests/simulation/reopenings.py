@@ -1,0 +1,51 @@
+"""Partitions that leave a broker and come back as other objects, between two of its steps.
+
+Brokers do not give partitions away yet. What follows from that for all that waits meanwhile is
+tried all the same: a partition with nothing under way is replaced by one that is made of its image,
+in the same tenure. What waits for the one before must be refused (C3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NoReturn
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.wal.partition_log import PartitionLog
+
+_PAUSE_SECONDS_MEAN = 0.3
+
+
+async def reopen_now_and_then(broker: Broker, chance: random.Random) -> NoReturn:
+    """While the broker serves."""
+    await broker.ready.wait()
+    while True:
+        await asyncio.sleep(chance.expovariate(1 / _PAUSE_SECONDS_MEAN))
+        if not broker.is_ready:
+            continue
+        # One that is under way has the partition, or it has not: this one is in the same tenure.
+        async with broker._checkpointer.held_off():
+            idle = [each for each in broker.partitions if _is_idle(each)]
+            if idle:
+                _reopen(broker.partitions, chance.choice(idle))
+
+
+def _is_idle(partition: Partition) -> bool:
+    """Whether all of it is durable. Coordinators keep to their partitions."""
+    log = partition.log
+    if partition.fault is not None or partition.is_internal:
+        return False
+    return log.high_watermark == log.next_offset and log.image().log_start == log.log_start
+
+
+def _reopen(registry: PartitionRegistry, partition: Partition) -> None:
+    image = partition.log.image()
+    registry._remove(image.partition)
+    registry._by_name.clear()
+    fresh = Partition(partition.topic_name, PartitionLog.from_image(image), partition.limits)
+    fresh.opened = partition.opened
+    registry._add(image.partition, fresh)
+    if fresh.opened:
+        registry.checkpointed.add(fresh.log)

@@ -1,0 +1,33 @@
+"""A partition is given to another broker and taken back, by the steps of rule C3."""
+
+from __future__ import annotations
+
+from tests.unit.broker.one_broker import OneBroker
+from tidelog.broker.partitions import Partition
+from tidelog.coordinator.cluster.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered, PartitionMoved
+from tidelog.identifiers import BrokerId, Epoch, TopicPartition
+from tidelog.storage.object_store import IfAbsent, ObjectStore
+from tidelog.wal.image_codec import encode_images
+
+OTHER = BrokerRegistered(
+    BrokerId(9), "127.0.0.1", 9, ProcessIdentity("elsewhere", "boot", "namespace", 9, 9)
+)
+
+
+async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) -> Partition:
+    """The partition as it is when it has been with another broker; all of it was durable."""
+    broker = one.broker
+    log, mine = broker.partitions.find(place).log, broker.incarnation.epoch
+    assert log.high_watermark == log.next_offset
+    other = Epoch(await broker.metadata.append(None, lambda _: (OTHER,)))
+    image = log.image()
+    for number, (author, owner) in enumerate([(mine, other), (other, mine)]):
+        key = f"handover/{place.topic_id}-{place.partition}-{other}-{number}"
+        await store.put(key, encode_images([image]), IfAbsent())
+        moved = PartitionMoved(place.topic_id, place.partition, owner, key)
+        await broker.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
+        assert broker.partitions.get(place) is None
+    await broker.metadata.append(mine, lambda _: (BrokerFenced(other),))
+    broker.partitions.adopt({place: image}, {})
+    return broker.partitions.find(place)

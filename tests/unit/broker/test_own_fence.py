@@ -1,0 +1,77 @@
+"""A broker that reads in the metadata log that it was fenced ends at once, and says why (C9)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.broker.given_away import OTHER
+from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.test_request_order import connected, listed, produced
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records import BrokerFenced
+from tidelog.entropy import SeededEntropy
+from tidelog.errors import Fenced
+from tidelog.identifiers import Epoch
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import ObjectStore
+
+
+async def fence(store: ObjectStore, one: OneBroker) -> int:
+    """Another broker fences it; the entry that says so."""
+    log = await MetadataLog.open(store, SystemClock(), SeededEntropy(77))
+    other = Epoch(await log.append(None, lambda _: (OTHER,)))
+    fenced = await log.append(other, lambda _: (BrokerFenced(one.broker.incarnation.epoch),))
+    await log.append(other, lambda _: (BrokerFenced(other),))
+    await log.close()
+    return fenced
+
+
+def test_a_broker_that_reads_its_fence_ends_and_is_recovered_from() -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            async with connected(one) as pipe:
+                await pipe.ask(produced(b"acknowledged"))
+                entry = await fence(here.store, one)
+                # Its WAL is not sealed yet: only the metadata log can tell.
+                await one.broker.metadata.refresh()
+                assert not one.broker.may_serve_reads()
+                assert (await one.offsets(-1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                with pytest.raises(Fenced, match=f"fenced by another broker, as entry {entry} of"):
+                    await one.run
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await pipe.ask(listed(-1))
+        async with here.broker() as one:
+            assert [each.value for each in await one.read_all()] == [b"acknowledged"]
+            assert (await one.produce(batch(b"more"))).base_offset == 1
+
+    run(story)
+
+
+def test_it_looks_without_being_asked() -> None:
+    here = World(MemoryStore(SystemClock()), broker_heartbeat_interval_ms=100)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await fence(here.store, one)
+            with pytest.raises(Fenced):
+                await one.run
+
+    run(story)
+
+
+def test_a_broker_that_fences_itself_ends_without_an_error() -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            one.broker.stop()
+            await one.run
+
+    run(story)
