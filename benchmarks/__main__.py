@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     cold,
     conversion,
+    distant,
     latency,
     page,
     recovery,
@@ -35,7 +36,7 @@ CONVERSION_BYTES = 100_000_000
 ROLL_BYTES = 500_000_000
 PARTS = (
     *("throughput", "latency", "transactions", "scale"),
-    *("conversion", "roll", "cold", "recovery", "restarts", "spark"),
+    *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark"),
 )
 
 
@@ -100,6 +101,8 @@ def measure(
             results.recovery = recovery.measure_recovery(folder / "recovery")
         case "restarts":
             results.restarts = restarts.measure_restarts(folder / "restarts")
+        case "distant":
+            results.distant = distant.measure_distant(folder / "distant", CACHE)
         case "spark":
             results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import struct
 import sys
 import time
 from itertools import count
@@ -21,6 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 SECONDS_MAX = 300.0
+WARMUP_SECONDS = 2.0
 _MIB = 1 << 20
 
 
@@ -158,10 +160,112 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def paced(arguments: argparse.Namespace) -> dict[str, Any]:
+    """So many bytes a second for so long, record by record over the partitions, with the client's
+    default settings: from the moment at which a record was due to its acknowledgement. The first
+    seconds do not count."""
+    producer = Producer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "enable.idempotence": arguments.idempotent,
+            "log_level": 0,
+        }
+    )
+    producer.list_topics(arguments.topic, timeout=30)
+    payload = os.urandom(arguments.record_bytes)
+    took: list[float] = []
+    failures: list[str] = []
+    interval = arguments.record_bytes / arguments.bytes_a_second
+    started = time.perf_counter()
+
+    def send(number: int) -> None:
+        due = started + number * interval
+
+        def acknowledged(error: object, _: object) -> None:
+            if error is not None:
+                failures.append(str(error))
+            elif due >= started + WARMUP_SECONDS:
+                took.append(time.perf_counter() - due)
+
+        partition = number % arguments.partitions
+        producer.produce(arguments.topic, payload, partition=partition, on_delivery=acknowledged)
+
+    number = 0
+    while (now := time.perf_counter()) < started + arguments.seconds:
+        while started + number * interval <= now:
+            send(number)
+            number += 1
+        producer.poll(min(0.001, max(0.0, started + number * interval - time.perf_counter())))
+    left = producer.flush(SECONDS_MAX)
+    seconds = time.perf_counter() - started
+    if left or failures:
+        sys.exit(f"{left} records were not acknowledged, {len(failures)} failed: {failures[:1]}")
+    values = sorted(1000 * t for t in took)
+    return {
+        "records": number,
+        "seconds": seconds,
+        "p50_ms": percentile(values, 0.50),
+        "p99_ms": percentile(values, 0.99),
+    }
+
+
+def tail(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A consumer at the end of the log while another client writes: from the moment at which a
+    record was due to its arrival."""
+    partitions = [TopicPartition(arguments.topic, p) for p in range(arguments.partitions)]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "group.id": "tail",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign(partitions)
+    producer = Producer({"bootstrap.servers": arguments.bootstrap, "log_level": 0})
+    padding = bytes(max(0, arguments.record_bytes - 8))
+    interval = arguments.record_bytes / arguments.bytes_a_second
+    started = time.perf_counter()
+    sent = 0
+    took: list[float] = []
+    ends_at = started + arguments.seconds
+    while (now := time.perf_counter()) < ends_at or len(took) < sent:
+        if now > ends_at + SECONDS_MAX:
+            sys.exit(f"only {len(took)} of {sent} records came")
+        while now < ends_at and (due := started + sent * interval) <= now:
+            producer.produce(
+                arguments.topic, struct.pack("d", due) + padding, partition=sent % len(partitions)
+            )
+            sent += 1
+        producer.poll(0)
+        for message in consumer.consume(1000, timeout=0.001):
+            if message.error() is None:
+                due = struct.unpack_from("d", message.value() or b"")[0]
+                took.append(time.perf_counter() - due)
+    consumer.close()
+    values = sorted(1000 * t for t in took[int(WARMUP_SECONDS / interval) :])
+    return {
+        "records": sent,
+        "seconds": time.perf_counter() - started,
+        "p50_ms": percentile(values, 0.50),
+        "p99_ms": percentile(values, 0.99),
+    }
+
+
+LOADS = {
+    "produce": produce,
+    "consume": consume,
+    "latency": latency,
+    "paced": paced,
+    "tail": tail,
+}
+
+
 def main() -> None:
     """Run one load and print what it measured."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("produce", "consume", "latency"))
+    parser.add_argument("kind", choices=LOADS)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, default=1)
@@ -170,11 +274,11 @@ def main() -> None:
     parser.add_argument("--record-bytes", type=int, default=1024)
     parser.add_argument("--batch-bytes", type=int, default=_MIB)
     parser.add_argument("--linger-ms", type=int, default=20)
+    parser.add_argument("--bytes-a-second", type=float, default=1e6)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--idempotent", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
-    kinds = {"produce": produce, "consume": consume, "latency": latency}
-    result = kinds[arguments.kind](arguments)
+    result = LOADS[arguments.kind](arguments)
     used = resource.getrusage(resource.RUSAGE_SELF)
     result["client_cpu_seconds"] = used.ru_utime + used.ru_stime
     result["bytes"] = result["records"] * arguments.record_bytes

@@ -11,6 +11,8 @@ from statistics import median
 
 from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import Conversion, ConversionShape
+from benchmarks.distant import Distant
+from benchmarks.distant_report import distant_lines
 from benchmarks.latency import Latency
 from benchmarks.recovery import Recovery
 from benchmarks.restarts import COMPARED, Restarts
@@ -45,6 +47,7 @@ class Results:
     cold: list[tuple[ColdShape, Cold]] = field(default_factory=list)
     recovery: list[Recovery] = field(default_factory=list)
     restarts: list[Restarts] = field(default_factory=list)
+    distant: Distant | None = None
     spark: SparkFigures | None = None
 
 
@@ -82,6 +85,8 @@ def tables(results: Results) -> str:
         lines += _recovery(results.recovery)
     if results.restarts:
         lines += _restarts(results.restarts)
+    if results.distant is not None:
+        lines += distant_lines(results.distant)
     if results.spark is not None:
         lines += spark_lines(results.spark)
     return "\n".join(lines)

@@ -1,48 +1,61 @@
-"""`tidelog server` on a filesystem store that takes its time: each get, head and page of a listing
-is answered BENCHMARK_GET_MS later, as a distant S3 would."""
+"""`tidelog server` on a store in memory or on a filesystem that takes its time, as a distant S3
+does: each get, head and page of a listing is answered BENCHMARK_GET_MS later, each put and delete
+BENCHMARK_PUT_MS later."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 from tidelog.cli import main
 from tidelog.storage.filesystem import FilesystemStore
-from tidelog.storage.object_store import ByteRange, ObjectMeta, StoredObject, Suffix
+from tidelog.storage.memory import MemoryStore
+from tidelog.storage.object_store import ObjectMeta
 
-_SECONDS = int(os.environ["BENCHMARK_GET_MS"]) / 1000
+_GET_SECONDS = int(os.environ.get("BENCHMARK_GET_MS", "0")) / 1000
+_PUT_SECONDS = int(os.environ.get("BENCHMARK_PUT_MS", "0")) / 1000
 _PAGE_ENTRIES = 1000
-
-_get, _head, _list = FilesystemStore.get, FilesystemStore.head, FilesystemStore.list
-
-
-async def _late_get(
-    self: FilesystemStore, key: str, byte_range: ByteRange | Suffix | None = None
-) -> StoredObject:
-    await asyncio.sleep(_SECONDS)
-    return await _get(self, key, byte_range)
+_SECONDS = {
+    "get": _GET_SECONDS,
+    "head": _GET_SECONDS,
+    "put": _PUT_SECONDS,
+    "delete": _PUT_SECONDS,
+}
 
 
-async def _late_head(self: FilesystemStore, key: str) -> ObjectMeta:
-    await asyncio.sleep(_SECONDS)
-    return await _head(self, key)
+def slow_down(store: type[FilesystemStore | MemoryStore]) -> None:
+    """All requests of these stores take longer from now on."""
+    for name, seconds in _SECONDS.items():
+        setattr(store, name, _late(getattr(store, name), seconds))
+    listed = store.list
+
+    async def late_list(self: Any, prefix: str = "", start_after: str = "") -> AsyncIterator[Any]:
+        await asyncio.sleep(_GET_SECONDS)
+        number = 0
+        meta: ObjectMeta
+        async for meta in listed(self, prefix, start_after):
+            number += 1
+            if number % _PAGE_ENTRIES == 0:
+                await asyncio.sleep(_GET_SECONDS)
+            yield meta
+
+    store.list = late_list  # type: ignore[method-assign,assignment]
 
 
-async def _late_list(
-    self: FilesystemStore, prefix: str = "", start_after: str = ""
-) -> AsyncIterator[ObjectMeta]:
-    await asyncio.sleep(_SECONDS)
-    number = 0
-    async for meta in _list(self, prefix, start_after):
-        number += 1
-        if number % _PAGE_ENTRIES == 0:
-            await asyncio.sleep(_SECONDS)
-        yield meta
+def _late(request: Callable[..., Coroutine[Any, Any, Any]], seconds: float) -> Any:
+    async def late(*arguments: Any, **options: Any) -> Any:
+        # Not acknowledged before it is stored, and stored no sooner than a request needs to arrive.
+        await asyncio.sleep(seconds / 2)
+        answer = await request(*arguments, **options)
+        await asyncio.sleep(seconds / 2)
+        return answer
+
+    return late
 
 
 if __name__ == "__main__":
-    FilesystemStore.get = _late_get  # type: ignore[method-assign]
-    FilesystemStore.head = _late_head  # type: ignore[method-assign]
-    FilesystemStore.list = _late_list  # type: ignore[method-assign,assignment]
+    slow_down(FilesystemStore)
+    slow_down(MemoryStore)
     main()

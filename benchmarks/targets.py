@@ -165,6 +165,23 @@ def tidelog(name: str, store: str, folder: Path, **settings: object) -> Iterator
 
 
 @contextlib.contextmanager
+def distant(folder: Path, put_ms: int, get_ms: int, **settings: object) -> Iterator[Target]:
+    """A broker on a store in memory whose requests take so long."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with BrokerProcess.start(
+        "memory://distant",
+        folder / "broker.log",
+        http="127.0.0.1:0",
+        settings=settings,
+        module="benchmarks.slow_store",
+        environment={"BENCHMARK_PUT_MS": str(put_ms), "BENCHMARK_GET_MS": str(get_ms)},
+    ) as broker:
+        url = f"http://{broker.http}/metrics"
+        yield Target("distant", broker.kafka, broker.process.pid, url)
+        broker.stop()
+
+
+@contextlib.contextmanager
 def kafka(folder: Path, cache: Path) -> Iterator[Target]:
     """Apache Kafka on the local disk."""
     with KafkaServer.start(folder, cache) as server:

@@ -456,7 +456,7 @@ class Broker:
                 },
             )
         await self.roller.open()
-        wal_settings = layer_settings.wal_settings(self.settings)
+        wal_settings = layer_settings.wal_settings(self.settings, self._store.url)
         self.wal = WalWriter(
             self._store,
             self.clock,

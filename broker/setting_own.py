@@ -32,7 +32,24 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         1,
         "The size at which a WAL object is uploaded without waiting; at most wal.buffer.max.bytes.",
     ),
-    _own("wal.uploads.in.flight.max", Kind.INT, 4, 1, "WAL objects that are uploaded at a time."),
+    _own(
+        "wal.uploads.in.flight.max",
+        Kind.INT,
+        64,
+        1,
+        "WAL objects that are uploaded at a time. With fewer than the store's latency of a PUT over"
+        " wal.linger.ms, an acknowledgement may take two PUTs.",
+    ),
+    _own(
+        "wal.puts.per.second.max",
+        Kind.INT,
+        -1,
+        -1,
+        "WAL objects that a broker puts a second, on average; full ones do not wait for it. An"
+        " acknowledgement takes longer by at most one interval: 1 s over this. What a quiet second"
+        " saves can go at once. 0: no limit. -1: 10 on S3, no limit in a directory, in memory and"
+        " where S3's endpoint is plain HTTP.",
+    ),
     _own(
         "wal.buffer.max.bytes",
         Kind.LONG,
@@ -159,7 +176,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "connection.requests.in.flight.max",
         Kind.INT,
-        100,
+        1000,
         1,
         "Requests of one connection that are served at a time; more wait unread.",
     ),

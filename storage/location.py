@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
@@ -52,6 +52,14 @@ def open_reader(
     from tidelog.storage.fsspec_store import FsspecStore
 
     return _composed(FsspecStore(url), clock, entropy, retry, statistics)
+
+
+def bills_requests(url: str) -> bool:
+    """Whether each request to the store of this address is taken to have a price: S3 has one, a
+    store that is spoken to without encryption is the operator's own."""
+    parts = urlsplit(url)
+    endpoints = parse_qs(parts.query).get("endpoint", [])
+    return parts.scheme == "s3" and not any(each.startswith("http://") for each in endpoints)
 
 
 def _composed(

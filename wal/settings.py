@@ -16,8 +16,10 @@ class WalSettings:
     object_bytes_max: int = 8 * MIB
     """`wal.object.max.bytes`: a slot of this size is uploaded without waiting. One batch may be
     larger; then it has a slot to itself."""
-    uploads_in_flight_max: int = 4
+    uploads_in_flight_max: int = 64
     """`wal.uploads.in.flight.max`."""
+    puts_a_second_max: int = 0
+    """`wal.puts.per.second.max`: of slots that are not full; 0 is no limit."""
     buffer_bytes_max: int = 64 * MIB
     """`wal.buffer.max.bytes`: what is not durable yet; above it there is no room."""
     upload_deadline_ms: int = 30_000

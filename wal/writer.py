@@ -106,7 +106,7 @@ class WalWriter:
             crash_points,
         )
         self._wake = asyncio.Event()
-        self._filling = SlotFilling(settings, self._wake.set)
+        self._filling = SlotFilling(settings, clock, self._wake.set)
         self._in_flight = 0
         self._confirmed: dict[Slot, SlotUpload] = {}
         self._durable_end = Slot(0)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.simulation.cluster import Environment, SimulatedCluster
+from tests.simulation.cluster import BrokerProgram, Environment, SimulatedCluster
 from tests.simulation.fence_watch import watch_fence
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
@@ -46,34 +46,9 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
     goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
     is old, and what nobody needs is deleted soon."""
     settings = _settings(random.Random(f"settings {seed}"), segments)
-    reopens = random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY
-
-    async def serve(environment: Environment) -> None:
-        process, cluster = environment.process, environment.cluster
-        incarnation = broker.Broker(
-            settings,
-            broker_id=BrokerId(environment.broker_id),
-            listen=("0.0.0.0", PORT),
-            advertise=None,
-            store=RetryingStore(environment.store, process.clock, process.entropy),
-            clock=process.clock,
-            entropy=process.entropy,
-            offload=SimulatedOffload(random.Random(process.entropy.uuid().int)),
-            network=environment.network,
-            metrics=BrokerMetrics(),
-            process=_identity(environment),
-            is_running=lambda other: _is_running(cluster, environment, other),
-        )
-        process.at_term(incarnation.stop)
-        beside = [asyncio.create_task(watch_fence(incarnation, environment))]
-        if reopens:
-            chance = random.Random(f"reopenings {environment.process.name} {seed}")
-            beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
-        try:
-            await incarnation.run()
-        finally:
-            for task in beside:
-                task.cancel()
+    reopens = None
+    if random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY:
+        reopens = f"{seed}"
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -96,13 +71,47 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
         return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
 
     return System(
-        serve,
+        serving(settings, reopens),
         client,
         kafka,
         bucket,
         segments=segments,
         patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
     )
+
+
+def serving(settings: BrokerSettings, reopens: str | None = None) -> BrokerProgram:
+    """A broker's process. `reopens`: the seed by which partitions leave and come back, if they
+    do."""
+
+    async def serve(environment: Environment) -> None:
+        process, cluster = environment.process, environment.cluster
+        incarnation = broker.Broker(
+            settings,
+            broker_id=BrokerId(environment.broker_id),
+            listen=("0.0.0.0", PORT),
+            advertise=None,
+            store=RetryingStore(environment.store, process.clock, process.entropy),
+            clock=process.clock,
+            entropy=process.entropy,
+            offload=SimulatedOffload(random.Random(process.entropy.uuid().int)),
+            network=environment.network,
+            metrics=BrokerMetrics(),
+            process=_identity(environment),
+            is_running=lambda other: _is_running(cluster, environment, other),
+        )
+        process.at_term(incarnation.stop)
+        beside = [asyncio.create_task(watch_fence(incarnation, environment))]
+        if reopens is not None:
+            chance = random.Random(f"reopenings {environment.process.name} {reopens}")
+            beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
+        try:
+            await incarnation.run()
+        finally:
+            for task in beside:
+                task.cancel()
+
+    return serve
 
 
 def _patches(chance: random.Random) -> list[Patch]:
@@ -118,8 +127,8 @@ def _patches(chance: random.Random) -> list[Patch]:
             append_timeout_ms=_UNDECIDED_MS,
         )
 
-    def wal(settings: BrokerSettings) -> WalSettings:
-        return replace(right_wal(settings), upload_deadline_ms=_UNDECIDED_MS)
+    def wal(settings: BrokerSettings, store_url: str) -> WalSettings:
+        return replace(right_wal(settings, store_url), upload_deadline_ms=_UNDECIDED_MS)
 
     bounds = segment_builder.SegmentBounds(
         raw_bytes_max=chance.choice((2 * KIB, 1024 * KIB)),
@@ -163,7 +172,8 @@ def _settings(chance: random.Random, segments: bool) -> BrokerSettings:
             "wal.linger.ms": chance.choice((0, 5, 20)),
             # Small ones force the steps of a transaction into slots of their own.
             "wal.object.max.bytes": chance.choice((200, 64 * KIB, 64 * KIB)),
-            "wal.uploads.in.flight.max": chance.choice((1, 2, 4)),
+            "wal.uploads.in.flight.max": chance.choice((1, 2, 64)),
+            "wal.puts.per.second.max": chance.choice((0, 5, 50)),
             "wal.buffer.max.bytes": chance.choice((64 * KIB, 1024 * KIB)),
             "wal.checkpoint.interval.bytes": chance.choice((8 * KIB, 64 * KIB, 1024 * KIB)),
             "group.initial.rebalance.delay.ms": chance.choice((0, 300, 1500)),

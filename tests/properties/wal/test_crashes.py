@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,8 @@ SETTINGS = WalSettings(
     upload_deadline_ms=20_000,
     checkpoint_interval_bytes=8_000,
 )
+LIMITED = replace(SETTINGS, puts_a_second_max=20)
+"""Slots wait for their turn when the process is killed."""
 INCARNATIONS = 4
 
 
@@ -63,7 +66,7 @@ async def read_while_written(world: World, partition: TopicPartition) -> None:
 
 async def live(world: World, epoch: int, images: Recovered) -> None:
     """One incarnation: it produces, is killed or cut off or neither; two others seal its WAL."""
-    broker = Broker(world, epoch, images.images, SETTINGS)
+    broker = Broker(world, epoch, images.images, LIMITED if epoch % 2 else SETTINGS)
     entropy, clock = world.entropy, world.clock
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(broker.run())

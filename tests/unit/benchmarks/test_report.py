@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from benchmarks.cold import Cold, ColdShape
 from benchmarks.conversion import ConversionShape, measure_conversion
+from benchmarks.distant import Distance, Distant, Feel, Felt, Price
 from benchmarks.latency import Latency
 from benchmarks.load import percentile
 from benchmarks.recovery import Recovery
@@ -142,3 +143,30 @@ def test_the_tenth_restart_is_set_against_the_first() -> None:
 
     cells = row_of(document, "killed")
     assert cells[1:] == ["11", "10", "1.00", "10.00", "10.00", "5.50, 5.50", "1.00", "6.50"]
+
+
+def test_latencies_of_a_distant_store_are_in_its_puts() -> None:
+    transaction = {"send_p50_ms": 205.0, "commit_p50_ms": 103.0, "commit_p99_ms": 110.0}
+    felt = Felt(
+        Distance(100, 30),
+        [("librdkafka, 16 partitions", 31.6)],
+        [Feel("Kafka's, 16 partitions", 0.2, 128.0, 188.0)],
+        135.6,
+        {**transaction, "puts": 3.2},
+    )
+
+    document = tables(Results("make bench", distant=Distant([felt])))
+
+    assert row_of(document, "Kafka's, 16 partitions")[1:] == ["0.20", "128", "188", "1.28", "1.88"]
+    assert row_of(document, "committed, p50")[1:] == ["103", "1.03"]
+
+
+def test_what_puts_cost_stands_beside_a_peers_default() -> None:
+    prices = [Price(rate, 10, rate, 235.0, 297.0, 10.0) for rate in (0.1, 100.0)]
+
+    document = tables(Results("make bench", distant=Distant(prices=prices)))
+
+    assert row_of(document, "0.1")[1:] == ["10", "0.10", "235", "297", "10.0", "130"]
+    peers = [line for line in document.splitlines() if "AutoMQ" in line]
+    # Four PUTs a second while 250 ms bring less than 8 MiB, and one for each 8 MiB above.
+    assert [line.rsplit("|", 3)[1:3] for line in peers] == [[" 4.0 ", " 52 "], [" 11.9 ", " 154 "]]

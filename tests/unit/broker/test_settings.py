@@ -77,7 +77,8 @@ def test_a_topic_that_sets_nothing_has_its_default_whatever_the_synonyms_are(set
         ("num.partitions", 1),
         ("wal.linger.ms", 5),
         ("wal.object.max.bytes", 8388608),
-        ("wal.uploads.in.flight.max", 4),
+        ("wal.uploads.in.flight.max", 64),
+        ("wal.puts.per.second.max", -1),
         ("wal.buffer.max.bytes", 67108864),
     ],
 )
