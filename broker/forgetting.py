@@ -56,15 +56,15 @@ class Forgetting:
         log: MetadataLog,
         incarnation: Incarnation,
         interval_seconds: float,
-        grace_seconds: float,
+        marks: Marks[str],
     ) -> None:
+        """`marks`: of ids, by `_marks_of`; they wait for the grace."""
         self._store = store
         self._clock = clock
         self._log = log
         self._incarnation = incarnation
         self._interval_seconds = interval_seconds
-        self._topics: Marks[TopicId] = Marks(grace_seconds)
-        self._incarnations: Marks[Epoch] = Marks(grace_seconds)
+        self._marks = marks
 
     async def run(self) -> NoReturn:
         """Look at intervals, until cancelled; sooner after the start, for processes that do not
@@ -88,9 +88,9 @@ class Forgetting:
         passed = (wal for wal in state.retired.values() if wal.incarnation not in needed)
         wals = await _those(passed, self._only_seal_is_left)
         epochs = [wal.incarnation.epoch for wal in wals]
-        now = self._clock.monotonic()
-        due_topics = self._topics.update(topics, now)
-        due_epochs = self._incarnations.update(epochs, now)
+        due = frozenset(self._marks.update(_marks_of(topics, epochs), self._clock.monotonic()))
+        due_topics = [each for each in topics if _topic_mark(each) in due]
+        due_epochs = [each for each in epochs if _epoch_mark(each) in due]
         if due_topics or due_epochs:
             build = _Forget(due_topics, due_epochs)
             await self._log.append(self._incarnation.epoch, build)
@@ -115,6 +115,18 @@ class Forgetting:
             if meta.key != key:
                 return False
         return True
+
+
+def _topic_mark(topic_id: TopicId) -> str:
+    return f"topic {topic_id}"
+
+
+def _epoch_mark(epoch: Epoch) -> str:
+    return f"epoch {epoch}"
+
+
+def _marks_of(topics: Iterable[TopicId], epochs: Iterable[Epoch]) -> list[str]:
+    return [*map(_topic_mark, topics), *map(_epoch_mark, epochs)]
 
 
 async def _those(items: Iterable[T], is_so: Callable[[T], Awaitable[bool]]) -> list[T]:

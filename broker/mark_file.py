@@ -1,7 +1,8 @@
 """The marks of one broker id's collections, kept from process to process.
 
-`cluster/collection/<broker id>.json` says which objects were found superfluous, and for how long
-this was observed. A process that starts reads it and goes on from these ages. Only time that a
+`cluster/collection/<broker id>.json` says which objects were found superfluous, which ids have
+nothing left in the bucket, which snapshots the metadata log has, and for how long this was
+observed. A process that starts reads it and goes on from these ages. Only time that a
 process has observed counts: no clock of the store, of a machine or of another process is asked.
 
 The file is written anew behind each pass, without a condition. Whatever it says was true when it
@@ -25,12 +26,14 @@ from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
+from tidelog.storage.sightings import Sightings
 from tidelog.wal.slot_runs import Run
 
 logger = logging.getLogger(__name__)
 
 MAGIC: Final = "tidelog.collection"
 FORMAT_VERSION: Final = 1
+_SNAPSHOTS: Final = "snapshots"
 _INCARNATION = re.compile(r"(\d{1,10})-(\d{1,19})")
 
 Ages = Mapping[str, Mapping[str, float]]
@@ -53,7 +56,9 @@ class MarkFile:
         offload: Offload,
         broker_id: BrokerId,
         grace_seconds: float,
+        snapshots: Sightings[str] | None = None,
     ) -> None:
+        """`snapshots`: for how long those of the metadata log have been seen."""
         self._store = store
         self._clock = clock
         self._offload = offload
@@ -66,6 +71,9 @@ class MarkFile:
         """What is in tables' folders and in no table."""
         self.uncommitted: Marks[str] = Marks(grace_seconds)
         """Segments that may be committed yet."""
+        self.forgotten: Marks[str] = Marks(grace_seconds)
+        """Ids of which nothing is left in the bucket."""
+        self._snapshots = Sightings() if snapshots is None else snapshots
         self._is_empty = True
 
     async def load(self) -> None:
@@ -88,6 +96,7 @@ class MarkFile:
         self.slots.restore(slots, now)
         for name, marks in self._by_name.items():
             marks.restore(ages.get(name, {}), now)
+        self._snapshots.restore(ages.get(_SNAPSHOTS, {}), now)
 
     async def store(self, waiting: Mapping[Incarnation, Sequence[Run]]) -> None:
         """Write the file, if it has anything to say that it does not. `waiting`: slots that are
@@ -99,6 +108,9 @@ class MarkFile:
             due = [(run, self._grace_seconds + 1) for run in runs]
             slots[owner] = sorted([*slots.get(owner, ()), *due])
         ages = {name: marks.ages(now) for name, marks in self._by_name.items() if len(marks)}
+        snapshots = self._snapshots.ages(now)
+        if snapshots:
+            ages[_SNAPSHOTS] = snapshots
         is_empty = not slots and not ages
         if is_empty and self._is_empty:
             return
@@ -112,6 +124,7 @@ class MarkFile:
             "objects": self.objects,
             "segments": self.segments,
             "uncommitted": self.uncommitted,
+            "forgotten": self.forgotten,
         }
 
 

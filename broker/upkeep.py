@@ -91,7 +91,9 @@ class Upkeep:
         )
         tables_interval_seconds = settings.integer("log.collect.tables.interval.ms") / 1000
         me = writer.incarnation
-        self.marks = MarkFile(store, clock, offload, me.broker_id, grace_seconds)
+        self.marks = MarkFile(
+            store, clock, offload, me.broker_id, grace_seconds, metadata.snapshots_seen
+        )
         self.collector = Collector(
             store,
             clock,
@@ -134,7 +136,7 @@ class Upkeep:
             metadata,
             writer.incarnation,
             settings.integer("log.collect.tables.interval.ms") / 1000,
-            grace_seconds,
+            self.marks.forgotten,
         )
         self.metrics = UpkeepCollector(self.merger.metrics, counted)
 

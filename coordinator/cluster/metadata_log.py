@@ -31,6 +31,7 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     StoreOutcomeUnknown,
 )
+from tidelog.storage.sightings import Sightings
 
 GROUP_BUILDS_MAX = 1000
 _OPEN_ATTEMPTS_MAX = 5
@@ -113,6 +114,12 @@ class MetadataLog:
     def settings(self) -> ClusterSettings:
         """The timings and limits that hold for this process."""
         return self._settings
+
+    @property
+    def snapshots_seen(self) -> Sightings[str]:
+        """For how long this process has seen each snapshot, by key: below one that is old enough,
+        entries are deleted."""
+        return self._snapshots.seen
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` for each further entry, in order; returns the way to end that.

@@ -41,7 +41,8 @@ class Snapshots:
         self._store = store
         self._clock = clock
         self._offload = offload
-        self._seen: Sightings[int] = Sightings()
+        self.seen: Sightings[str] = Sightings()
+        """For how long each snapshot has been there, by key."""
 
     async def newest_sequence(self) -> int | None:
         """Of the newest snapshot that is there; None if there is none."""
@@ -81,7 +82,7 @@ class Snapshots:
         data = await self._offload.run(encode_snapshot, state, self._clock.time_ms())
         with suppress(PreconditionFailed):
             await self._store.put(_key(state.sequence), data, IfAbsent())
-        self._seen.saw(state.sequence, self._clock.monotonic())
+        self.seen.saw(_key(state.sequence), self._clock.monotonic())
 
     async def collect(self, grace_ms: int) -> int:
         """Delete the entries and snapshots that lie below a snapshot older than the grace (A2).
@@ -92,11 +93,13 @@ class Snapshots:
         Returns how many objects were deleted.
         """
         listed = await self._list()
-        aged = self._seen.seen_for(grace_ms / 1000, self._clock.monotonic())
+        aged = self.seen.seen_for(grace_ms / 1000, self._clock.monotonic())
         if not aged:
             return 0
         newest = max(aged)
-        horizon = next(each for each in listed if each.sequence == newest)
+        horizon = next((each for each in listed if each.meta.key == newest), None)
+        if horizon is None:
+            return 0
         # What is deleted rests on this object alone from now on, so it must be sound.
         await self._read(horizon)
         obsolete = [each.meta.key for each in listed if each.sequence < horizon.sequence]
@@ -114,7 +117,7 @@ class Snapshots:
             digits = meta.key.removeprefix(SNAPSHOT_PREFIX).removesuffix(SNAPSHOT_SUFFIX)
             if digits.isascii() and digits.isdigit() and meta.key == _key(int(digits)):
                 listed.append(_Listed(int(digits), meta))
-        self._seen.look([each.sequence for each in listed], self._clock.monotonic())
+        self.seen.look([each.meta.key for each in listed], self._clock.monotonic())
         return listed
 
     async def _read(self, listed: _Listed) -> ClusterState:

@@ -20,7 +20,7 @@ from tidelog.bucket.reading import BucketAccess
 from tidelog.coordinator.cluster.documents import checksum_of
 from tidelog.coordinator.cluster.leases import list_leases
 from tidelog.coordinator.cluster.log_view import LogView, following
-from tidelog.coordinator.cluster.prefix import LOG_PREFIX, LOG_SUFFIX
+from tidelog.coordinator.cluster.prefix import COLLECTION_PREFIX, LOG_PREFIX, LOG_SUFFIX
 from tidelog.coordinator.cluster.records import Entry, EntryRange, LogEndAccepted, encode_entry
 from tidelog.coordinator.cluster.snapshots import Snapshots
 from tidelog.coordinator.cluster.stamps import found_stamps
@@ -99,6 +99,9 @@ async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
         await store.delete(key)
     if end.is_whole:
         return
+    # What was observed of the old log says nothing of the new one.
+    for key in [meta.key async for meta in store.list(COLLECTION_PREFIX)]:
+        await store.delete(key)
     snapshots = Snapshots(store, clock, access.offload)
     view = LogView(store, clock, access.settings, snapshots)
     await view.load(writing=True)

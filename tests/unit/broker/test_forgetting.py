@@ -13,6 +13,7 @@ from tests.unit.broker.one_broker import OneBroker, batch, run
 from tests.unit.broker.one_broker import World as BrokerWorld
 from tests.unit.cluster.world import Broker, World, simulate, within
 from tidelog.broker.forgetting import Forgetting
+from tidelog.broker.marks import Marks
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.openings import opened_record
 from tidelog.coordinator.cluster.records import (
@@ -43,7 +44,7 @@ def forgetting(broker: Broker, grace_seconds: float = GRACE) -> Forgetting:
         broker.log,
         broker.registered.incarnation,
         INTERVAL,
-        grace_seconds,
+        Marks(grace_seconds),
     )
 
 
@@ -366,7 +367,7 @@ def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
             await live_and_leave(one, topics[0])
             await one.delete_topic(doomed)
             each = Forgetting(
-                here.store, broker.clock, broker.metadata, broker.incarnation, 1.0, 0.0
+                here.store, broker.clock, broker.metadata, broker.incarnation, 1.0, Marks(0.0)
             )
             for _ in range(2):
                 await each.look()

@@ -14,6 +14,7 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.offload import InlineOffload
 from tidelog.storage.memory import MemoryStore
 from tidelog.storage.metered import MeteredStore
+from tidelog.storage.sightings import Sightings
 from tidelog.wal.slot_runs import Run
 
 GRACE = 600.0
@@ -45,6 +46,32 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 
     with SimulatedLoop(1) as loop:
         loop.run(main(loop), seconds_max=1_000_000)
+
+
+def test_short_lives_together_see_a_snapshot_for_the_grace() -> None:
+    """Else a bucket whose brokers never live for the grace would keep all of its metadata log."""
+
+    async def story(world: World) -> None:
+        lives = 0
+        while True:
+            lives += 1
+            seen: Sightings[str] = Sightings()
+            seen.look(["new", "old"] if lives > 3 else ["old"], world.clock.monotonic())
+            marks = MarkFile(world.store, world.clock, InlineOffload(), ID, GRACE, seen)
+            await marks.load()
+            marks.forgotten.update(["epoch 3"], world.clock.monotonic())
+            await world.clock.sleep(GRACE / 4 - 1)
+            await marks.store({})
+            if seen.seen_for(GRACE, world.clock.monotonic()):
+                break
+            # A pause in which no process looks is not counted.
+            await world.clock.sleep(10 * GRACE)
+        assert lives == 5
+        assert seen.seen_for(GRACE, world.clock.monotonic()) == ["old"]
+        due = marks.forgotten.update(["epoch 3"], world.clock.monotonic())
+        assert due == ["epoch 3"]
+
+    tell(story)
 
 
 def test_short_lives_together_observe_the_grace() -> None:

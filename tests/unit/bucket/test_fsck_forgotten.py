@@ -12,6 +12,7 @@ from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tests.unit.bucket.bucket_world import roll_and_checkpoint, world
 from tests.unit.bucket.test_fsck import checked
 from tidelog.broker.forgetting import Forgetting
+from tidelog.broker.marks import Marks
 from tidelog.bucket.faults import FaultKind
 from tidelog.coordinator.cluster.records import EntryRange, LogEndAccepted, TopicCreated
 from tidelog.coordinator.cluster.topics import TopicFate, new_topic_id
@@ -40,7 +41,9 @@ async def numbered(one: OneBroker, name: str) -> TopicId:
 async def forget(one: OneBroker) -> None:
     """Whatever can be forgotten."""
     broker = one.broker
-    each = Forgetting(broker._store, broker.clock, broker.metadata, broker.incarnation, 1.0, 0.0)
+    each = Forgetting(
+        broker._store, broker.clock, broker.metadata, broker.incarnation, 1.0, Marks(0.0)
+    )
     for _ in range(2):
         await each.look()
 
