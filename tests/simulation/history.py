@@ -148,6 +148,9 @@ class Operation:
     trim: Trim | None = None
     is_atomic: bool = False
     """A view that shows each transaction whole or not at all (rule G4)."""
+    ends_from: int | None = None
+    """Of a transaction: the position in the order of events from which its client asked to commit
+    it. If it was committed in the end, it was open before that."""
     began_at: float = 0.0
     """In seconds of the world's time, which no client knows."""
     ended_at: float = 0.0
@@ -219,6 +222,10 @@ class History:
         )
         self.operations.append(operation)
         return operation
+
+    def ends(self, operation: Operation) -> None:
+        """The client is about to ask for the transaction's commit."""
+        operation.ends_from = self._event()
 
     def ok(self, operation: Operation) -> None:
         """It took effect; sends have their offsets, polls their records."""

@@ -169,6 +169,11 @@ def _log_starts(history: History, removals: Removals) -> Iterator[Anomaly]:
         )
         before = max((before, *wanted))
         for offset, writer in sent[key]:
+            if before <= offset < log_start and _was_open(writer, operation):
+                text = f"{operation}: {key} begins at {log_start}, behind {offset} of {writer}"
+                yield Anomaly("log-start-unstable", f"{text}, which was open")
+                break
+        for offset, writer in sent[key]:
             if before <= offset < log_start and not _may_expire(policy, writer, operation):
                 text = f"{operation}: {key} begins at {log_start}, behind {offset} of {writer}"
                 yield Anomaly("removed-too-early", text)
@@ -176,6 +181,15 @@ def _log_starts(history: History, removals: Removals) -> Iterator[Anomaly]:
         only_by_size = policy.retention_bytes is not None and policy.retention_ms is None
         if only_by_size and poll.high_watermark is not None and log_start >= poll.high_watermark:
             yield Anomaly("removed-too-much", f"{operation}: nothing of {key} is left")
+
+
+def _was_open(writer: Operation, reader: Operation) -> bool:
+    """Whether a transaction that was committed was open when a reader was answered."""
+    return (
+        writer.outcome is Outcome.OK
+        and writer.ends_from is not None
+        and (reader.completed or 0) < writer.ends_from
+    )
 
 
 def _may_expire(policy: TopicPolicy, writer: Operation, reader: Operation) -> bool:

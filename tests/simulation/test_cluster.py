@@ -101,7 +101,7 @@ _SHOWN_BY = {
     "unstable-offsets-shown": 6,
     "stale-admission-raises": 10,
     "replies-before-durable": 4,
-    "retention-past-stable": 19,
+    "retention-past-stable": 34,
     "stable-below-start": 3,
     "tombstones-at-once": 2,
     "any-commit": 25,

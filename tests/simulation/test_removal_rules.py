@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.checker import check
 from tests.simulation.history import GroupAdvance, History, Key, Operation, Poll, Send, Trim
 from tests.simulation.policies import TopicPolicy
@@ -171,6 +173,21 @@ def test_a_log_does_not_begin_behind_what_is_undecided() -> None:
     story.seconds = 30.0
     story.poll(AGED, 1, 1, log_start=1, stable=0)
     assert "log-start-unstable" in story.names()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_log_does_not_begin_behind_a_record_whose_transaction_is_open(is_open: bool) -> None:
+    """Also where the last stable offset says nothing of it: it is never below the log's start."""
+    story = Story()
+    writer = story.history.invoke("writer", "transaction", [Send(AGED, "a", 0)])
+    story.seconds = 30.0
+    if not is_open:
+        story.history.ends(writer)
+    story.poll(AGED, 1, 1, log_start=1, stable=1)
+    if is_open:
+        story.history.ends(writer)
+    story.history.ok(writer)
+    assert story.names() == ({"log-start-unstable"} if is_open else set())
 
 
 def test_a_hole_above_the_log_start_is_noticed() -> None:

@@ -98,6 +98,7 @@ class Instance:
         """Commit; a commit without an answer is repeated, and nothing else done. Whether the
         instance can go on."""
         history = self.actor.history
+        history.ends(operation)
         for remaining in reversed(range(_COMMIT_ATTEMPTS_MAX)):
             try:
                 await self.producer.commit()
