@@ -24,6 +24,7 @@ FIRST ?= 1
 DURATION ?= 120
 FLIPS ?= 40
 MINUTES ?= 60
+RECORDS ?= inf
 RATE ?= 630
 HOURS ?= 3
 SCALE ?= 1
@@ -131,8 +132,8 @@ damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.
 	@$(PY) -m tests.damage --flips $(FLIPS) --jobs $(WORKERS)
 
 .PHONY: growth
-growth: venv ## What a bucket on a filesystem holds while a producer writes: make growth MINUTES=60
-	@$(PY) -m benchmarks.growth --minutes $(MINUTES)
+growth: venv ## What a bucket on a filesystem holds while a producer writes: make growth MINUTES=60 RECORDS=250
+	@$(PY) -m benchmarks.growth --minutes $(MINUTES) --rate $(RECORDS)
 
 .PHONY: growth-virtual
 growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 HOURS=3 SCALE=1
