@@ -114,7 +114,7 @@ def is_level(held: list[float]) -> bool:
 
 
 def minutes_held(slots_a_second: list[float], objects: int) -> float:
-    """In how many of the last minutes as many slots as there are objects were written: at most all."""
+    """The last minutes in which that many slots were written; all of them if fewer were."""
     rest = objects / MINUTE
     for minutes, rate in enumerate(reversed(slots_a_second)):
         if rest <= rate:
