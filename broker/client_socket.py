@@ -6,11 +6,12 @@ import asyncio
 from typing import Final, Protocol, cast
 
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection, ReadyAnswer
+from tidelog.broker.dispatch import ReadyAnswer
 from tidelog.broker.displacement import ESTABLISHED_REQUESTS, Idleness
 from tidelog.broker.frame_pace import FramePace
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.progress import Progress
+from tidelog.broker.request_context import CloseConnection
 from tidelog.broker.turns import COSTLY, Turns
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from tidelog.broker.answer_memory import AnswerMemory
-from tidelog.broker.dispatch import CloseConnection, Dispatcher, OpenedRequest, ReadyAnswer
+from tidelog.broker.dispatch import Dispatcher, OpenedRequest, ReadyAnswer
+from tidelog.broker.request_context import CloseConnection
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.request_order import RequestOrder
 from tidelog.protocol.headers import api_key_of

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from tidelog.broker.error_responses import count_errors, error_response
 from tidelog.broker.handlers.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.long_requests import LongRequests
+from tidelog.broker.request_context import CloseConnection, RequestContext
 from tidelog.broker.request_parts import DIVISIONS, Division, is_long
 from tidelog.broker.slice_turns import SliceTurns
-from tidelog.errors import TidelogError
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode_in_steps, decode_short
 from tidelog.protocol.error_codes import ErrorCode
@@ -89,25 +89,6 @@ if anything, does no harm unanswered."""
 
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Looking for errors in their answers would cost too much on the hot path."""
-
-
-class CloseConnection(TidelogError):
-    """The connection has to be closed, unanswered. `reason` is short and for the metrics. Handlers
-    may raise it, for instance where acks=0 leaves no other way to report an error."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class RequestContext(NamedTuple):
-    """What a handler may want to know of a request beside its message."""
-
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    client_host: str
-    connection_id: int
 
 
 Handler: TypeAlias = "Callable[[Any, Any, RequestContext], Awaitable[Response | None]]"

@@ -17,7 +17,7 @@ from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.client_socket import ClientSocket
 from tidelog.broker.connection import Connection, TakenRequest
 from tidelog.broker.connection_limits import OF_ALL, ConnectionLimits
-from tidelog.broker.dispatch import CloseConnection, Dispatcher, ReadyAnswer
+from tidelog.broker.dispatch import Dispatcher, ReadyAnswer
 from tidelog.broker.displacement import Displacement
 from tidelog.broker.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.metrics import (
@@ -27,6 +27,7 @@ from tidelog.broker.metrics import (
     REQUEST_BYTES_IN_FLIGHT,
     REQUESTS_IN_FLIGHT,
 )
+from tidelog.broker.request_context import CloseConnection
 from tidelog.broker.request_memory import RequestMemory
 from tidelog.broker.services import Services
 from tidelog.broker.sparse_log import SparseLog

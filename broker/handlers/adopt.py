@@ -6,8 +6,8 @@ import asyncio
 
 from tidelog.broker.admission import Wanted
 from tidelog.broker.adopter import AdoptFailed
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.broker.topic_creation import INTERNAL_TOPICS
 from tidelog.coordinator.transaction.commands import Identity

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state import ClusterState

@@ -16,9 +16,9 @@ from tidelog.broker.config_changes import (
     topic_id_of,
 )
 from tidelog.broker.described_settings import described_settings
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.group_config import GroupConfig
 from tidelog.broker.metadata_change import ChangeFailed, change_metadata
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.setting_kinds import Kind
 from tidelog.broker.settings import ConfigEntry

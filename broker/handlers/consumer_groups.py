@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import Final
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
 from tidelog.broker.handlers.group_requests import ask, reply_of
 from tidelog.broker.handlers.groups import GROUP_OPERATIONS
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.broker.setting_groups import CONSUMER
 from tidelog.broker.topic_view import OPERATIONS_NOT_ASKED

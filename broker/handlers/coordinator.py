@@ -3,11 +3,11 @@ answers."""
 
 from __future__ import annotations
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
 from tidelog.broker.internal_topics import create_internal_topic
 from tidelog.broker.metadata_change import ChangeFailed
 from tidelog.broker.placement import NoLiveBroker
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.coordinator.cluster.state import ClusterState
 from tidelog.coordinator.hashing import partition_for

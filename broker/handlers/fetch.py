@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetch_session import (
     FetchPlan,
     FetchSessionError,
@@ -17,6 +16,7 @@ from tidelog.broker.fetch_session import (
 from tidelog.broker.fetcher import FetchLimits, Isolation, PartitionRead
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import Partition
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (

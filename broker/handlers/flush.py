@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode

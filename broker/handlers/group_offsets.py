@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, reply_of
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.group.commands import (
     CommitOffsets,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_requests import ask, ask_runtime, reply_of
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.broker.topic_view import OPERATIONS_NOT_ASKED, bits
 from tidelog.coordinator.group.commands import (

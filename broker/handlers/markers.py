@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.log_writer import EndedTransaction
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Slot

@@ -8,9 +8,9 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.error_responses import error_response
 from tidelog.broker.metadata_change import ChangeFailed, change_metadata
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.topic_creation import (
     INTERNAL_TOPICS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.fetcher import Isolation, epoch_error
 from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.broker.tables import NoTable
 from tidelog.broker.topic_creation import INTERNAL_TOPICS

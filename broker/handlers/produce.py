@@ -15,9 +15,9 @@ from dataclasses import replace
 from tidelog.broker.admission import Admission, Wanted, transactional_identity
 from tidelog.broker.appender import Appended, AppendFailed, AppendItem, Submission
 from tidelog.broker.deadlines import Deadline
-from tidelog.broker.dispatch import CloseConnection, RequestContext
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.request_context import CloseConnection, RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.broker.topic_creation import INTERNAL_TOPICS
 from tidelog.coordinator.transaction.commands import Identity

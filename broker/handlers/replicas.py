@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.broker.dispatch import RequestContext
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state import ClusterState

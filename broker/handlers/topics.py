@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.placement import NoLiveBroker, Placement
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.settings import effective_topic_config
 from tidelog.broker.topic_creation import (

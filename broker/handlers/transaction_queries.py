@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.transactions import submit
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.runtime import CoordinatorRefused

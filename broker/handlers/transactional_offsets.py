@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.broker.admission import Admission, Wanted
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.group_offsets import topic_ids
 from tidelog.broker.handlers.group_requests import ask, reply_of
 from tidelog.broker.partitions import PartitionError
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.group.commands import (

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.internal_topics import create_internal_topic
 from tidelog.broker.metadata_change import ChangeFailed
 from tidelog.broker.placement import NoLiveBroker
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import DataServices
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.internal_topics import GROUP_TOPIC

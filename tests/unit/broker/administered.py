@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 from tidelog.broker.auto_creations import AutoCreations
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.limits_met import LimitsMet
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.services import Services
 from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.slice_turns import SliceTurns

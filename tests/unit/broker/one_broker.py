@@ -9,11 +9,11 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.fetch import fetch
 from tidelog.broker.handlers.offsets import list_offsets
 from tidelog.broker.handlers.produce import produce
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.request_context import RequestContext
 from tidelog.broker.settings import BrokerSettings
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.process_identity import ProcessIdentity

@@ -22,9 +22,10 @@ from hypothesis.stateful import (
 from tests.unit.broker.loopback import dispatcher_of
 from tidelog.broker.answer_memory import AnswerMemory
 from tidelog.broker.connection import Connection, TakenRequest
-from tidelog.broker.dispatch import CloseConnection, Dispatcher, RequestContext
+from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.versions import answer_api_versions
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.request_context import CloseConnection, RequestContext
 from tidelog.broker.request_memory import LARGE_BYTES, RequestMemory
 from tidelog.broker.request_order import SIDE_BY_SIDE
 from tidelog.protocol.api import ApiKey

@@ -11,9 +11,9 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from tests.unit.broker.one_broker import OneBroker, World, produce_request
-from tidelog.broker.dispatch import RequestContext
 from tidelog.broker.handlers.produce import produce
 from tidelog.broker.large_batches import LargeBatches
+from tidelog.broker.request_context import RequestContext
 from tidelog.clock import SystemClock
 from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode

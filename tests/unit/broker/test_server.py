@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.loopback import Client, Loopback, run, serving
-from tidelog.broker.dispatch import CloseConnection, RequestContext
+from tidelog.broker.request_context import CloseConnection, RequestContext
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
