@@ -30,7 +30,7 @@ from tidelog.storage.object_store import (
 NUMBER_DIGITS = 20
 """Zero-padded, so that key order is number order; the width that Delta Lake's log prescribes."""
 WRITER_ID_BYTES = 16
-READ_AHEAD_MAX = 16
+READ_AHEAD_MAX = 64
 
 _PAUSE_SECONDS_FIRST = 0.05
 _PAUSE_SECONDS_MAX = 1.0
@@ -177,8 +177,8 @@ class Sequence:
     async def iterate(self, start: int, read_ahead: int = READ_AHEAD_MAX) -> AsyncIterator[Entry]:
         """The entries from `start` upwards, up to the first number that is absent.
 
-        Up to `read_ahead` entries are read at once and held in memory; the number doubles from
-        one, so that a short tail costs few reads of absent entries. An entry is yielded only when
+        Up to `read_ahead` entries are read at once and held in memory. The number quadruples from
+        one: a short tail costs few reads of absent entries, a long one few round trips. An entry is yielded only when
         all below it were there; what lies behind an absent number is not looked at.
         """
         if not 1 <= read_ahead <= READ_AHEAD_MAX:
@@ -190,7 +190,7 @@ class Sequence:
                     return
                 yield Entry(number=number, data=stored.data, etag=stored.etag)
                 number += 1
-            width = min(2 * width, read_ahead)
+            width = min(4 * width, read_ahead)
 
     async def _read_many(self, start: int, count: int) -> list[StoredObject | None]:
         if count == 1:

@@ -71,5 +71,6 @@ def test_the_tenth_restart_takes_no_longer_than_the_first(
     assert len(ready) == lives - 1
     # What is to be read is what the life before has written.
     assert max(ready[9:]) <= 1.2 * max(ready[:3]), ready
-    assert median(ready[-10:]) <= 1.1 * median(ready[:10]), ready
+    # And the metadata log's entries behind its newest snapshot: up to 200, in six round trips.
+    assert median(ready[-10:]) <= 1.2 * median(ready[:10]), ready
     assert max(ready) <= 8.0, ready

@@ -314,7 +314,7 @@ def test_a_writer_id_has_its_length() -> None:
     tell(story)
 
 
-@pytest.mark.parametrize("read_ahead", [1, 3, 16])
+@pytest.mark.parametrize("read_ahead", [1, 3, 64])
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 40])
 def test_iteration_ends_at_the_first_hole(read_ahead: int, length: int) -> None:
     async def story(world: World) -> None:
@@ -349,7 +349,25 @@ def test_iteration_reads_no_further_ahead_than_it_is_told() -> None:
         assert store.most == 4
         assert store.reads <= 44
         with pytest.raises(ValueError, match="read_ahead"):
-            await anext(log.iterate(0, read_ahead=17))
+            await anext(log.iterate(0, read_ahead=65))
+
+    tell(story)
+
+
+def test_a_long_sequence_costs_few_round_trips() -> None:
+    class Distant(MemoryStore):
+        async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+            await asyncio.sleep(0.1)
+            return await super().get(key, byte_range)
+
+    async def story(world: World) -> None:
+        store = Distant(world.clock)
+        log = Sequence(store, world.clock, "log/", "", identify)
+        for number in range(200):
+            await store.put(log.key(number), OUR_BODY)
+        begun = world.clock.monotonic()
+        assert len([entry async for entry in log.iterate(0)]) == 200
+        assert world.clock.monotonic() - begun == pytest.approx(0.6, rel=0.01)
 
     tell(story)
 
@@ -360,7 +378,7 @@ def test_iteration_says_the_store_s_error() -> None:
             await world.append(number)
         world.store.plan("get", Fault.REFUSED, key=world.log.key(6))
         entries = world.log.iterate(0)
-        assert [(await anext(entries)).number for _ in range(3)] == [0, 1, 2]
+        assert [(await anext(entries)).number for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(StoreNotApplied):
             await anext(entries)
 
