@@ -11,12 +11,12 @@ from uuid import UUID
 
 from tidelog.identifiers import TopicPartition
 from tidelog.records.compression import Compression
+from tidelog.records.parse.row_arrays import integers_of
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.row_arrays import integers_of
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.row_encoding import encode_rows
-from tidelog.storage.segment_index import SegmentIndex
-from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.records.rows.row_encoding import encode_rows
+from tidelog.storage.segment.segment_index import SegmentIndex
+from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
 
 GB = 1_000_000_000
 _TOPIC_ID, _SEGMENT_ID = UUID(int=1), UUID(int=2)

@@ -11,8 +11,8 @@ from benchmarks.load import percentile
 from benchmarks.targets import Target
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.storage.location import open_store
 from tidelog.storage.object_store import IfAbsent
+from tidelog.storage.stores.location import open_store
 
 RECORD_BYTES = 1024
 OBJECT_BYTES = 1600

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tidelog.broker.process_memory import settle_garbage
+from tidelog.broker.telemetry.process_memory import settle_garbage
 from tidelog.clock import SystemClock
-from tidelog.coordinator.group.log_records import CommittedOffset, OffsetStored
-from tidelog.coordinator.group.log_records import decode_record as decode_group_record
-from tidelog.coordinator.group.log_records import encode_record as encode_group_record
 from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.records.log_records import CommittedOffset, OffsetStored
+from tidelog.coordinator.group.records.log_records import decode_record as decode_group_record
+from tidelog.coordinator.group.records.log_records import encode_record as encode_group_record
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.log_codec import Codec, decode_log
@@ -41,7 +41,7 @@ from tidelog.entropy import SystemEntropy
 from tidelog.identifiers import LeaderEpoch, ProducerEpoch, ProducerId, Slot
 from tidelog.offload import ThreadOffload
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.storage.location import open_store
+from tidelog.storage.stores.location import open_store
 
 GROUPS = 10_000
 PARTITIONS_OF_A_GROUP = 100

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from tidelog.cli import main
-from tidelog.storage.filesystem import FilesystemStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectMeta
+from tidelog.storage.stores.filesystem import FilesystemStore
+from tidelog.storage.stores.memory import MemoryStore
 
 _GET_SECONDS = int(os.environ.get("BENCHMARK_GET_MS", "0")) / 1000
 _PUT_SECONDS = int(os.environ.get("BENCHMARK_PUT_MS", "0")) / 1000

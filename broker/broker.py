@@ -25,52 +25,52 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tidelog.broker import layer_settings
-from tidelog.broker.admission import Admissions
-from tidelog.broker.adopter import Adopter
-from tidelog.broker.answer_memory import AnswerMemory
-from tidelog.broker.appender import Appender, Submission
-from tidelog.broker.auto_creations import AutoCreations
-from tidelog.broker.connection_limits import ConnectionLimits
-from tidelog.broker.coordinators import Coordinators
-from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.farewell import fence_oneself, leave_checkpoint, leave_snapshots
-from tidelog.broker.fault_log import FaultLog
-from tidelog.broker.fetch_session import FetchSessions
-from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.large_batches import LargeBatches
-from tidelog.broker.layer_metrics import SnapshotCollector, UnservedCollector, WalCollector
-from tidelog.broker.limits_met import LimitsMet
-from tidelog.broker.live_settings import LiveSettings
-from tidelog.broker.log_cleaner import LogCleaner
-from tidelog.broker.log_writer import LogWriter
-from tidelog.broker.long_requests import LongRequests
-from tidelog.broker.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
-from tidelog.broker.offset_lookup import OffsetLookup
-from tidelog.broker.partitions import PartitionRegistry
-from tidelog.broker.producer_room import PRODUCER_IDS_MAX, ProducerRoom
-from tidelog.broker.read_path import ReadPath
-from tidelog.broker.roller import Roller
-from tidelog.broker.routes import HANDLERS
-from tidelog.broker.segment_ages import SegmentAges, SegmentAgingStore
-from tidelog.broker.server import KafkaServer
-from tidelog.broker.settings import BrokerSettings, TopicConfig
-from tidelog.broker.slice_turns import SliceTurns
-from tidelog.broker.surroundings import Surroundings
-from tidelog.broker.table_path import TablePath
-from tidelog.broker.tables import Tables
-from tidelog.broker.upkeep import Upkeep
+from tidelog.broker.append.adopter import Adopter
+from tidelog.broker.append.appender import Appender, Submission
+from tidelog.broker.append.large_batches import LargeBatches
+from tidelog.broker.clean.log_cleaner import LogCleaner
+from tidelog.broker.clean.table_path import TablePath
+from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.coordinate.transaction_admission import Admissions
+from tidelog.broker.dispatch.dispatcher import Dispatcher
+from tidelog.broker.dispatch.long_requests import LongRequests
+from tidelog.broker.dispatch.routes import HANDLERS
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import ConnectionLimits
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.maintenance import Upkeep
+from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import PartitionRegistry
+from tidelog.broker.partitions.producer_room import PRODUCER_IDS_MAX, ProducerRoom
+from tidelog.broker.read.fetch_session import FetchSessions
+from tidelog.broker.read.fetcher import Fetcher
+from tidelog.broker.read.layer_metrics import SnapshotCollector, UnservedCollector, WalCollector
+from tidelog.broker.read.offset_lookup import OffsetLookup
+from tidelog.broker.read.read_path import ReadPath
+from tidelog.broker.roll.roller import Roller
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
+from tidelog.broker.shutdown import fence_oneself, leave_checkpoint, leave_snapshots
+from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
+from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
+from tidelog.broker.topics.auto_creations import AutoCreations
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.leases import NO_PROGRESS, WalProgress
-from tidelog.coordinator.cluster.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.openings import Openings
-from tidelog.coordinator.cluster.own_fence import OwnFence
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.records import ConfigsChanged, Record
-from tidelog.coordinator.cluster.registration import register
-from tidelog.coordinator.cluster.takeover import take_over_fenced
+from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.membership.registration import register
+from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, Refused, TidelogError, some_of
@@ -78,10 +78,10 @@ from tidelog.identifiers import BrokerId, Incarnation, MetadataStamp, TopicId
 from tidelog.network import Network
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
-from tidelog.storage.probe import probe
-from tidelog.wal.checkpoint import Checkpointer
-from tidelog.wal.recovery import recover
-from tidelog.wal.writer import DurableSlot, WalWriter
+from tidelog.storage.stores.probe import probe
+from tidelog.wal.recover.recovery import recover
+from tidelog.wal.write.checkpoint import Checkpointer
+from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 logger = logging.getLogger(__name__)
 

@@ -24,17 +24,17 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from tidelog.broker.log_writer import LogWriter
-from tidelog.broker.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.openings import Openings
-from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.checkpoint import Checkpointer
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.writer import WalWriter
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.write.checkpoint import Checkpointer
+from tidelog.wal.write.writer import WalWriter
 
 logger = logging.getLogger(__name__)
 

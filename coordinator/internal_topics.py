@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.coordinator.group import log_records as group_records
+from tidelog.coordinator.group.records import log_records as group_records
 from tidelog.coordinator.log_codec import Codec
 from tidelog.coordinator.transaction import log_records as transaction_records
 

@@ -30,7 +30,7 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.producer_state import AppendRefused
+from tidelog.wal.log.producer_state import AppendRefused
 
 logger = logging.getLogger(__name__)
 

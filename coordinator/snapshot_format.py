@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, TopicId
 from tidelog.records.buffers import Buffer
-from tidelog.storage.parquet_seal import SealedFile, check_chunks, open_footer, seal
+from tidelog.storage.segment.parquet_seal import SealedFile, check_chunks, open_footer, seal
 
 STATE_PREFIX: Final = "state/"
 SNAPSHOT_SUFFIX: Final = ".parquet"

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from scripts.demo_spark_changes import Change
 from scripts.demo_spark_checks import HEADER, PARTITIONS, Pipelined, check, look
 from scripts.demo_spark_driver import AUDIT, BOARD, CHANGES, TRANSACTIONAL_ID
-from tidelog.client.sink import PROGRESS
+from tidelog.client.transactions.sink import PROGRESS
 from tidelog.localstack.broker_process import log_tail
 
 ROOT = Path(__file__).parents[1]

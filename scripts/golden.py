@@ -36,7 +36,7 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Offset
 from tidelog.records.compression import Compression
-from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.stores.filesystem import FilesystemStore
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,

@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.identifiers import TransactionName
 from tidelog.spark_source.ranges import OffsetRange
-from tidelog.storage.segment import Segment
-from tidelog.wal.extents import Extent, Extents
+from tidelog.storage.segment.segment import Segment
+from tidelog.wal.log.extents import Extent, Extents
 
 PIECE_BYTES = 128 * 1024 * 1024
 """Of stored bytes; as Spark's own `spark.sql.files.maxPartitionBytes`."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.client.errors import NoCommonVersion, RequestFailed, RequestRefused
-from tidelog.client.groups import Place, commit_offsets
+from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
 from tidelog.network import SocketNetwork

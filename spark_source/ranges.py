@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.bucket.partition_view import PartitionView
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import TopicPartition, TransactionName
 from tidelog.spark_source.options import (

@@ -15,17 +15,17 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidelog.bucket.atomic_view import AtomicView
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.reading import BucketView
+from tidelog.bucket.views.atomic_view import AtomicView
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.reading import BucketView
 from tidelog.errors import MissingObject
 from tidelog.identifiers import TransactionName
-from tidelog.records.row_arrays import integers_of
+from tidelog.records.parse.row_arrays import integers_of
 from tidelog.spark_source.planning import Piece, tail_of
 from tidelog.spark_source.ranges import OffsetRange, available
 from tidelog.storage.object_store import ObjectNotFound
-from tidelog.storage.segment import Segment
-from tidelog.storage.segment_reader import SegmentReader, read_groups
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_reader import SegmentReader, read_groups
 
 WHOLE_BYTES_MAX = 32 * 1024 * 1024
 """A segment up to this size is read by one request; a larger one by its footer and ranges."""

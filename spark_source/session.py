@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import Clock, SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import InlineOffload, Offload
-from tidelog.storage.location import open_reader
-from tidelog.storage.metered import StoreStatistics
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.location import open_reader
+from tidelog.storage.stores.metered import StoreStatistics
 
 T = TypeVar("T")
 

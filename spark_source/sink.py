@@ -2,7 +2,8 @@
 
 Each task puts its rows as finished batches into the bucket and tells the driver the objects' ids.
 The driver's commit has the partitions adopt them, in one transaction with the batch's number
-(`tidelog.client.sink`, which says why a commit may be repeated and what happens when it dies).
+(`tidelog.client.transactions.sink`, which says why a commit may be repeated and what happens when
+it dies).
 
 A batch is known by its transactional id and number; the query's id guards against another query
 that uses the same transactional id:
@@ -35,13 +36,13 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
-from tidelog.client.sink import Committed, SinkBatch, commit
-from tidelog.client.transaction_settings import TransactionSettings
+from tidelog.client.transactions.settings import TransactionSettings
+from tidelog.client.transactions.sink import Committed, SinkBatch, commit
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SystemEntropy
@@ -51,9 +52,9 @@ from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
 from tidelog.spark_source.sink_options import WriteOptions
 from tidelog.spark_source.sink_rows import PartitionRows, by_partition, sink_rows
-from tidelog.storage.location import open_store
-from tidelog.wal.staged_format import StagedFor
-from tidelog.wal.staging import stage
+from tidelog.storage.stores.location import open_store
+from tidelog.wal.format.staged_format import StagedFor
+from tidelog.wal.write.staging import stage
 
 STAGED_BYTES: Final = 64 * 1024 * 1024
 """Of rows in Arrow's form: from here on a task stages what it has, to hold no more of it."""
@@ -161,7 +162,7 @@ def commit_staged(
 ) -> Committed:
     """Commit what tasks have staged, unless the batch was committed before. May be repeated.
 
-    Raises SinkError, and what `tidelog.client.sink.commit` does.
+    Raises SinkError, and what `tidelog.client.transactions.sink.commit` does.
     """
     staged: dict[Place, list[UUID]] = {}
     for message in messages:

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import Refused
+from tidelog.records.parse.row_arrays import integer_array, integers_of, nulls_of
+from tidelog.records.parse.varints import Integers
 from tidelog.records.partitioner import positive_hashes
-from tidelog.records.row_arrays import integer_array, integers_of, nulls_of
-from tidelog.records.rows import (
+from tidelog.records.row_columns import (
     HEADER_TYPE,
     HEADERS_TYPE,
     MICROSECONDS_PER_MILLISECOND,
     TIMESTAMP_TYPE,
 )
-from tidelog.records.varints import Integers
 
 _NOT_GIVEN = -1
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.reading import BucketView
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.options import Bound, Offsets, ReadOptions, Timestamps
 from tidelog.spark_source.ranges import (
@@ -19,7 +19,7 @@ from tidelog.spark_source.ranges import (
     limits_of,
 )
 from tidelog.spark_source.times import first_offset_since
-from tidelog.wal.reading import read_all
+from tidelog.wal.read.reading import read_all
 
 LOOKS_AT_ONCE_MAX: Final = 16
 """Partitions in which a time is looked for at once; each takes two or three requests."""
@@ -35,7 +35,7 @@ async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
         view = await bucket.view_partitions(wanted)
         return Snapshot(limits_in(view, wanted, options))
     # It takes the coordinators' code, and few ask for it.
-    from tidelog.bucket.atomic import atomic_view
+    from tidelog.bucket.views.atomic import atomic_view
 
     atomic = await atomic_view(bucket, *(topic.name for topic in topics))
     return Snapshot(limits_in(atomic.view, wanted, options), atomic.excluded)

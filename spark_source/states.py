@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.states import GROUPS, TRANSACTIONS, groups, transactions
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.states import GROUPS, TRANSACTIONS, groups, transactions
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import BATCH_ROWS
 from tidelog.spark_source.session import Session

@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelog.bucket.changes import Changes
-from tidelog.bucket.reading import BucketView
+from tidelog.bucket.views.changes import Changes
+from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.batch import PieceReader
 from tidelog.spark_source.options import ReadOptions

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.partition_view import PartitionView
-from tidelog.storage.segment_index import first_row_since
-from tidelog.storage.segment_reader import SegmentReader
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.storage.segment.segment_index import first_row_since
+from tidelog.storage.segment.segment_reader import SegmentReader
 
 
 async def first_offset_since(

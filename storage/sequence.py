@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidelog.clock import Clock
+from tidelog.concurrency import all_results
 from tidelog.errors import CorruptObject
-from tidelog.gathering import all_results
 from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import (
     Buffer,
@@ -178,8 +178,9 @@ class Sequence:
         """The entries from `start` upwards, up to the first number that is absent.
 
         Up to `read_ahead` entries are read at once and held in memory. The number quadruples from
-        one: a short tail costs few reads of absent entries, a long one few round trips. An entry is yielded only when
-        all below it were there; what lies behind an absent number is not looked at.
+        one: a short tail costs few reads of absent entries, a long one few round trips.
+        An entry is yielded only when all below it were there; what lies behind an absent number is
+        not looked at.
         """
         if not 1 <= read_ahead <= READ_AHEAD_MAX:
             raise ValueError(f"read_ahead is {read_ahead}, not in [1, {READ_AHEAD_MAX}]")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from tidelog.coordinator.decision import BatchProducer
+from tidelog.coordinator.group.assign.target_assignment import Target, TargetTask
 from tidelog.coordinator.group.consumer_commands import (
     ClusterTopics,
     ConsumerDescription,
@@ -15,9 +16,8 @@ from tidelog.coordinator.group.consumer_commands import (
     DescribeConsumerGroup,
     Matches,
 )
-from tidelog.coordinator.group.log_records import CommittedOffset
-from tidelog.coordinator.group.subscription import SupportedProtocol
-from tidelog.coordinator.group.target_assignment import Target, TargetTask
+from tidelog.coordinator.group.records.log_records import CommittedOffset
+from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tidelog.coordinator.group.consumer_records import (
+from tidelog.coordinator.group.records.consumer_records import (
     Assignment,
     ConsumerSubscription,
     CurrentAssignment,

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 
 from tidelog.coordinator.decision import Now, Token
-from tidelog.coordinator.group.admission import GroupAdmission, GroupBudgets, unlimited
-from tidelog.coordinator.group.classic import ClassicGroup
-from tidelog.coordinator.group.classic_members import ClassicMembers
 from tidelog.coordinator.group.commands import (
     NO_MEMBER,
     Command,
@@ -49,11 +46,7 @@ from tidelog.coordinator.group.consumer_commands import (
     ConsumerHeartbeatReply,
     DescribeConsumerGroup,
 )
-from tidelog.coordinator.group.consumer_group import ConsumerGroup
-from tidelog.coordinator.group.consumer_groups import ConsumerGroups, is_empty, not_found
-from tidelog.coordinator.group.consumer_membership import Refusal
-from tidelog.coordinator.group.group_offsets import expired_offsets
-from tidelog.coordinator.group.log_records import (
+from tidelog.coordinator.group.records.log_records import (
     CommittedOffset,
     GroupRecord,
     GroupRemoved,
@@ -64,19 +57,26 @@ from tidelog.coordinator.group.log_records import (
     StoredGroup,
     TransactionEnded,
 )
-from tidelog.coordinator.group.membership import Membership
-from tidelog.coordinator.group.migration import Migration
-from tidelog.coordinator.group.offset_requests import OffsetRequests
-from tidelog.coordinator.group.offsets import CommittedOffsets
-from tidelog.coordinator.group.rebalance import (
+from tidelog.coordinator.group.requests.admission import GroupAdmission, GroupBudgets, unlimited
+from tidelog.coordinator.group.requests.classic_members import ClassicMembers
+from tidelog.coordinator.group.requests.classic_membership import Membership
+from tidelog.coordinator.group.requests.classic_rebalance import (
     GroupDecision,
     GroupTurn,
     Rebalancer,
     Timer,
     TimerKind,
 )
+from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups, is_empty, not_found
+from tidelog.coordinator.group.requests.consumer_membership import Refusal
+from tidelog.coordinator.group.requests.group_offsets import expired_offsets
+from tidelog.coordinator.group.requests.migration import Migration
+from tidelog.coordinator.group.requests.offset_requests import OffsetRequests
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
-from tidelog.coordinator.group.states import GroupState
+from tidelog.coordinator.group.state.classic_group import ClassicGroup
+from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
+from tidelog.coordinator.group.state.states import GroupState
 from tidelog.coordinator.timers import Timers
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode

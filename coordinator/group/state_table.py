@@ -15,12 +15,12 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.coordinator.group.consumer_columns import (
+from tidelog.coordinator.group.records.consumer_columns import (
     CONSUMER_COLUMN_NAMES,
     CONSUMER_COLUMNS,
     consumer_columns,
 )
-from tidelog.coordinator.group.log_records import (
+from tidelog.coordinator.group.records.log_records import (
     CommittedOffset,
     GroupRecord,
     GroupStored,
@@ -33,7 +33,10 @@ from tidelog.coordinator.group.log_records import (
     decode_record,
     encode_record,
 )
-from tidelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, assigned_partitions
+from tidelog.coordinator.group.records.subscription import (
+    CONSUMER_PROTOCOL_TYPE,
+    assigned_partitions,
+)
 from tidelog.coordinator.state_columns import (
     MILLISECONDS,
     PARTITIONS,

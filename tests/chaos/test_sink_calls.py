@@ -12,7 +12,7 @@ from tests.chaos.driver_process import is_stopped, send
 from tests.chaos.etl import TOPICS
 from tests.chaos.moments import CALLED, Note
 from tests.chaos.world import World, world_in
-from tidelog.client.transaction_errors import MustAbort, ProducerFenced
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.crash_points import CrashPoint
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]

@@ -28,9 +28,9 @@ from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.ports import free_ports
 from tidelog.records.partitioner import partition_of
 from tidelog.spark_source.source import TidelogSource
-from tidelog.storage.location import open_store
-from tidelog.wal.staged_format import StagedIndex
-from tidelog.wal.staging import read_staged_index
+from tidelog.storage.stores.location import open_store
+from tidelog.wal.format.staged_format import StagedIndex
+from tidelog.wal.write.staging import read_staged_index
 
 SECONDS_MAX = 600.0
 """Of whatever is waited for: a machine may be busy."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestRefused
-from tidelog.client.groups import Place, committed_offsets
+from tidelog.client.groups.admin import Place, committed_offsets
 from tidelog.client.operations import LATEST, Isolation, fetch, list_offsets
 from tidelog.client.patience import Patience, RetrySettings
 from tidelog.client.pool import Client

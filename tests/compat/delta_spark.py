@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.unit.storage.test_table_readers import Row
+from tests.unit.storage.table.test_table_readers import Row
 
 DELTA_ARTIFACT = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Of the version of Spark that the tests are pinned to."""

@@ -26,7 +26,7 @@ from benchmarks.targets import scrape
 from tests.compat.clients import SECONDS_MAX, Client
 from tests.compat.delta_spark import by_delta_spark
 from tests.compat.records import CODECS, PARTITIONS, Record, sample
-from tests.unit.storage.test_table_readers import READERS, Reader
+from tests.unit.storage.table.test_table_readers import READERS, Reader
 from tidelog.localstack.broker_process import BrokerProcess
 
 CLIENTS = ("confluent-kafka", "aiokafka", "kafka-python", "java", "kafkajs", "kcat")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.compat.delta_spark import by_delta_spark
 from tests.unit.storage.segments import TOPIC_ID
-from tests.unit.storage.test_table_readers import (
+from tests.unit.storage.table.test_table_readers import (
     COLUMNS,
     PARTITIONS,
     READERS,
@@ -24,7 +24,7 @@ from tests.unit.storage.test_table_readers import (
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import InlineOffload
-from tidelog.storage.table_log import TableLog
+from tidelog.storage.table.table_log import TableLog
 
 REFUSAL = r"Unsupported Delta write feature[\s\S]*tidelog"
 

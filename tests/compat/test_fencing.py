@@ -22,8 +22,8 @@ from tests.compat.clients import PROGRAMS
 from tests.compat.zombie import GROUP
 from tidelog.client.operations import LATEST, Isolation, list_offsets
 from tidelog.client.pool import Client, CoordinatorKind
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.broker_process import BrokerProcess

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_view import check_sequences, group_offsets, partition_view
 from tests.compat.clients import PROGRAMS
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.operations import Isolation
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
 from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE

@@ -51,7 +51,8 @@ metadata log, are proved by stamps that were written behind them: by later slots
 which is renewed every `broker.heartbeat.interval.ms` (2 s). If the last slot or the last entry is
 lost together with every stamp above it, nothing tells that it was there. So only what was written
 in the last heartbeat interval before the last broker died can be lost unseen
-(`tests/unit/broker/test_lost_slots.py`, `tests/unit/cluster/test_log_proof.py`).
+(`tests/unit/broker/read/test_lost_slots.py`,
+`tests/unit/coordinator/cluster/log/test_log_proof.py`).
 
 `make damage` tries all of it and writes this page; `make test` tries a part.
 """

@@ -19,7 +19,7 @@ from tidelog.bucket.object_keys import (
     WalObject,
     parse_key,
 )
-from tidelog.coordinator.cluster.prefix import (
+from tidelog.coordinator.cluster.log.prefix import (
     COLLECTION_PREFIX,
     LEASE_PREFIX,
     LOG_PREFIX,

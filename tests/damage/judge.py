@@ -14,9 +14,9 @@ from tests.damage.damages import Case, Kind
 from tests.damage.rich_bucket import PARTITIONS, RichBucket, Truth, small_intervals, world
 from tests.unit.broker.one_broker import OneBroker, batch
 from tests.unit.broker.transactional_client import GROUP, committed_offset, loaded
-from tests.unit.bucket.test_fsck import checked
-from tidelog.broker.layer_metrics import UnservedCollector
-from tidelog.bucket.faults import Fault
+from tests.unit.bucket.fsck.test_fsck import checked
+from tidelog.broker.read.layer_metrics import UnservedCollector
+from tidelog.bucket.fsck.faults import Fault
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches

@@ -19,11 +19,11 @@ from tests.damage.rich_bucket import (
 )
 from tests.unit.broker.one_broker import OneBroker, batch
 from tests.unit.broker.transactional_client import loaded
-from tests.unit.bucket.test_fsck import HastyClock, checked
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.reading import BucketAccess
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.state import ClusterState
+from tests.unit.bucket.fsck.test_fsck import HastyClock, checked
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.reading import BucketAccess
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition

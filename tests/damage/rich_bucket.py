@@ -25,7 +25,7 @@ from tests.unit.broker.transactional_client import (
     loaded,
 )
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.records import (
+from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
     LeaseResumed,
@@ -34,9 +34,9 @@ from tidelog.coordinator.cluster.records import (
 from tidelog.identifiers import BrokerId, Epoch, TopicPartition
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_batch
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.image_codec import encode_images
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.image_codec import encode_images
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,
@@ -103,8 +103,8 @@ def world(store: MemoryStore, broker_id: int = 0) -> World:
 def small_intervals() -> Iterator[None]:
     """Checkpoints of tables after a few commits, merges without pauses."""
     with (
-        patch("tidelog.storage.table_log.CHECKPOINT_COMMITS", 4),
-        patch("tidelog.broker.merger.OBJECTS_A_SECOND_MIN", 1e9),
+        patch("tidelog.storage.table.table_log.CHECKPOINT_COMMITS", 4),
+        patch("tidelog.broker.collect.merger.OBJECTS_A_SECOND_MIN", 1e9),
     ):
         yield
 
@@ -189,8 +189,8 @@ async def some_life(
 async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> None:
     """One batch of the sink, into the topic of its own."""
     from tests.unit.broker.sink_world import FAST, QUERY, SINK, client_of
-    from tidelog.client.groups import Place
-    from tidelog.client.sink import SinkBatch, commit
+    from tidelog.client.groups.admin import Place
+    from tidelog.client.transactions.sink import SinkBatch, commit
 
     found = SinkBatch(SINK, QUERY, life, {Place(SUNK, 0): [staged]})
     async with client_of(one) as client:

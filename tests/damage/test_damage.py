@@ -11,7 +11,7 @@ import pytest
 from tests.damage.damages import FEW_FLIPS, Kind, cases, kind_of
 from tests.damage.judge import Verdict, judged
 from tests.damage.rich_bucket import RichBucket, build
-from tidelog.broker.mark_file import decode_marks
+from tidelog.broker.collect.mark_file import decode_marks
 from tidelog.bucket.inspection import (
     checkpoint_facts,
     metadata_facts,
@@ -21,7 +21,7 @@ from tidelog.bucket.inspection import (
     wal_facts,
 )
 from tidelog.errors import CorruptObject
-from tidelog.wal.image_codec import Images
+from tidelog.wal.format.image_codec import Images
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from tests.damage.rich_bucket import RichBucket, build, read_from, world
 from tests.unit.broker.one_broker import TOPIC, batch
 from tests.unit.broker.rolled import flush
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.records import EntryRange
+from tidelog.coordinator.cluster.records.records import EntryRange
 from tidelog.repair.repair import UnknownLoss, accept, survey
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectNotFound, StoreError
+from tidelog.storage.stores.memory import MemoryStore
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.integration.test_transaction_crashes import (
     read,
     transact,
 )
-from tidelog.client.transaction_settings import TransactionVersion
+from tidelog.client.transactions.settings import TransactionVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -42,13 +42,13 @@ from tests.integration.log_load import (
     write_plainly,
 )
 from tests.integration.test_roll_crashes import flush
-from tests.unit.storage.test_table_readers import by_duckdb
-from tidelog.bucket.bucket import Bucket
+from tests.unit.storage.table.test_table_readers import by_duckdb
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
 from tidelog.offload import InlineOffload
-from tidelog.storage.location import open_reader
+from tidelog.storage.stores.location import open_reader
 
 SECONDS = float(os.environ.get("TIDELOG_LONG_RUN_SECONDS", "75"))
 """Of writing; what comes before and after takes about half a minute."""

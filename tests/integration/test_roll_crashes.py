@@ -24,7 +24,7 @@ from tests.integration.test_transaction_crashes import (
 )
 from tidelog.client.flush import FlushedPartition, flush_topic
 from tidelog.client.pool import Client
-from tidelog.client.transaction_settings import TransactionVersion
+from tidelog.client.transactions.settings import TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
 

@@ -21,17 +21,17 @@ from tidelog.localstack.s3_servers import (
     start_minio,
     start_seaweedfs,
 )
-from tidelog.storage.bucket_admin import check_bucket, create_bucket
-from tidelog.storage.location import open_store
 from tidelog.storage.object_store import (
     AccessDenied,
     IfAbsent,
     PreconditionFailed,
     StoreMisconfigured,
 )
-from tidelog.storage.probe import probe
-from tidelog.storage.s3 import S3Store
-from tidelog.storage.s3_address import parse_s3_url
+from tidelog.storage.stores.bucket_admin import check_bucket, create_bucket
+from tidelog.storage.stores.location import open_store
+from tidelog.storage.stores.probe import probe
+from tidelog.storage.stores.s3 import S3Store
+from tidelog.storage.stores.s3_address import parse_s3_url
 
 pytestmark = pytest.mark.integration
 

@@ -23,8 +23,8 @@ from tests.integration.test_transaction_crashes import (
 )
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.pool import Client
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork

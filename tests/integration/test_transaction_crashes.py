@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client
-from tidelog.client.transaction_errors import MustAbort, ProducerFenced
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused, TidelogError

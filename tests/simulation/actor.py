@@ -12,7 +12,7 @@ from tests.simulation.history import GroupProtocol, History, Key
 from tests.simulation.log_client import LogClient, NoAnswer, RequestRefused
 from tests.simulation.policies import TopicPolicy
 from tests.simulation.values import keyed
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.errors import RequestFailed
 from tidelog.client.errors import RequestRefused as Refusal
 from tidelog.client.pool import Client

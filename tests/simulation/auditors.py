@@ -10,7 +10,7 @@ from tests.simulation.history import GroupOffsets, Isolation, Key, StoredTransac
 from tests.simulation.log_client import NoAnswer
 from tests.simulation.log_client import RequestRefused as FetchRefused
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import committed_offsets, describe_group
+from tidelog.client.groups.admin import committed_offsets, describe_group
 from tidelog.client.operations import EARLIEST, fetch, list_offsets
 from tidelog.client.pool import Client
 from tidelog.coordinator.transaction.log_records import (

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import Key, Operation, Poll
 from tests.simulation.values import value_of
-from tidelog.bucket.atomic import atomic_view
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.fsck import check_bucket
-from tidelog.bucket.partition_view import PartitionView
-from tidelog.bucket.tails import Keep
+from tidelog.bucket.fsck.fsck import check_bucket
+from tidelog.bucket.views.atomic import atomic_view
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.tails import Keep
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import TimestampType

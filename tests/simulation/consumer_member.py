@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import Claim, Key, Operation
-from tidelog.client import membership_requests as requests
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import NO_OFFSET, Place
-from tidelog.client.membership_requests import Membership, MembershipSettings
+from tidelog.client.groups import membership_requests as requests
+from tidelog.client.groups.admin import NO_OFFSET, Place
+from tidelog.client.groups.membership_requests import Membership, MembershipSettings
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.protocol.error_codes import ErrorCode

@@ -15,7 +15,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import NetworkSettings, SimulatedNetwork
 from tests.simulation.store import SimulatedStore, StoreSettings
 from tests.simulation.tidelog_system import PORT, serving
-from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import Connection
 from tidelog.protocol.error_codes import ErrorCode

@@ -11,9 +11,9 @@ from tests.simulation.log_client import NoAnswer
 from tests.simulation.log_client import RequestRefused as FetchRefused
 from tests.simulation.readers import read_once
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import Place
-from tidelog.client.membership import GroupMember
-from tidelog.client.membership_requests import Membership, MembershipSettings
+from tidelog.client.groups.admin import Place
+from tidelog.client.groups.membership import GroupMember
+from tidelog.client.groups.membership_requests import Membership, MembershipSettings
 from tidelog.client.patience import RetrySettings
 from tidelog.client.pool import Client
 

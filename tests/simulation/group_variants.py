@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.simulation.patches import Breakage, Patch, everywhere
 from tidelog.coordinator import runtime
-from tidelog.coordinator.group import group_offsets
-from tidelog.coordinator.group.classic import ClassicGroup, Member
 from tidelog.coordinator.group.commands import CommitOffsets
-from tidelog.coordinator.group.consumer_group import ConsumerGroup
-from tidelog.coordinator.group.log_records import OffsetStored
-from tidelog.coordinator.group.offsets import CommittedOffsets
-from tidelog.coordinator.group.rebalance import Rebalancer
+from tidelog.coordinator.group.records.log_records import OffsetStored
+from tidelog.coordinator.group.requests import group_offsets
+from tidelog.coordinator.group.requests.classic_rebalance import Rebalancer
+from tidelog.coordinator.group.state.classic_group import ClassicGroup, Member
+from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.protocol.error_codes import ErrorCode
 
 _FENCING = frozenset(

@@ -26,18 +26,18 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
-from tidelog.broker.log_writer import LogWriter
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.producer_room import ProducerRoom
-from tidelog.broker.settings import BrokerSettings
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import TopicCreated
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.producer_room import ProducerRoom
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, TopicPartition
 from tidelog.network import Listener, ProtocolFactory
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
-from tidelog.storage.memory import MemoryStore
+from tidelog.storage.stores.memory import MemoryStore
 
 GRACE_SECONDS = 600.0
 INTERVAL_SECONDS = 60.0

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.simulation.patches import patched
-from tidelog.broker.log_writer import EndedTransaction
-from tidelog.broker.marker_writer import MarkerWriter
-from tidelog.broker.partitions import Partition, PartitionError
+from tidelog.broker.coordinate.marker_writer import MarkerWriter
+from tidelog.broker.partitions.log_writer import EndedTransaction
+from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Slot
 

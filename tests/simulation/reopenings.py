@@ -12,8 +12,8 @@ import random
 from typing import NoReturn
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.partitions import Partition, PartitionRegistry
-from tidelog.wal.partition_log import PartitionLog
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.wal.log.partition_log import PartitionLog
 
 _PAUSE_SECONDS_MEAN = 0.3
 

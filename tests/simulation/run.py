@@ -36,7 +36,7 @@ from tests.simulation.workloads import (
     without_groups,
     workload_of,
 )
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.pool import Client
 
 FINAL_READER = "reader"

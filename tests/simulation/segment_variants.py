@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 
 from tests.simulation.patches import Breakage, Patch
-from tidelog.broker import log_retention, table_collector
-from tidelog.broker.marks import Marks
-from tidelog.bucket import atomic, partition_view, reachability, reading
-from tidelog.bucket.partition_view import PartitionView, TableEnd
+from tidelog.broker.clean import log_retention
+from tidelog.broker.collect import table_collector
+from tidelog.broker.collect.marks import Marks
+from tidelog.bucket import reachability
 from tidelog.bucket.reachability import Reachability
-from tidelog.client import sink
+from tidelog.bucket.views import atomic, partition_view, reading
+from tidelog.bucket.views.partition_view import PartitionView, TableEnd
+from tidelog.client.transactions import sink
 from tidelog.identifiers import Incarnation, Slot
-from tidelog.records.row_arrays import integers_of, nulls_of
-from tidelog.storage import retention, segment_rewriting, table_state
-from tidelog.storage.compaction import Round
-from tidelog.storage.key_offsets import KeyOffsets
-from tidelog.storage.segment import SegmentName
-from tidelog.storage.table_state import StoredSegment
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.partition_log import PartitionLog
+from tidelog.records.parse.row_arrays import integers_of, nulls_of
+from tidelog.storage.clean import retention, segment_rewriting
+from tidelog.storage.clean.compaction import Round
+from tidelog.storage.clean.key_offsets import KeyOffsets
+from tidelog.storage.segment.segment import SegmentName
+from tidelog.storage.table import table_state
+from tidelog.storage.table.table_state import StoredSegment
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
 
 _FAR = 1 << 60
 

@@ -18,17 +18,17 @@ from tests.simulation.actor import Actor, error_text
 from tests.simulation.history import Key, Operation, Outcome, Send
 from tests.simulation.values import new_record
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.patience import RetrySettings
 from tidelog.client.pool import Client
-from tidelog.client.sink import ForeignQuery, SinkBatch, commit
-from tidelog.client.transaction_errors import MustAbort, ProducerFenced
-from tidelog.client.transaction_settings import TransactionSettings
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced
+from tidelog.client.transactions.settings import TransactionSettings
+from tidelog.client.transactions.sink import ForeignQuery, SinkBatch, commit
 from tidelog.identifiers import TopicPartition
-from tidelog.records.rows import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog.records.row_columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.staged_format import StagedFor
-from tidelog.wal.staging import stage
+from tidelog.wal.format.staged_format import StagedFor
+from tidelog.wal.write.staging import stage
 
 SINK, QUERY = "sink", "query"
 _ROWS_MAX = 3

@@ -13,7 +13,6 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.process import SimulatedProcess
 from tidelog.storage.buffers import joined
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -25,6 +24,7 @@ from tidelog.storage.object_store import (
     StoreOutcomeUnknown,
     Suffix,
 )
+from tidelog.storage.stores.memory import MemoryStore
 
 T = TypeVar("T")
 Kind = Literal["get", "head", "put", "list", "delete"]

@@ -11,8 +11,8 @@ import pytest
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.growth import GrowingBucket, Growth, Load
 from tests.simulation.loop import SimulatedLoop
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ByteRange, ObjectMeta, StoredObject, Suffix
+from tidelog.storage.stores.memory import MemoryStore
 
 GET_SECONDS = 0.1
 PAGE_ENTRIES = 1000

@@ -16,19 +16,22 @@ from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
 from tests.simulation.reopenings import reopen_now_and_then
 from tests.simulation.run import FINAL_READER, System
-from tidelog.broker import broker, layer_settings, segment_builder, table_path
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.setting_kinds import SettingValue
-from tidelog.broker.settings import BrokerSettings
-from tidelog.bucket.bucket import Bucket
+from tidelog.broker import broker
+from tidelog.broker.clean import table_path
+from tidelog.broker.roll import segment_builder
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.kinds import SettingValue
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.pool import Client
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.identifiers import BrokerId
 from tidelog.offload import InlineOffload
-from tidelog.storage import table_log
-from tidelog.storage.retrying import RetryingStore
-from tidelog.wal import roll_pace
+from tidelog.storage.stores.retrying import RetryingStore
+from tidelog.storage.table import table_log
+from tidelog.wal.roll import roll_pace
 from tidelog.wal.settings import WalSettings
 
 PORT = 9092

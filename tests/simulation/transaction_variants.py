@@ -8,18 +8,18 @@ from typing import Any
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch, everywhere
-from tidelog.broker.admission import Admissions, _admissions
-from tidelog.broker.marker_delivery import MarkerDelivery, ended_transaction
-from tidelog.broker.partitions import PartitionError
-from tidelog.coordinator.group.log_records import TransactionEnded
-from tidelog.coordinator.group.offsets import CommittedOffsets
+from tidelog.broker.coordinate.marker_delivery import MarkerDelivery, ended_transaction
+from tidelog.broker.coordinate.transaction_admission import Admissions, _admissions
+from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.coordinator.group.records.log_records import TransactionEnded
+from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime, RuntimeState
 from tidelog.coordinator.transaction import enlistment
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.wal import producer_state
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.producer_state import MarkerAttempt, ProducerState
-from tidelog.wal.transactions import Transactions
+from tidelog.wal.log import producer_state
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.producer_state import MarkerAttempt, ProducerState
+from tidelog.wal.log.transactions import Transactions
 
 _LATE_SECONDS = 0.2
 

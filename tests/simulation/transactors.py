@@ -16,13 +16,13 @@ from tests.simulation.log_client import RequestRefused as FetchRefused
 from tests.simulation.producers import CODECS
 from tests.simulation.values import new_record
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
-from tidelog.client.groups import Place
-from tidelog.client.membership_requests import Membership
+from tidelog.client.groups.admin import Place
+from tidelog.client.groups.membership_requests import Membership
 from tidelog.client.patience import RetrySettings
 from tidelog.client.pool import Client
-from tidelog.client.transaction_errors import MustAbort, ProducerFenced
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
 from tidelog.records.compression import Compression
 
 TRANSFORM_GROUP = "transform"

@@ -11,21 +11,22 @@ from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
-from tidelog.broker.partitions import Partition, PartitionRegistry
-from tidelog.broker.request_order import RequestOrder
-from tidelog.coordinator.cluster import takeover
-from tidelog.coordinator.cluster.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.own_fence import OwnFence
+from tidelog.broker.dispatch.request_order import RequestOrder
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.coordinator.cluster.membership import takeover
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.own_fence import OwnFence
 from tidelog.identifiers import Slot
 from tidelog.storage import sequence
-from tidelog.wal import fencing, partition_log
-from tidelog.wal.extents import Advance
-from tidelog.wal.fencing import WalEnd, _Sealer
-from tidelog.wal.object_format import SlotIndex
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.producer_state import ProducerState
-from tidelog.wal.slot_waiters import Told
-from tidelog.wal.writer import WalWriter
+from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.log import partition_log
+from tidelog.wal.log.extents import Advance
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.producer_state import ProducerState
+from tidelog.wal.recover import fencing
+from tidelog.wal.recover.fencing import WalEnd, _Sealer
+from tidelog.wal.write.slot_waiters import Told
+from tidelog.wal.write.writer import WalWriter
 
 
 def _no_dedupe() -> list[Patch]:

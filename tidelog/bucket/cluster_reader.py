@@ -6,11 +6,11 @@ import asyncio
 from contextlib import suppress
 
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.log_view import LogAbandoned, LogView
-from tidelog.coordinator.cluster.prefix import CLUSTER_FOLDER
-from tidelog.coordinator.cluster.settings import ClusterSettings
-from tidelog.coordinator.cluster.snapshots import Snapshots
-from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.log.log_view import LogAbandoned, LogView
+from tidelog.coordinator.cluster.log.prefix import CLUSTER_FOLDER
+from tidelog.coordinator.cluster.log.snapshots import Snapshots
+from tidelog.coordinator.cluster.records.settings import ClusterSettings
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import MetadataStamp
 from tidelog.offload import Offload

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelog.bucket.fsck.wal_checks import check_place, check_slot
 from tidelog.bucket.object_keys import (
     HANDOVER_FOLDER,
     BucketObject,
@@ -29,27 +30,26 @@ from tidelog.bucket.object_keys import (
     WalObject,
     parse_key,
 )
-from tidelog.bucket.wal_checks import check_place, check_slot
-from tidelog.coordinator.cluster.leases import decode_lease
-from tidelog.coordinator.cluster.prefix import LEASE_PREFIX, LOG_PREFIX, SNAPSHOT_PREFIX
-from tidelog.coordinator.cluster.records import decode_entry
-from tidelog.coordinator.cluster.state_snapshot import decode_snapshot
+from tidelog.coordinator.cluster.log.leases import decode_lease
+from tidelog.coordinator.cluster.log.prefix import LEASE_PREFIX, LOG_PREFIX, SNAPSHOT_PREFIX
+from tidelog.coordinator.cluster.records.records import decode_entry
+from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot
 from tidelog.errors import CorruptObject, InvalidConfiguration
 from tidelog.identifiers import TopicId
 from tidelog.records.batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from tidelog.records.compression import Compression
 from tidelog.storage.keys import validate_key
 from tidelog.storage.object_store import Buffer
-from tidelog.storage.parquet_seal import check_chunks, open_footer
-from tidelog.storage.segment import TOPICS_PREFIX, Segment
-from tidelog.storage.table_change import PartitionChange, decode_commit
-from tidelog.storage.table_checkpoint import decode_checkpoint as decode_table_checkpoint
-from tidelog.wal.checkpoint import decode_checkpoint
-from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.image_codec import Images
-from tidelog.wal.object_format import ObjectHeader, ObjectKind
-from tidelog.wal.staged_format import check_bodies
+from tidelog.storage.segment.parquet_seal import check_chunks, open_footer
+from tidelog.storage.segment.segment import TOPICS_PREFIX, Segment
+from tidelog.storage.table.table_change import PartitionChange, decode_commit
+from tidelog.storage.table.table_checkpoint import decode_checkpoint as decode_table_checkpoint
+from tidelog.wal.format.image_codec import Images
+from tidelog.wal.format.object_format import ObjectHeader, ObjectKind
+from tidelog.wal.format.staged_format import check_bodies
+from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind, IndexEntry
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.write.checkpoint import decode_checkpoint
 
 Facts: TypeAlias = dict[str, Any]
 

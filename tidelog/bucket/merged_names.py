@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.bucket.object_keys import MergedObject
-from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.checkpoint import Checkpoint
-from tidelog.wal.object_format import SlotIndex, merged_key
-from tidelog.wal.wal_reader import WalContent, WalReader
+from tidelog.wal.format.object_format import SlotIndex, merged_key
+from tidelog.wal.recover.wal_reader import WalContent, WalReader
+from tidelog.wal.write.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

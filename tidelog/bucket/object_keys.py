@@ -6,12 +6,12 @@ import re
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tidelog.coordinator.cluster.prefix import CLUSTER_FOLDER, PROBE_FOLDER
+from tidelog.coordinator.cluster.log.prefix import CLUSTER_FOLDER, PROBE_FOLDER
 from tidelog.coordinator.snapshot_format import OFFSET_DIGITS, SNAPSHOT_SUFFIX, STATE_PREFIX
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId
-from tidelog.storage.segment import TOPICS_PREFIX, SegmentName, table_prefix
+from tidelog.storage.segment.segment import TOPICS_PREFIX, SegmentName, table_prefix
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.wal.object_format import MERGED_FOLDER, MERGED_SUFFIX, WAL_SUFFIX
+from tidelog.wal.format.object_format import MERGED_FOLDER, MERGED_SUFFIX, WAL_SUFFIX
 
 WAL_FOLDER: Final = "wal/"
 CHECKPOINT_FOLDER: Final = "checkpoint/"

@@ -33,16 +33,16 @@ from tidelog.bucket.object_keys import (
     StateObject,
     WalObject,
 )
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Tenures
+from tidelog.coordinator.cluster.records.topics import Tenures
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
-from tidelog.storage.segment import SegmentName
+from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.storage.table_state import TableState
-from tidelog.wal.adoption import object_key
-from tidelog.wal.image_codec import Images
-from tidelog.wal.object_format import WAL_SUFFIX, wal_position
-from tidelog.wal.slot_runs import Run, below, runs_of, without
+from tidelog.storage.table.table_state import TableState
+from tidelog.wal.format.image_codec import Images
+from tidelog.wal.format.object_format import WAL_SUFFIX, wal_position
+from tidelog.wal.log.adoption import object_key
+from tidelog.wal.recover.slot_runs import Run, below, runs_of, without
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import click
 
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.settings import ClusterSettings
+from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import ThreadOffload
-from tidelog.storage.location import open_reader
+from tidelog.storage.stores.location import open_reader
 
 T = TypeVar("T")
 THREADS = 2

@@ -12,7 +12,7 @@ from tidelog.cli.group_reader import GroupReader
 from tidelog.cli.record_text import JSON, LINES, text
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.membership import GroupMember
+from tidelog.client.groups.membership import GroupMember
 from tidelog.client.operations import EARLIEST, LATEST, Fetched, Isolation, fetch, list_offsets
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock

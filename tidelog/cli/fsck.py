@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import click
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.faults import FaultKind, Findings
-from tidelog.bucket.fsck import check_bucket
+from tidelog.bucket.fsck.faults import FaultKind, Findings
+from tidelog.bucket.fsck.fsck import check_bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.cli.broker_client import json_option
 from tidelog.cli.bucket_reader import store_option, with_bucket
 from tidelog.cli.exits import INCONSISTENT
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.settings import (
+from tidelog.coordinator.cluster.records.settings import (
     DELETE_GRACE_MS_MIN,
     ClusterSettings,
     append_timeout_ms_within,

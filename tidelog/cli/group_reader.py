@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from tidelog.client.errors import RequestFailed, RequestRefused
-from tidelog.client.groups import Place
-from tidelog.client.membership import GroupMember
+from tidelog.client.groups.admin import Place
+from tidelog.client.groups.membership import GroupMember
 from tidelog.clock import SystemClock
 
 COMMIT_INTERVAL_SECONDS = 1.0

@@ -12,7 +12,7 @@ import click
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.cli.consume import Start, StartType
 from tidelog.client.errors import RequestRefused
-from tidelog.client.groups import (
+from tidelog.client.groups.admin import (
     Place,
     commit_offsets,
     committed_offsets,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.fsck.segment_check import read_whole
 from tidelog.bucket.inspection import (
     Facts,
     check_kind,
@@ -20,12 +20,12 @@ from tidelog.bucket.inspection import (
     table_facts,
     wal_facts,
 )
-from tidelog.bucket.segment_check import read_whole
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.cli.broker_client import json_option
 from tidelog.cli.bucket_reader import store_option, with_bucket
 from tidelog.errors import CorruptObject
 from tidelog.storage.object_store import Buffer
-from tidelog.storage.segment_reader import SegmentReader
+from tidelog.storage.segment.segment_reader import SegmentReader
 
 ROWS_SHOWN = 1000
 SEGMENT = "segment"

@@ -16,18 +16,18 @@ import click
 import uvloop
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.health import HealthServer
-from tidelog.broker.layer_metrics import StoreCollector
-from tidelog.broker.log_format import configure_logging
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.process_memory import settle_garbage, tune_allocator
-from tidelog.broker.setting_loading import load_settings
-from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.network.health import HealthServer
+from tidelog.broker.read.layer_metrics import StoreCollector
+from tidelog.broker.settings.loading import load_settings
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.log_format import configure_logging
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator
 from tidelog.cli import worker
 from tidelog.cli.address import Address, shown
 from tidelog.cli.worker import BACKGROUND_NICENESS
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster import processes
+from tidelog.coordinator.cluster.membership import processes
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
@@ -36,8 +36,8 @@ from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE, KillAtHit
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
 from tidelog.process_offload import ProcessOffload
-from tidelog.storage.location import open_store
-from tidelog.storage.metered import StoreStatistics
+from tidelog.storage.stores.location import open_store
+from tidelog.storage.stores.metered import StoreStatistics
 
 logger = logging.getLogger(__name__)
 

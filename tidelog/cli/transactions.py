@@ -12,9 +12,9 @@ import click
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.client.administration import list_topics
 from tidelog.client.errors import ReadRefused
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client, CoordinatorKind
-from tidelog.client.transaction_admin import (
+from tidelog.client.transactions.admin import (
     STATES,
     OpenTransaction,
     TransactionFilter,

@@ -7,8 +7,8 @@ from struct import Struct
 import numpy as np
 import pyarrow as pa
 
-from tidelog.records.row_arrays import element_offsets
-from tidelog.records.varints import Bytes, Integers
+from tidelog.records.parse.row_arrays import element_offsets
+from tidelog.records.parse.varints import Bytes, Integers
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995

@@ -26,8 +26,8 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression, compress, decompress
-from tidelog.records.rules import DECOMPRESSED_BYTES_MAX
-from tidelog.records.sequential import RecordLayout, read_layouts
+from tidelog.records.parse.sequential import RecordLayout, read_layouts
+from tidelog.records.validate.rules import DECOMPRESSED_BYTES_MAX
 
 Headers = Sequence[tuple[str, bytes | None]]
 

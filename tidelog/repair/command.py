@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster import processes
+from tidelog.coordinator.cluster.membership import processes
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import ThreadOffload
 from tidelog.repair.repair import Processes, Survey, accept, survey
-from tidelog.storage.location import open_reader, open_store
+from tidelog.storage.stores.location import open_reader, open_store
 from tidelog.wal.settings import WalSettings
 
 THREADS = 2

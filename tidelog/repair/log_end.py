@@ -16,21 +16,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from tidelog.bucket.reading import BucketAccess
-from tidelog.coordinator.cluster.documents import checksum_of
-from tidelog.coordinator.cluster.leases import list_leases
-from tidelog.coordinator.cluster.log_view import LogView, following
-from tidelog.coordinator.cluster.prefix import COLLECTION_PREFIX, LOG_PREFIX, LOG_SUFFIX
-from tidelog.coordinator.cluster.records import Entry, EntryRange, LogEndAccepted, encode_entry
-from tidelog.coordinator.cluster.snapshots import Snapshots
-from tidelog.coordinator.cluster.stamps import found_stamps
-from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.bucket.views.reading import BucketAccess
+from tidelog.coordinator.cluster.log.leases import list_leases
+from tidelog.coordinator.cluster.log.log_view import LogView, following
+from tidelog.coordinator.cluster.log.prefix import COLLECTION_PREFIX, LOG_PREFIX, LOG_SUFFIX
+from tidelog.coordinator.cluster.log.snapshots import Snapshots
+from tidelog.coordinator.cluster.log.stamps import found_stamps
+from tidelog.coordinator.cluster.records.documents import checksum_of
+from tidelog.coordinator.cluster.records.records import (
+    Entry,
+    EntryRange,
+    LogEndAccepted,
+    encode_entry,
+)
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, MetadataStamp, Slot
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.wal.object_format import wal_position
-from tidelog.wal.wal_end import newest_stamps
+from tidelog.wal.format.object_format import wal_position
+from tidelog.wal.recover.wal_end import newest_stamps
 
 NAME = "log-end"
 """By which the loss is accepted."""

@@ -11,28 +11,35 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.partition_view import PartitionView
-from tidelog.bucket.reading import BucketView
-from tidelog.bucket.tail_rows import batches_of
-from tidelog.coordinator.cluster.leases import told_durable
-from tidelog.coordinator.cluster.records import OffsetRange
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.reading import BucketView
+from tidelog.bucket.views.tail_rows import batches_of
+from tidelog.coordinator.cluster.log.leases import told_durable
+from tidelog.coordinator.cluster.records.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
-from tidelog.storage.segment import table_prefix
-from tidelog.storage.table_state import PartitionTable
-from tidelog.wal.adoption import object_key
-from tidelog.wal.checkpoint import Checkpoint, list_checkpoints
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.filler import Filler
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.leader_epochs import EpochStart
-from tidelog.wal.previous_slots import TenureKey
-from tidelog.wal.reading import read_all
-from tidelog.wal.recovery import FIRST_LEADER_EPOCH, decode_handover
-from tidelog.wal.salvage import AbortedLoss, Event, events_of, filled_offsets, patch, salvage
-from tidelog.wal.tenure import Tenure
-from tidelog.wal.wal_reader import WalContent
+from tidelog.storage.segment.segment import table_prefix
+from tidelog.storage.table.table_state import PartitionTable
+from tidelog.wal.log.adoption import object_key
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.read.reading import read_all
+from tidelog.wal.recover.filler import Filler
+from tidelog.wal.recover.recovery import FIRST_LEADER_EPOCH, decode_handover
+from tidelog.wal.recover.salvage import (
+    AbortedLoss,
+    Event,
+    events_of,
+    filled_offsets,
+    patch,
+    salvage,
+)
+from tidelog.wal.recover.wal_reader import WalContent
+from tidelog.wal.write.checkpoint import Checkpoint, list_checkpoints
+from tidelog.wal.write.previous_slots import TenureKey
 
 PARTITIONS_AT_ONCE_MAX = 8
 

@@ -19,14 +19,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.reading import BucketAccess, BucketView
-from tidelog.coordinator.cluster.leases import Lease, list_leases
-from tidelog.coordinator.cluster.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import BrokerFenced, LossAccepted
-from tidelog.coordinator.cluster.registration import register
-from tidelog.coordinator.cluster.takeover import take_over_fenced
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.reading import BucketAccess, BucketView
+from tidelog.coordinator.cluster.log.leases import Lease, list_leases
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.registration import register
+from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import BrokerFenced, LossAccepted
 from tidelog.errors import Refused
 from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, TopicPartition
 from tidelog.repair import log_end
@@ -34,8 +34,8 @@ from tidelog.repair.log_end import LogEnd, accept_log_end, find_log_end
 from tidelog.repair.partitions import PartitionDamage, damaged_partitions
 from tidelog.repair.tables import TableDamage, accept_table, damaged_tables, sound_ends
 from tidelog.storage.object_store import IfAbsent
-from tidelog.wal.filler import Filler
-from tidelog.wal.image_codec import encode_images
+from tidelog.wal.format.image_codec import encode_images
+from tidelog.wal.recover.filler import Filler
 
 NOBODY = Incarnation(BrokerId(0), Epoch(0))
 """In whose name a survey fills holes: what it fills is thrown away."""

@@ -20,24 +20,24 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog.bucket.reading import BucketAccess, BucketView
-from tidelog.bucket.segment_check import check_segment, read_whole
-from tidelog.bucket.states import GROUPS, TRANSACTIONS
-from tidelog.coordinator.cluster.records import LossAccepted, OffsetRange
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.bucket.fsck.segment_check import check_segment, read_whole
+from tidelog.bucket.views.reading import BucketAccess, BucketView
+from tidelog.bucket.views.states import GROUPS, TRANSACTIONS
+from tidelog.coordinator.cluster.records.records import LossAccepted, OffsetRange
+from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshots import apply_snapshot
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.repair.partitions import SoundEnd
 from tidelog.storage.object_store import ObjectNotFound
-from tidelog.storage.segment import Segment, SegmentName, table_prefix
-from tidelog.storage.segment_reader import SegmentReader
+from tidelog.storage.segment.segment import Segment, SegmentName, table_prefix
+from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.storage.table_change import Advance, PartitionChange, decode_commit
-from tidelog.storage.table_checkpoint import decode_checkpoint
-from tidelog.storage.table_log import Committed, commit_key, log_prefix
-from tidelog.storage.table_state import NO_VERSION, PartitionTable, TableState
+from tidelog.storage.table.table_change import Advance, PartitionChange, decode_commit
+from tidelog.storage.table.table_checkpoint import decode_checkpoint
+from tidelog.storage.table.table_log import Committed, commit_key, log_prefix
+from tidelog.storage.table.table_state import NO_VERSION, PartitionTable, TableState
 
 _COMMIT_SUFFIX = ".json"
 _CHECKPOINT_SUFFIX = ".checkpoint.parquet"

@@ -11,13 +11,13 @@ import pytest
 
 from tests.unit.broker.collections import collections
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run
-from tidelog.broker import segment_builder
+from tidelog.broker.roll import segment_builder
 from tidelog.clock import SystemClock
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import Buffer, ByteRange, Condition, StoredObject, Suffix
+from tidelog.storage.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.slow
 
@@ -130,8 +130,8 @@ class Story:
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_and_nobody_stumbles(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     bounds = segment_builder.SegmentBounds(raw_bytes_max=4000, piece_bytes_max=300)
-    monkeypatch.setattr("tidelog.broker.table_path.SegmentBounds", lambda: bounds)
-    monkeypatch.setattr("tidelog.broker.roller.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
+    monkeypatch.setattr("tidelog.broker.roll.roller.SWEEP_SECONDS", 0.01)
     random = Random(seed)
     here = World(DawdlingStore(random), tail_cache_bytes=(0, 20_000)[seed % 2], **SETTINGS)
 

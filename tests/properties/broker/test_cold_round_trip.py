@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from tests.properties.records.logs import Log, Row, codecs, logs, row
 from tests.unit.broker.cold_log import PARTITION, TOPIC_ID, ColdLog
-from tidelog.broker import chunk
+from tidelog.broker.read import chunk
 from tidelog.identifiers import LeaderEpoch
 from tidelog.records.compression import Compression
 from tidelog.records.records import Record
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.rules import Limits
-from tidelog.storage import segment_writer
-from tidelog.storage.segment_writer import SegmentWriter
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.leader_epochs import EpochStart
-from tidelog.wal.partition_log import PartitionLog
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.records.validate.rules import Limits
+from tidelog.storage.segment import segment_writer
+from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.log.partition_log import PartitionLog
 
 PRODUCERS = {"producer_id": None, "producer_epoch": None, "transaction": None}
 

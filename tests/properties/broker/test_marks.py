@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.mark_file import decode_marks, encode_marks
-from tidelog.broker.marks import Marks, SlotMarks
+from tidelog.broker.collect.mark_file import decode_marks, encode_marks
+from tidelog.broker.collect.marks import Marks, SlotMarks
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
-from tidelog.wal.slot_runs import runs_of
+from tidelog.wal.recover.slot_runs import runs_of
 
 GRACE = 10.0
 ME = Incarnation(BrokerId(0), Epoch(1))

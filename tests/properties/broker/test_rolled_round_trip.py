@@ -17,7 +17,7 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, Record, decode_records, encode_batch
-from tidelog.storage.memory import MemoryStore
+from tidelog.storage.stores.memory import MemoryStore
 
 SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
 PRODUCERS = 2

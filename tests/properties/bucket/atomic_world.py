@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from tidelog.bucket.decisions import (
+from tidelog.bucket.views.decisions import (
     Decisions,
     Outcome,
     TailTransaction,

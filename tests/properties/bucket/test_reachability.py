@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.properties.wal.batches import METADATA, assembled, batch
-from tidelog.broker.merger import MergedObjects
+from tidelog.broker.collect.merger import MergedObjects
 from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObject, parse_key
 from tidelog.bucket.reachability import (
@@ -29,10 +29,10 @@ from tidelog.bucket.reachability import (
     unanchored,
 )
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.incarnations import BrokerInfo, RetiredWal
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import (
     BrokerId,
     Epoch,
@@ -42,17 +42,9 @@ from tidelog.identifiers import (
     TopicPartition,
 )
 from tidelog.offload import InlineOffload
-from tidelog.storage.memory import MemoryStore
-from tidelog.wal.buffer import SlotBuffer
-from tidelog.wal.checkpoint import (
-    checkpoint_key,
-    decode_checkpoint,
-    encode_checkpoint,
-    list_checkpoints,
-)
-from tidelog.wal.merge_plan import MergeLimits, plan_merge
-from tidelog.wal.merged_object import Run, Source, assemble_merged
-from tidelog.wal.object_format import (
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.merged_object import Run, Source, assemble_merged
+from tidelog.wal.format.object_format import (
     ObjectHeader,
     ObjectKind,
     check_body,
@@ -60,10 +52,18 @@ from tidelog.wal.object_format import (
     merged_key,
     wal_key,
 )
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.recovery import recover
-from tidelog.wal.slot_runs import Run as SlotRun
-from tidelog.wal.tenure import Tenure
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.recover.recovery import recover
+from tidelog.wal.recover.slot_runs import Run as SlotRun
+from tidelog.wal.roll.merge_plan import MergeLimits, plan_merge
+from tidelog.wal.write.buffer import SlotBuffer
+from tidelog.wal.write.checkpoint import (
+    checkpoint_key,
+    decode_checkpoint,
+    encode_checkpoint,
+    list_checkpoints,
+)
 
 TOPIC = UUID(int=7)
 P = [TopicPartition(TOPIC, number) for number in range(3)]

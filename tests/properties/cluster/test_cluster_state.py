@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.coordinator.cluster.bucket_format import new_cluster
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import (
+from tidelog.coordinator.cluster.membership.takeover import successions
+from tidelog.coordinator.cluster.records.bucket_format import new_cluster
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
     Entry,
@@ -30,11 +31,10 @@ from tidelog.coordinator.cluster.records import (
     decode_entry,
     encode_entry,
 )
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.state_snapshot import decode_snapshot, encode_snapshot
-from tidelog.coordinator.cluster.takeover import successions
-from tidelog.coordinator.cluster.topics import TopicFate, new_topic_id
-from tidelog.coordinator.cluster.transitions import InvalidRecord
+from tidelog.coordinator.cluster.records.topics import TopicFate, new_topic_id
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
+from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.identifiers import (
     BrokerId,
     Epoch,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordinator.cluster.cluster_id import encode_cluster_id, is_cluster_id
-from tidelog.coordinator.cluster.records import (
+from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id, is_cluster_id
+from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
     ConfigScope,
     Entry,

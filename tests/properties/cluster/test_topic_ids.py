@@ -7,7 +7,7 @@ from uuid import RFC_4122, UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordinator.cluster.topics import created_at, new_topic_id
+from tidelog.coordinator.cluster.records.topics import created_at, new_topic_id
 
 SEQUENCES = st.integers(0, 2**48 - 1)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordinator.group.consumer_group import ConsumerGroup
-from tidelog.coordinator.group.consumer_records import (
+from tidelog.coordinator.group.machine import GroupMachine
+from tidelog.coordinator.group.records.consumer_records import (
     Assignment,
     ConsumerGroupRemoved,
     ConsumerGroupStored,
@@ -30,7 +30,7 @@ from tidelog.coordinator.group.consumer_records import (
     TargetRemoved,
     TargetStored,
 )
-from tidelog.coordinator.group.log_records import (
+from tidelog.coordinator.group.records.log_records import (
     CommittedOffset,
     GroupRecord,
     GroupRemoved,
@@ -42,8 +42,8 @@ from tidelog.coordinator.group.log_records import (
     StoredMember,
     TransactionEnded,
 )
-from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.snapshot_format import (
     RecordT,

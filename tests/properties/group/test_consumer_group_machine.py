@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
-from tests.unit.group.group_world import GROUP
-from tidelog.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupState
-from tidelog.coordinator.group.consumer_records import Assignment, MemberState
-from tidelog.coordinator.group.rebalance import Timer, TimerKind
+from tests.unit.coordinator.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
+from tests.unit.coordinator.group.group_world import GROUP
+from tidelog.coordinator.group.records.consumer_records import Assignment, MemberState
+from tidelog.coordinator.group.requests.classic_rebalance import Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup, ConsumerGroupState
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 

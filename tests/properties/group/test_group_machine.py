@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.group.group_world import GROUP, GroupWorld
+from tests.unit.coordinator.group.group_world import GROUP, GroupWorld
 from tidelog.coordinator.decision import Token
-from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteReply,
@@ -20,11 +19,12 @@ from tidelog.coordinator.group.commands import (
     Leaver,
     SyncReply,
 )
-from tidelog.coordinator.group.log_records import GroupRemoved, GroupStored
-from tidelog.coordinator.group.rebalance import Timer, TimerKind
+from tidelog.coordinator.group.records.log_records import GroupRemoved, GroupStored
+from tidelog.coordinator.group.records.subscription import SupportedProtocol
+from tidelog.coordinator.group.requests.classic_rebalance import Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
-from tidelog.coordinator.group.states import GroupState
-from tidelog.coordinator.group.subscription import SupportedProtocol
+from tidelog.coordinator.group.state.classic_group import ClassicGroup
+from tidelog.coordinator.group.state.states import GroupState
 from tidelog.protocol.error_codes import ErrorCode
 
 PROTOCOLS = (

@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.unit.group.classic_client import ALL, ClassicClient, classic_group
-from tests.unit.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
-from tests.unit.group.group_world import GROUP
-from tidelog.coordinator.group.consumer_group import ConsumerGroup
+from tests.unit.coordinator.group.classic_client import ALL, ClassicClient, classic_group
+from tests.unit.coordinator.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
+from tests.unit.coordinator.group.group_world import GROUP
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.protocol.error_codes import ErrorCode
 
 CLIENTS = 4

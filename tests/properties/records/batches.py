@@ -13,9 +13,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from tidelog.records import examination, header_parsing, parsing, record_starts
 from tidelog.records.compression import Compression
+from tidelog.records.parse import header_parsing, parsing, record_starts
 from tidelog.records.records import NewRecord, encode_batch
+from tidelog.records.validate import examination
 
 NOW_MS = 1_800_000_000_000
 

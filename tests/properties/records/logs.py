@@ -13,7 +13,7 @@ from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import Record, decode_records, encode_batch
-from tidelog.records.rows import AbortedRange
+from tidelog.records.row_columns import AbortedRange
 
 Row = dict[str, Any]
 codecs = st.sampled_from(Compression)

@@ -21,7 +21,7 @@ from tests.properties.records.batches import (
 )
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validation import BatchInfo, InvalidBatch, Limits, validate
+from tidelog.records.validate.validation import BatchInfo, InvalidBatch, Limits, validate
 
 LIMITS = Limits(batch_bytes_max=1 << 30)
 CODECS = tuple(Compression)

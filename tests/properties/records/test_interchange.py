@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from tests.properties.records.batches import NOW_MS, built_by, record_lists
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validation import BatchInfo, Limits, validate
+from tidelog.records.validate.validation import BatchInfo, Limits, validate
 
 BUILDERS = (AioBuilder, KafkaPythonBuilder)
 READERS = (AioRecords, KafkaPythonRecords)

@@ -20,9 +20,9 @@ from tidelog.errors import TidelogError
 from tidelog.records.batch import MalformedBatch, batch_positions
 from tidelog.records.compression import Compression, CorruptCompression, DecompressedTooLarge
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.row_encoding import EncodedBatch, encode_rows
-from tidelog.records.rows import ROW_SCHEMA
+from tidelog.records.row_columns import ROW_SCHEMA
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.records.rows.row_encoding import EncodedBatch, encode_rows
 
 
 def rows_of(log: Log, **limits: int) -> list[pa.RecordBatch]:

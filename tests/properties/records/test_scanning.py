@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidelog.records.batch import MalformedBatch
+from tidelog.records.parse.sequential import read_layouts
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.scanning import Scanned, scan
-from tidelog.records.sequential import read_layouts
+from tidelog.records.validate.scanning import Scanned, scan
 
 HEADER = 61
 TIME = 1_700_000_000_000

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.unit.storage.keyed_log import Kept, KeyedLog
-from tidelog.storage import compaction, segment_rewriting, segment_writer
-from tidelog.storage.compaction import CompactionPolicy, MergeLimits, Round
+from tidelog.storage.clean import compaction, segment_rewriting
+from tidelog.storage.clean.compaction import CompactionPolicy, MergeLimits, Round
+from tidelog.storage.segment import segment_writer
 
 WHOLE = 1000
 KEYS = (None, b"", b"a", b"b", b"c", b"dd", b"e" * 40)

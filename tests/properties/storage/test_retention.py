@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tidelog.storage.retention import RetentionPolicy, Run, log_start_after
+from tidelog.storage.clean.retention import RetentionPolicy, Run, log_start_after
 
 runs = st.lists(
     st.tuples(

@@ -11,11 +11,11 @@ from hypothesis import given
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
-from tidelog.storage.faulty import FaultRates, FaultyStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreNotApplied
-from tidelog.storage.retrying import RetryingStore, RetrySettings
 from tidelog.storage.sequence import AppendUndecided, Mine, Sequence, Taken
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
 
 WRITERS, NUMBERS = 4, 12
 rate = st.sampled_from([0.0, 0.05, 0.3])

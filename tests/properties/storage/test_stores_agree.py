@@ -12,8 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.storage.filesystem import FilesystemStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     ByteRange,
     Condition,
@@ -24,6 +22,8 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     Suffix,
 )
+from tidelog.storage.stores.filesystem import FilesystemStore
+from tidelog.storage.stores.memory import MemoryStore
 
 # No name is another's directory, as files cannot be both.
 DIRECTORIES = ["", "a/", "a/b/", "a-/", "a0/", "b/"]

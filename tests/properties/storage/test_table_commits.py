@@ -14,16 +14,16 @@ from tests.simulation.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
-from tidelog.storage.faulty import FaultRates, FaultyStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreError
-from tidelog.storage.retrying import RetryingStore, RetrySettings
-from tidelog.storage.segment import Segment, SegmentName
+from tidelog.storage.segment.segment import Segment, SegmentName
 from tidelog.storage.sequence import AppendUndecided
-from tidelog.storage.table_change import PartitionChange, decode_commit
-from tidelog.storage.table_checkpoint import capture
-from tidelog.storage.table_log import Committed, TableLog
-from tidelog.storage.table_state import TableState
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+from tidelog.storage.table.table_change import PartitionChange, decode_commit
+from tidelog.storage.table.table_checkpoint import capture
+from tidelog.storage.table.table_log import Committed, TableLog
+from tidelog.storage.table.table_state import TableState
 
 WRITERS, PARTITIONS, STEPS = 4, 2, 10
 GRACE_SECONDS = 400.0

@@ -25,14 +25,14 @@ from tidelog.records.batch import (
     BatchHeader,
     build_batch,
 )
-from tidelog.wal.buffer import AssembledSlot, SlotBuffer
-from tidelog.wal.object_format import (
+from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
     STAMPED_HEADER_BYTES,
     ObjectHeader,
     ObjectKind,
     SlotStamps,
 )
+from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 
 
 def topic_partition(number: int) -> TopicPartition:

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from tests.properties.wal.batches import topic_partition
 from tidelog.identifiers import LeaderEpoch
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.leader_epochs import EpochStart
-from tidelog.wal.producer_state import ProducerState, RememberedBatch
-from tidelog.wal.transactions import AbortedTransaction
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.log.producer_state import ProducerState, RememberedBatch
+from tidelog.wal.log.transactions import AbortedTransaction
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -23,14 +23,9 @@ from tests.properties.wal.images import many_images
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot, TopicId
 from tidelog.records.batch import BatchHeader
-from tidelog.wal.adoption import AdoptedBatch, adoption_of, object_key
-from tidelog.wal.buffer import AssembledSlot, SlotBuffer
-from tidelog.wal.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
-from tidelog.wal.columns import table_bytes
-from tidelog.wal.entries import COMMIT_FLAG, EntryKind, IndexEntry
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.image_codec import Images, encode_images
-from tidelog.wal.object_format import (
+from tidelog.wal.format.columns import table_bytes
+from tidelog.wal.format.image_codec import Images, encode_images
+from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
     ObjectHeader,
     SlotIndex,
@@ -38,6 +33,11 @@ from tidelog.wal.object_format import (
     decode_tail,
     tail_bytes,
 )
+from tidelog.wal.log.adoption import AdoptedBatch, adoption_of, object_key
+from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind, IndexEntry
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
 
 KINDS = st.sampled_from(["batch", "batch", "batch", "marker", "adopted", "log start"])
 

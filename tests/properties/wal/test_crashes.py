@@ -13,10 +13,10 @@ from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import Fenced
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import InlineOffload
-from tidelog.storage.faulty import FaultRates
-from tidelog.wal.recovery import Recovered, recover
+from tidelog.storage.stores.faulty import FaultRates
+from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.writer import WalLost
+from tidelog.wal.write.writer import WalLost
 
 PARTITIONS = [topic_partition(number) for number in range(5)]
 RATES = FaultRates(

@@ -17,15 +17,15 @@ from tests.properties.wal.batches import (
 from tests.properties.wal.naive_log import NaiveLog, Written
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, Slot
-from tidelog.wal.buffer import AssembledSlot, SlotBuffer
-from tidelog.wal.entries import NO_ORDINAL
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.image_codec import Images, encode_images
-from tidelog.wal.object_format import SlotIndex, check_body
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.producer_state import AppendRefused
-from tidelog.wal.recovery import rebuild
-from tidelog.wal.wal_reader import content_of
+from tidelog.wal.format.image_codec import Images, encode_images
+from tidelog.wal.format.object_format import SlotIndex, check_body
+from tidelog.wal.log.entries import NO_ORDINAL
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.producer_state import AppendRefused
+from tidelog.wal.recover.recovery import rebuild
+from tidelog.wal.recover.wal_reader import content_of
+from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 
 PARTITION = topic_partition(0)
 PRODUCERS = st.integers(1, 3)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.pace import Pace, rate_of
-from tidelog.wal.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, Haste, haste_of, rate_for
-from tidelog.wal.roll_plan import Backlog, Roll, RollReason
+from tidelog.wal.roll.pace import Pace, rate_of
+from tidelog.wal.roll.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, Haste, haste_of, rate_for
+from tidelog.wal.roll.roll_plan import Backlog, Roll, RollReason
 
 PIECES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=20)
 SECONDS = st.floats(0.01, 100)

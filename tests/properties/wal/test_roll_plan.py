@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.roll_plan import Backlog, Roll, RollLimits, RollReason, plan_rolls, read_together
+from tidelog.wal.roll.roll_plan import (
+    Backlog,
+    Roll,
+    RollLimits,
+    RollReason,
+    plan_rolls,
+    read_together,
+)
 
 PLACES = st.builds(TopicPartition, st.sampled_from([UUID(int=1), UUID(int=2)]), st.integers(0, 9))
 BACKLOGS = st.lists(

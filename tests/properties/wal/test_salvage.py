@@ -12,12 +12,12 @@ from tidelog.errors import MissingObject
 from tidelog.identifiers import LeaderEpoch
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, batch_positions, headers_of
 from tidelog.records.control import MarkerType, parse_marker
-from tidelog.wal.entries import COMMIT_FLAG, NO_ORDINAL, EntryKind, IndexEntry
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.filler import Filler
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.object_format import SlotIndex, check_body
-from tidelog.wal.salvage import END_OFFSETS, Event, Found, filled_offsets, patch, salvage
+from tidelog.wal.format.object_format import SlotIndex, check_body
+from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, EntryKind, IndexEntry
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.recover.filler import Filler
+from tidelog.wal.recover.salvage import END_OFFSETS, Event, Found, filled_offsets, patch, salvage
 
 PLACE = topic_partition(0)
 KEY = "wal/7-1/00000000000000000000.wal"

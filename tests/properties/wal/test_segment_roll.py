@@ -20,9 +20,9 @@ from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.rows import AbortedRange
-from tidelog.wal.extents import Extent
-from tidelog.wal.segment_roll import (
+from tidelog.records.row_columns import AbortedRange
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.roll.segment_roll import (
     OrdinalColumns,
     Ordinals,
     Progress,

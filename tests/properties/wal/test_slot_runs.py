@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.slot_runs import Run, below, count, extended, runs_of, without
+from tidelog.wal.recover.slot_runs import Run, below, count, extended, runs_of, without
 
 slots = st.sets(st.integers(0, 40))
 

@@ -14,19 +14,19 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE, iterate_batches
-from tidelog.storage.faulty import FaultRates, FaultyStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoreError
-from tidelog.storage.retrying import RetryingStore
-from tidelog.wal.checkpoint import Checkpointer
-from tidelog.wal.checkpoint_images import CheckpointImages
-from tidelog.wal.fencing import seal
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.recovery import Recovered, recover
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.retrying import RetryingStore
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.recover.fencing import seal
+from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.tenure import Tenure
-from tidelog.wal.writer import DurableSlot, WalWriter
+from tidelog.wal.write.checkpoint import Checkpointer
+from tidelog.wal.write.checkpoint_images import CheckpointImages
+from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 
 @dataclass

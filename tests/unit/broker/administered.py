@@ -6,26 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
-from tidelog.broker.auto_creations import AutoCreations
-from tidelog.broker.limits_met import LimitsMet
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.request_context import RequestContext
-from tidelog.broker.services import Services
-from tidelog.broker.settings import BrokerSettings, TopicConfig, effective_topic_config
-from tidelog.broker.slice_turns import SliceTurns
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import Services
+from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.topics.auto_creations import AutoCreations
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered, ConfigScope
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered, ConfigScope
+from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicId, TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.message import Request, Response
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.memory import MemoryStore
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)

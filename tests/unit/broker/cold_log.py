@@ -7,46 +7,46 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
-from tidelog.broker.answer_memory import AnswerMemory
-from tidelog.broker.chunk_reads import ChunkReads
-from tidelog.broker.cold_reader import ColdReader
-from tidelog.broker.cold_times import ColdTimes
-from tidelog.broker.fault_log import FaultLog
-from tidelog.broker.fetch_session import FetchTarget
-from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
-from tidelog.broker.log_reader import LogReader
-from tidelog.broker.offset_lookup import OffsetLookup
-from tidelog.broker.partitions import Partition
-from tidelog.broker.segment_indexes import SegmentIndexes
-from tidelog.broker.slice_turns import SliceTurns
-from tidelog.broker.tables import Tables
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.read.chunk_reads import ChunkReads
+from tidelog.broker.read.cold_reader import ColdReader
+from tidelog.broker.read.cold_times import ColdTimes
+from tidelog.broker.read.fetch_session import FetchTarget
+from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.offset_lookup import OffsetLookup
+from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock, SystemClock
-from tidelog.coordinator.cluster.state import ClusterState
-from tidelog.coordinator.cluster.topics import Topic
+from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.offload import InlineOffload, Offload
 from tidelog.records.batch import BatchHeader, iterate_batches
 from tidelog.records.records import Record, decode_records
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.rows import AbortedRange
-from tidelog.records.rules import Limits
-from tidelog.storage.memory import MemoryStore
-from tidelog.storage.metered import MeteredStore
+from tidelog.records.row_columns import AbortedRange
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.records.validate.rules import Limits
 from tidelog.storage.object_store import ObjectStore
-from tidelog.storage.segment import Segment
-from tidelog.storage.segment_writer import SegmentWriter
-from tidelog.storage.table_change import Advance, PartitionChange
-from tidelog.storage.table_log import Committed
-from tidelog.storage.table_state import PartitionTable
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.leader_epochs import EpochStart
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.read_cache import ReadCache
-from tidelog.wal.read_memory import ReadMemory
-from tidelog.wal.tail_cache import TailCache
-from tidelog.wal.transactions import AbortedTransaction
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.metered import MeteredStore
+from tidelog.storage.table.table_change import Advance, PartitionChange
+from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_state import PartitionTable
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.read.read_cache import ReadCache
+from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.tail_cache import TailCache
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
 PARTITION = TopicPartition(TOPIC_ID, 0)

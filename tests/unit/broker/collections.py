@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from tests.unit.broker.one_broker import OneBroker
-from tidelog.broker.collector import Collector
-from tidelog.broker.deletion import CollectorMetrics, Deleter
+from tidelog.broker.collect.collector import Collector
+from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
+from tidelog.broker.collect.mark_file import MarkFile
+from tidelog.broker.collect.staged_batches import StagedBatches
+from tidelog.broker.collect.table_collector import TableCollector
+from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.inherited import InheritedPartitions
-from tidelog.broker.mark_file import MarkFile
-from tidelog.broker.staged_batches import StagedBatches
-from tidelog.broker.table_collector import TableCollector
-from tidelog.broker.wal_inventory import OwnWal, WalInventory
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.storage.object_store import ObjectStore
 

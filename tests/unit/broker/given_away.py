@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from tests.unit.broker.one_broker import OneBroker
-from tidelog.broker.partitions import Partition
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import BrokerFenced, BrokerRegistered, PartitionMoved
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import (
+    BrokerFenced,
+    BrokerRegistered,
+    PartitionMoved,
+)
 from tidelog.identifiers import BrokerId, Epoch, TopicPartition
 from tidelog.storage.object_store import IfAbsent, ObjectStore
-from tidelog.wal.image_codec import encode_images
+from tidelog.wal.format.image_codec import encode_images
 
 OTHER = BrokerRegistered(
     BrokerId(9), "127.0.0.1", 9, ProcessIdentity("elsewhere", "boot", "namespace", 9, 9)

@@ -15,7 +15,7 @@ from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.transaction.log_records import TransactionRemoved
 from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.filesystem import FilesystemStore
+from tidelog.storage.stores.filesystem import FilesystemStore
 
 SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 2}
 

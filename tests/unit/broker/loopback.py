@@ -11,15 +11,15 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
-from tidelog.broker.answer_memory import AnswerMemory
-from tidelog.broker.connection_limits import ConnectionLimits
-from tidelog.broker.dispatch import Dispatcher, Handler
-from tidelog.broker.long_requests import LongRequests
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.server import KafkaServer
-from tidelog.broker.services import Services
-from tidelog.broker.settings import BrokerSettings
-from tidelog.broker.slice_turns import SliceTurns
+from tidelog.broker.dispatch.dispatcher import Dispatcher, Handler
+from tidelog.broker.dispatch.long_requests import LongRequests
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import ConnectionLimits
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.handlers.services import Services
+from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode

@@ -9,15 +9,15 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.handlers.fetch import fetch
-from tidelog.broker.handlers.offsets import list_offsets
-from tidelog.broker.handlers.produce import produce
-from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.request_context import RequestContext
-from tidelog.broker.settings import BrokerSettings
+from tidelog.broker.handlers.data.fetch import fetch
+from tidelog.broker.handlers.data.offsets import list_offsets
+from tidelog.broker.handlers.data.produce import produce
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records import TopicCreated, TopicDeleted
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import TopicCreated, TopicDeleted
 from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId

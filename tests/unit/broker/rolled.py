@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker
-from tidelog.broker.partitions import Partition
+from tidelog.broker.partitions.partitions import Partition
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
-from tidelog.storage.table_log import TableLog
-from tidelog.storage.table_state import TableState
+from tidelog.storage.table.table_log import TableLog
+from tidelog.storage.table.table_state import TableState
 
 
 class Killed(Exception):

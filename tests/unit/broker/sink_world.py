@@ -9,22 +9,22 @@ from uuid import UUID
 import pyarrow as pa
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
-from tidelog.client.groups import Place
+from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client
-from tidelog.client.sink import Committed, SinkBatch, commit
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.sink import Committed, SinkBatch, commit
 from tidelog.clock import Clock, SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
-from tidelog.records.rows import HEADERS_TYPE, TIMESTAMP_TYPE
-from tidelog.storage.memory import MemoryStore
+from tidelog.records.row_columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.staged_format import StagedFor
-from tidelog.wal.staging import stage
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.staged_format import StagedFor
+from tidelog.wal.write.staging import stage
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,

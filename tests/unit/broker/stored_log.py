@@ -9,26 +9,25 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
-from tidelog.broker.answer_memory import AnswerMemory
-from tidelog.broker.chunk_reads import ChunkReads
-from tidelog.broker.cold_reader import ColdReader
-from tidelog.broker.fault_log import FaultLog
-from tidelog.broker.fetch_session import FetchTarget
-from tidelog.broker.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
-from tidelog.broker.log_reader import LogReader
-from tidelog.broker.partitions import Partition
-from tidelog.broker.segment_indexes import SegmentIndexes
-from tidelog.broker.slice_turns import SliceTurns
-from tidelog.broker.tables import Tables
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.read.chunk_reads import ChunkReads
+from tidelog.broker.read.cold_reader import ColdReader
+from tidelog.broker.read.fetch_session import FetchTarget
+from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.state import ClusterState
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.rules import Limits
-from tidelog.storage.memory import MemoryStore
+from tidelog.records.validate.rules import Limits
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -39,12 +38,13 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     Suffix,
 )
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.image import PartitionImage
-from tidelog.wal.partition_log import PartitionLog
-from tidelog.wal.read_cache import ReadCache
-from tidelog.wal.read_memory import ReadMemory
-from tidelog.wal.tail_cache import TailCache
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.read.read_cache import ReadCache
+from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.tail_cache import TailCache
 
 TOPIC_ID = UUID(int=1)
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from scripts.golden import SETTINGS, contents
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.storage.filesystem import FilesystemStore
-from tidelog.storage.memory import MemoryStore
+from tidelog.storage.stores.filesystem import FilesystemStore
+from tidelog.storage.stores.memory import MemoryStore
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

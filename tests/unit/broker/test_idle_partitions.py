@@ -10,9 +10,9 @@ import pytest
 from tests.unit.broker.one_broker import World, batch
 from tidelog.broker.broker import Broker
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.records import ConfigsChanged, ConfigScope
-from tidelog.storage.memory import MemoryStore
-from tidelog.wal.checkpoint import list_checkpoints
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.write.checkpoint import list_checkpoints
 
 
 def run(story: Coroutine[None, None, None]) -> None:

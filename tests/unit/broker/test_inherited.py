@@ -11,10 +11,10 @@ from tests.unit.broker.one_broker import World, batch, run
 from tidelog.broker import inherited
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicPartition
-from tidelog.storage.memory import MemoryStore
-from tidelog.storage.metered import MeteredStore
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
-from tidelog.wal.checkpoint import list_checkpoints
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.metered import MeteredStore
+from tidelog.wal.write.checkpoint import list_checkpoints
 
 PARTITIONS = 20
 

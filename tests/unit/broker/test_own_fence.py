@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
+from tests.unit.broker.dispatch.test_request_order import connected, listed, produced
 from tests.unit.broker.given_away import OTHER
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
-from tests.unit.broker.test_request_order import connected, listed, produced
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records import BrokerFenced
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import Fenced
 from tidelog.identifiers import Epoch
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.memory import MemoryStore
 
 
 async def fence(store: ObjectStore, one: OneBroker) -> int:

@@ -10,16 +10,16 @@ import pytest
 from tests.unit.broker.collections import hold_openings
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.records import ClusterCreated, decode_entry, encode_entry
+from tidelog.coordinator.cluster.records.records import ClusterCreated, decode_entry, encode_entry
 from tidelog.errors import CorruptObject, ForeignObjects, TidelogError, UnsupportedFormat
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
     Condition,
     StoreMisconfigured,
 )
+from tidelog.storage.stores.memory import MemoryStore
 
 ENTRY_0 = "cluster/log/00000000000000000000.json"
 

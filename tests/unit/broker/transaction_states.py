@@ -17,7 +17,7 @@ from tests.unit.coordinator.transaction.request_table import (
     E,
 )
 from tests.unit.coordinator.transaction.transaction_world import TV2, P
-from tidelog.broker.routes import HANDLERS
+from tidelog.broker.dispatch.routes import HANDLERS
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.transaction.commands import (
     ANONYMOUS,

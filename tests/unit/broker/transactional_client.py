@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, produce_request
-from tidelog.broker.handlers.coordinator import find_coordinator
-from tidelog.broker.handlers.group_offsets import offset_fetch
-from tidelog.broker.handlers.produce import produce
-from tidelog.broker.handlers.transactional_offsets import txn_offset_commit
-from tidelog.broker.handlers.transactions import (
+from tidelog.broker.handlers.data.produce import produce
+from tidelog.broker.handlers.groups.coordinator import find_coordinator
+from tidelog.broker.handlers.groups.group_offsets import offset_fetch
+from tidelog.broker.handlers.transactions.transactional_offsets import txn_offset_commit
+from tidelog.broker.handlers.transactions.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,

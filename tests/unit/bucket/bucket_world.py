@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pyarrow as pa
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
-from tidelog.bucket.atomic_view import AtomicView
-from tidelog.bucket.bucket import Bucket
-from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.views.atomic_view import AtomicView
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import InlineOffload
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -25,9 +24,10 @@ from tidelog.storage.object_store import (
     StoredObject,
     Suffix,
 )
-from tidelog.storage.segment_writer import SegmentWriter
-from tidelog.storage.table_change import Advance, PartitionChange
-from tidelog.storage.table_log import Committed, TableLog
+from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.table.table_change import Advance, PartitionChange
+from tidelog.storage.table.table_log import Committed, TableLog
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,

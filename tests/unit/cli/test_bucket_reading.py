@@ -19,7 +19,7 @@ from tidelog.cli.root import run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.location import open_store
+from tidelog.storage.stores.location import open_store
 
 
 class Result(NamedTuple):

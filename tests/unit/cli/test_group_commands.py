@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
-from tidelog.client.groups import Place, commit_offsets
+from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.protocol.schemas.groups import (

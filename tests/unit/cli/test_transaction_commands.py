@@ -15,7 +15,7 @@ from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
 from tidelog.client.operations import LATEST, Isolation, list_offsets
 from tidelog.client.pool import Client
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.producer import TransactionalProducer
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.broker_process import BrokerProcess

@@ -14,12 +14,12 @@ from tests.unit.client.scripted_broker import Answer
 from tests.unit.client.scripted_cluster import ScriptedCluster
 from tests.unit.client.simulated import World, play
 from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
-from tidelog.client.groups import Place
-from tidelog.client.membership_requests import Membership
+from tidelog.client.groups.admin import Place
+from tidelog.client.groups.membership_requests import Membership
 from tidelog.client.pool import Client
-from tidelog.client.transaction_errors import MustAbort, ProducerFenced, WrongCall
-from tidelog.client.transaction_settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions import TransactionalProducer
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced, WrongCall
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
 from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.coordinators import (

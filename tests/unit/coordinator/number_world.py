@@ -27,9 +27,9 @@ from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.writer import WalLost
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.write.writer import WalLost
 
 ORIGIN = SnapshotOrigin("cluster", "numbers", UUID(int=1), 0)
 

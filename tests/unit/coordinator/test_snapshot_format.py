@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.coordinator.group.log_records import (
+from tidelog.coordinator.group.records.log_records import (
     CommittedOffset,
     GroupRecord,
     GroupStored,
@@ -31,7 +31,7 @@ from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.transaction import created
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, ProducerId
-from tidelog.storage.parquet_seal import seal
+from tidelog.storage.segment.parquet_seal import seal
 
 ORIGIN = SnapshotOrigin("cluster", "__consumer_offsets", UUID(int=7), 3)
 KEY = ORIGIN.key(42)

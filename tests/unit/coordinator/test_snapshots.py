@@ -32,7 +32,6 @@ from tidelog.coordinator.snapshots import SnapshotSchedule
 from tidelog.crash_points import CrashPoint
 from tidelog.identifiers import LeaderEpoch
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -42,7 +41,8 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     Suffix,
 )
-from tidelog.storage.parquet_seal import seal
+from tidelog.storage.segment.parquet_seal import seal
+from tidelog.storage.stores.memory import MemoryStore
 
 
 def snapshot(total: int, next_offset: int) -> bytes:

@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.coordinator.group.consumer_columns import (
+from tidelog.coordinator.group.records.consumer_columns import (
     CONSUMER_GROUP,
     CONSUMER_MEMBER,
     CURRENT_ASSIGNMENT,
     TARGET_ASSIGNMENT,
     TARGET_EPOCH,
 )
-from tidelog.coordinator.group.consumer_records import (
+from tidelog.coordinator.group.records.consumer_records import (
     CurrentAssignment,
     CurrentStored,
     TargetStored,
 )
-from tidelog.coordinator.group.log_records import CommittedOffset, GroupRecord, OffsetStored
+from tidelog.coordinator.group.records.log_records import CommittedOffset, GroupRecord, OffsetStored
 from tidelog.coordinator.group.state_table import (
     GROUP,
     OFFSET,
@@ -36,7 +36,7 @@ from tidelog.coordinator.snapshot_format import SnapshotEncoder, SnapshotOrigin,
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.entropy import SystemEntropy
 from tidelog.identifiers import LeaderEpoch
-from tidelog.storage.location import open_store
+from tidelog.storage.stores.location import open_store
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "formats" / "state.md").read_text()
 TYPES = {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tidelog.records.batch import HEADER_SIZE
-from tidelog.records.header_parsing import parse_headers
-from tidelog.records.parsing import RecordColumns, parse_records
+from tidelog.records.parse.header_parsing import parse_headers
+from tidelog.records.parse.parsing import RecordColumns, parse_records
+from tidelog.records.parse.sequential import read_layouts
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.sequential import read_layouts
 
 RECORDS = [
     NewRecord(b"v" * (i % 200), b"k" if i % 2 else None, [("name", None), ("", b"x")][: i % 3], i)

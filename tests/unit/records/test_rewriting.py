@@ -11,8 +11,8 @@ import pytest
 from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.rewriting import Admitted, admit, rewrite
-from tidelog.records.validation import ErrorCode, InvalidBatch, Limits, validate
+from tidelog.records.validate.rewriting import Admitted, admit, rewrite
+from tidelog.records.validate.validation import ErrorCode, InvalidBatch, Limits, validate
 
 NOW_MS = 1_800_000_000_000
 RECORDS = [

@@ -13,9 +13,9 @@ import pytest
 from tidelog.records.batch import BatchHeader, MalformedBatch, TimestampType, seal
 from tidelog.records.compression import Compression, DecompressedTooLarge
 from tidelog.records.records import NewRecord, Record, decode_records, encode_batch
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.row_encoding import EncodedBatch, encode_rows
-from tidelog.records.rows import ROW_SCHEMA
+from tidelog.records.row_columns import ROW_SCHEMA
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.records.rows.row_encoding import EncodedBatch, encode_rows
 
 MIB = 1024 * 1024
 STAMP = 1_700_000_000_000
@@ -199,8 +199,8 @@ def test_encoding_rows_does_not_import_pandas() -> None:
     program = (
         "import sys\n"
         "from tidelog.records.records import NewRecord, encode_batch\n"
-        "from tidelog.records.row_decoding import decode_rows\n"
-        "from tidelog.records.row_encoding import encode_rows\n"
+        "from tidelog.records.rows.row_decoding import decode_rows\n"
+        "from tidelog.records.rows.row_encoding import encode_rows\n"
         "for headers in ((), (('name', b'x'),)):\n"
         "    (rows,) = decode_rows(encode_batch([NewRecord(b'v', b'k', headers, 1)]))\n"
         "    encode_rows(rows, 0, 1)\n"

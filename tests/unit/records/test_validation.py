@@ -13,8 +13,8 @@ import zstandard
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.rules import RECORD_ERRORS_MAX, SMALL_BYTES, LargeBatch
-from tidelog.records.validation import BatchInfo, ErrorCode, InvalidBatch, Limits, validate
+from tidelog.records.validate.rules import RECORD_ERRORS_MAX, SMALL_BYTES, LargeBatch
+from tidelog.records.validate.validation import BatchInfo, ErrorCode, InvalidBatch, Limits, validate
 
 NOW_MS = 1_800_000_000_000
 SOME_TIME = 1_700_000_000_000

@@ -32,8 +32,8 @@ from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.spark_source.source import TidelogSource
 from tidelog.spark_source.stream import StreamReader
-from tidelog.storage.filesystem import FilesystemStore
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.filesystem import FilesystemStore
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {

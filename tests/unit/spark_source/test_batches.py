@@ -23,14 +23,14 @@ from tests.unit.spark_source.spark_world import (
     transaction,
     values,
 )
-from tidelog.bucket.bucket import Bucket
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.spark_source import columns, row_reader
 from tidelog.spark_source.planning import plan
 from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
 from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.object_format import wal_key
+from tidelog.wal.format.object_format import wal_key
 
 __all__ = ["spark_world"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidelog.records.rows import ROW_SCHEMA
+from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.spark_source.columns import BATCH_ROWS, BatchMaker
 
 SCHEMA = pa.schema(

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.bucket.partition_view import PartitionView
+from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.spark_source import planning
 from tidelog.spark_source.planning import Piece, Stretch, group, plan, split
 from tidelog.spark_source.ranges import Limits, OffsetRange
-from tidelog.storage.segment import Segment, SegmentName
-from tidelog.storage.table_state import StoredSegment
-from tidelog.wal.extents import Extent, Extents
-from tidelog.wal.image import PartitionImage
+from tidelog.storage.segment.segment import Segment, SegmentName
+from tidelog.storage.table.table_state import StoredSegment
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.image import PartitionImage
 
 ID = UUID(int=5)
 KIB = 1024

@@ -15,7 +15,7 @@ from tests.unit.broker.sink_world import client_of, world
 from tests.unit.broker.transactional_client import loaded
 from tests.unit.spark_source.spark_world import schema_of, store_at
 from tidelog.client.errors import RequestRefused
-from tidelog.client.groups import Place, commit_offsets, committed_offsets
+from tidelog.client.groups.admin import Place, commit_offsets, committed_offsets
 from tidelog.localstack.ports import free_ports
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.spark_source import publishing

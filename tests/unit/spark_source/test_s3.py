@@ -18,8 +18,8 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.s3_servers import S3Server, start_moto
 from tidelog.spark_source import committed_files, s3a_options, table_path
 from tidelog.spark_source.source import TidelogSource
-from tidelog.storage.location import open_store
 from tidelog.storage.object_store import StoreError
+from tidelog.storage.stores.location import open_store
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import loaded, read
 from tests.unit.spark_source.spark_world import pickled, schema_of, store_at
 from tidelog.client.errors import RequestRefused
-from tidelog.client.sink import ForeignQuery
+from tidelog.client.transactions.sink import ForeignQuery
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source import sink
 from tidelog.spark_source.sink import SinkError

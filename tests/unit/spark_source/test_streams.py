@@ -22,7 +22,7 @@ from tests.unit.spark_source.spark_world import (
     transaction,
     values,
 )
-from tidelog.bucket.changes import METADATA_TURN
+from tidelog.bucket.views.changes import METADATA_TURN
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.progress import Checkpoint
 from tidelog.spark_source.ranges import DataLost

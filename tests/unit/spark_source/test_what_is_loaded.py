@@ -21,7 +21,7 @@ HEAVY = (
     "tidelog.protocol",
     "tidelog.coordinator.group",
     "tidelog.coordinator.transaction",
-    "tidelog.bucket.states",
+    "tidelog.bucket.views.states",
     "boto3",
     "obstore",
     "fsspec",

@@ -13,9 +13,9 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.row_decoding import decode_rows
-from tidelog.records.rows import ROW_SCHEMA
-from tidelog.storage.compaction import (
+from tidelog.records.row_columns import ROW_SCHEMA
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.storage.clean.compaction import (
     CompactionPolicy,
     DirtyLog,
     MergeLimits,
@@ -23,13 +23,13 @@ from tidelog.storage.compaction import (
     dirty_log,
     small_run,
 )
-from tidelog.storage.memory import MemoryStore
-from tidelog.storage.metered import MeteredStore
-from tidelog.storage.segment_reader import SegmentReader
-from tidelog.storage.segment_rewriting import Replacement, SegmentRewriter
-from tidelog.storage.segment_writer import SegmentWriter
-from tidelog.storage.table_change import Advance, PartitionChange
-from tidelog.storage.table_state import StoredSegment, TableState
+from tidelog.storage.clean.segment_rewriting import Replacement, SegmentRewriter
+from tidelog.storage.segment.segment_reader import SegmentReader
+from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.metered import MeteredStore
+from tidelog.storage.table.table_change import Advance, PartitionChange
+from tidelog.storage.table.table_state import StoredSegment, TableState
 
 NUMBER = PARTITION.partition
 POLICY = CompactionPolicy(0, 2**63 - 1, 0.5, 100)

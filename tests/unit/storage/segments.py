@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from tidelog.identifiers import TopicPartition
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.row_decoding import decode_rows
-from tidelog.storage.segment import Segment, SegmentName
-from tidelog.storage.segment_writer import SegmentWriter, WrittenSegment
-from tidelog.storage.table_change import Advance, Commit, PartitionChange
-from tidelog.storage.table_schema import metadata
+from tidelog.records.rows.row_decoding import decode_rows
+from tidelog.storage.segment.segment import Segment, SegmentName
+from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.storage.table.table_change import Advance, Commit, PartitionChange
+from tidelog.storage.table.table_schema import metadata
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
 PARTITION = TopicPartition(TOPIC_ID, 3)

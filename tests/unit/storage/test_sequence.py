@@ -11,8 +11,6 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
-from tidelog.storage.faulty import Fault, FaultRates, FaultyStore
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
@@ -24,7 +22,6 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     Suffix,
 )
-from tidelog.storage.retrying import RetryingStore
 from tidelog.storage.sequence import (
     AppendUndecided,
     Mine,
@@ -32,6 +29,9 @@ from tidelog.storage.sequence import (
     SequenceGone,
     Taken,
 )
+from tidelog.storage.stores.faulty import Fault, FaultRates, FaultyStore
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.retrying import RetryingStore
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
 OUR_BODY, THEIR_BODY = OURS + b" our entry", THEIRS + b" their entry"

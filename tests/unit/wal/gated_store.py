@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -14,6 +13,7 @@ from tidelog.storage.object_store import (
     StoredObject,
     Suffix,
 )
+from tidelog.storage.stores.memory import MemoryStore
 
 
 class GatedStore:

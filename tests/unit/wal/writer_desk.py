@@ -14,11 +14,11 @@ from tidelog.entropy import SeededEntropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Slot
 from tidelog.offload import InlineOffload
-from tidelog.storage.memory import MemoryStore
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.object_format import check_body, wal_key
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.object_format import check_body, wal_key
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.writer import DurableSlot, WalWriter
+from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 PARTITION = topic_partition(0)
 

@@ -1,0 +1,1 @@
+"""Producers' batches on their way into partitions: produced ones and adopted ones."""

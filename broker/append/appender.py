@@ -1,0 +1,372 @@
+"""The produce path: batches are checked off the event loop, get their offsets, go into the WAL.
+
+A connection's submissions are served strictly in the order in which they were made. All that wait
+are checked together in one call; while it runs, more gather. Those with large batches, which take
+far more time than others, are checked one by one in a lane of their own (`large_batches`); what
+their connection submits meanwhile waits behind them, and others go on.
+
+What is appended counts for later decisions at once, and for readers and producers when its slot is
+durable (H4): `Appended.slot` says which one to wait for.
+
+If the process dies before a slot is durable, nobody was told of its batches, and the successor does
+not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
+incarnation, and with it everything that was applied in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, NoReturn, TypeAlias
+
+from tidelog.broker.append.large_batches import LargeBatches
+from tidelog.broker.fairness.deadlines import Deadlines
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import Partition, PartitionError
+from tidelog.clock import Clock
+from tidelog.identifiers import Offset, Slot
+from tidelog.offload import Offload
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
+    BatchHeader,
+    TimestampType,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.validate.rewriting import admit
+from tidelog.records.validate.rules import InvalidBatch, LargeBatch, Limits, RecordError
+from tidelog.wal.log.entries import NO_ORDINAL
+from tidelog.wal.log.producer_state import AppendRefused
+from tidelog.wal.write.slot_waiters import Told, WalLost
+from tidelog.wal.write.writer import WalWriter
+
+GROUP_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that are checked together in one call."""
+INLINE_BYTES_MAX = 128 * 1024
+"""Up to here checking takes less time than handing it to a thread, if nothing is compressed."""
+
+
+class Appended(NamedTuple):
+    """A batch's place in the log. It counts when `slot` is durable."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start: int
+    slot: Slot
+    records: int
+    """0 for a duplicate, which was counted before."""
+
+
+class AppendFailed(NamedTuple):
+    """Why a batch was refused; nothing of it was appended."""
+
+    code: ErrorCode
+    message: str
+    record_errors: Sequence[RecordError] = ()
+
+
+AppendResult: TypeAlias = Appended | AppendFailed
+
+
+@dataclass(slots=True)
+class AppendItem:
+    """One partition's batch in a produce request."""
+
+    partition: Partition
+    records: Buffer
+    limits: Limits
+    ordinal: int = NO_ORDINAL
+    """The transaction's number, where the coordinator has just said that the partition is in it."""
+    transaction_version: int = 0
+    result: AppendResult | None = None
+
+
+class Submission:
+    """One produce request's batches, of a `connection`; `settled` is called when each item has its
+    result, or with the reason why that is not known. Without a future, since there are thousands a
+    second."""
+
+    __slots__ = (
+        "_settled",
+        "connection",
+        "is_abandoned",
+        "is_taken",
+        "items",
+        "prepared",
+        "size_bytes",
+    )
+
+    def __init__(self, connection: int, items: list[AppendItem], settled: Told) -> None:
+        self.connection = connection
+        self.items = items
+        self.prepared: list[Prepared | InvalidBatch] = []
+        """What the check has made of each item; empty before it."""
+        self.size_bytes = sum([len(item.records) for item in items])
+        self.is_taken = False
+        """Whether its turn has come: it can be withdrawn no more."""
+        self.is_abandoned = False
+        """Whether its connection is gone."""
+        self._settled: Told | None = settled
+
+    def withdraw(self) -> bool:
+        """Nobody waits for it any more: unless its turn has come, nothing of it will be appended
+        and its records are let go. Whether that is so."""
+        self._settled = None
+        if not self.is_taken:
+            self.items, self.prepared, self.size_bytes = [], [], 0
+        return not self.is_taken
+
+    def settle(self, lost: WalLost | None = None) -> None:
+        """Each item has its result, or `lost` says why it may never have one."""
+        # Who is told holds this: a circle would keep the records in memory.
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled(lost)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the check has found a large batch, which is still to be checked."""
+        return any(isinstance(each, LargeBatch) for each in self.prepared)
+
+    def drop(self) -> None:
+        """The connection is gone, and nothing was appended."""
+        self.settle(WalLost("the connection is gone; nothing was appended"))
+
+    def fail(self) -> None:
+        """The broker has ended: whatever was appended of it may or may not become durable."""
+        self.settle(WalLost("the broker has ended; the outcome is unknown"))
+
+
+class Prepared(NamedTuple):
+    """A batch as it will be stored, but for its offset; with its append time (-1: none)."""
+
+    data: Buffer
+    header: BatchHeader
+    log_append_time_ms: int
+
+
+def prepare(
+    requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int, *, small_only: bool = False
+) -> list[Prepared | InvalidBatch]:
+    """Check many requests, one batch each, and bring them into the form that their topics want.
+    `small_only` leaves large batches for later. Pure; runs in a worker thread."""
+    prepared: list[Prepared | InvalidBatch] = []
+    for admitted in admit(requests, limits, now_ms, small_only=small_only):
+        if isinstance(admitted, InvalidBatch):
+            prepared.append(admitted)
+            continue
+        info = admitted.batches[0]
+        log_append_time = info.timestamp_type is TimestampType.LOG_APPEND_TIME
+        prepared.append(
+            Prepared(
+                admitted.buffer,
+                BatchHeader.parse(admitted.buffer),
+                info.max_timestamp if log_append_time else -1,
+            )
+        )
+    return prepared
+
+
+def _has_codec(item: AppendItem) -> bool:
+    """Whether its records may have to be decompressed or compressed, which takes its time."""
+    flags = item.records[ATTRIBUTES_POSITION + 1 : ATTRIBUTES_POSITION + 2]
+    return bool(item.limits.compression) or any(byte & COMPRESSION_MASK for byte in flags)
+
+
+class Appender:
+    """Serves submissions in order. `run` is its task; it ends only by cancellation or an error."""
+
+    def __init__(
+        self,
+        writer: WalWriter,
+        log_writer: LogWriter,
+        offload: Offload,
+        clock: Clock,
+        large: LargeBatches[int, Submission],
+        large_offload: Offload,
+    ) -> None:
+        """`large_offload`: checks large batches, which must not keep `offload` from others."""
+        self._writer = writer
+        self._log_writer = log_writer
+        self._offload = offload
+        self._clock = clock
+        self._waiting: deque[Submission] = deque()
+        self._group: list[Submission] = []
+        self._submitted = asyncio.Event()
+        self._large = large
+        self._large_offload = large_offload
+        self._large_taken: Submission | None = None
+        self._large_came = asyncio.Event()
+        self._has_ended = False
+        self.deadlines = Deadlines()
+        """Until when those who submitted something wait for it."""
+
+    def submit(self, connection: int, items: list[AppendItem], settled: Told) -> Submission:
+        """Queue a request's batches. Synchronous, so that the connection's order is the log's.
+        `settled` is called after this returns, and must not fail."""
+        submission = Submission(connection, items, settled)
+        if self._has_ended:
+            asyncio.get_running_loop().call_soon(submission.fail)
+        else:
+            self._waiting.append(submission)
+            self._submitted.set()
+        return submission
+
+    def lost(self, connection: int) -> None:
+        """The connection is gone: what waits of it in the lane of large batches is dropped, so that
+        clients that come and go pile up no work. Nothing of that was acknowledged."""
+        for submission in chain(self._group, self._waiting):
+            submission.is_abandoned |= submission.connection == connection
+        for submission in self._large.lost(connection):
+            submission.drop()
+
+    async def run(self) -> NoReturn:
+        """Serve submissions until cancelled, or until the WAL has ended. Those that are left then
+        are told that nothing of theirs was acknowledged."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._serve_large())
+                await self._serve()
+        finally:
+            self._has_ended = True
+            taken = [] if self._large_taken is None else [self._large_taken]
+            for submission in (*self._group, *taken, *self._waiting, *self._large.drain()):
+                submission.fail()
+
+    async def _serve(self) -> NoReturn:
+        while True:
+            await self._submitted.wait()
+            await self._writer.wait_for_room()
+            await self._serve_group()
+
+    async def _serve_group(self) -> None:
+        self._group = group = self._take_group()
+        now_ms = self._clock.time_ms()
+        unchecked = [submission for submission in group if not submission.prepared]
+        items = [item for submission in unchecked for item in submission.items]
+        requests = [item.records for item in items]
+        limits = [item.limits for item in items]
+        size_bytes = sum(submission.size_bytes for submission in unchecked)
+        if size_bytes <= INLINE_BYTES_MAX and not any(map(_has_codec, items)):
+            prepared = iter(prepare(requests, limits, now_ms))
+        else:
+            prepared = iter(
+                await self._offload.run(prepare, requests, limits, now_ms, small_only=True)
+            )
+        for submission in unchecked:
+            submission.prepared = [next(prepared) for _ in submission.items]
+        settled = []
+        for submission in group:
+            if submission.is_large or submission.connection in self._large:
+                self._put_off(submission)
+            else:
+                self._append_all(submission, now_ms)
+                settled.append(submission)
+        self._group = []
+        for submission in settled:
+            submission.settle()
+
+    def _take_group(self) -> list[Submission]:
+        group: list[Submission] = []
+        size_bytes = 0
+        while self._waiting and size_bytes < GROUP_BYTES_MAX:
+            submission = self._waiting.popleft()
+            if submission.connection in self._large:
+                self._put_off(submission)
+                continue
+            submission.is_taken = True
+            size_bytes += submission.size_bytes
+            group.append(submission)
+        if not self._waiting:
+            self._submitted.clear()
+        return group
+
+    def _put_off(self, submission: Submission) -> None:
+        """The submission waits in the lane of large batches from now on: because of its own, or
+        behind others of its connection."""
+        submission.is_taken = False
+        if submission.is_abandoned:
+            submission.drop()
+        else:
+            self._large.add(submission.connection, submission)
+            self._large_came.set()
+
+    async def _serve_large(self) -> NoReturn:
+        while True:
+            await self._writer.wait_for_room()
+            now = self._clock.monotonic()
+            connection = self._large.next_connection(now)
+            seconds = None if connection is None else self._large.seconds_until(connection, now)
+            if connection is not None and seconds is not None and seconds <= 0:
+                await self._check_large(connection)
+                continue
+            self._large_came.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._large_came.wait()
+
+    async def _check_large(self, connection: int) -> None:
+        """Serve the first submission of the connection, and let those behind it go on."""
+        self._large_taken = submission = self._large.take(connection)
+        submission.is_taken = True
+        began, now_ms = self._clock.monotonic(), self._clock.time_ms()
+        items = submission.items
+        requests, limits = [item.records for item in items], [item.limits for item in items]
+        submission.prepared = await self._large_offload.run(prepare, requests, limits, now_ms)
+        self._append_all(submission, now_ms)
+        self._large_taken = None
+        now = self._clock.monotonic()
+        rest = self._large.examined(connection, now - began, now)
+        self._waiting.extendleft(reversed(list(rest)))
+        if self._waiting:
+            self._submitted.set()
+        submission.settle()
+
+    def _append_all(self, submission: Submission, now_ms: int) -> None:
+        for item, prepared in zip(submission.items, submission.prepared, strict=True):
+            item.result = self._append(item, prepared, now_ms)
+        submission.prepared = []
+
+    def _append(
+        self, item: AppendItem, batch: Prepared | InvalidBatch, now_ms: int
+    ) -> AppendResult:
+        if isinstance(batch, InvalidBatch):
+            return AppendFailed(ErrorCode(batch.error_code), batch.message, batch.record_errors)
+        log = item.partition.log
+        try:
+            appended, slot = self._log_writer.append(
+                item.partition,
+                batch.data,
+                batch.header,
+                now_ms,
+                ordinal=item.ordinal,
+                transaction_version=item.transaction_version,
+            )
+        except PartitionError as error:
+            # The topic was deleted, or the partition given away, while the batch was checked.
+            return AppendFailed(error.code, str(error))
+        except AppendRefused as error:
+            return AppendFailed(ErrorCode(error.error_code), str(error))
+        log_append_time_ms = batch.log_append_time_ms
+        if appended.duplicate and log_append_time_ms >= 0:
+            log_append_time_ms = appended.max_timestamp
+        return Appended(
+            appended.base_offset,
+            log_append_time_ms,
+            log.log_start,
+            slot,
+            0 if appended.duplicate else batch.header.record_count,
+        )
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
+        """Move the log start up to `offset`; the new log start, durable.
+
+        PartitionError: the partition is not here any more; nothing was deleted.
+        """
+        await self._writer.durable(self._log_writer.begin_log_at(partition, offset))
+        return Offset(partition.log.log_start)

@@ -1,0 +1,1 @@
+"""Retention and log compaction of the topics' tables."""

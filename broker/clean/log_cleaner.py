@@ -1,0 +1,403 @@
+"""The log cleaner: applies retention, compacts logs and merges small segments, one at a time.
+
+`run` is its task. What it decides on is in the tables (`storage/clean/compaction.py`), so nothing
+of it is to be recovered. If the process dies
+
+- while keys are mapped or segments are written: nothing has happened; what was stored is garbage;
+- behind a commit: the segments of it say how far they are clean, and the next round goes on there;
+- with the commit's outcome unknown: either of the two.
+
+A fenced broker that commits late is refused (E3), or right: it drops only records that have a later
+one with their key in the same table, which no other drops before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple, NoReturn
+
+from tidelog.broker.clean.log_retention import LogRetention
+from tidelog.broker.clean.metrics import CleanerMetrics
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.settings.kinds import LONG_MAX
+from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
+from tidelog.broker.tables.tables import NoTable, Tables
+from tidelog.clock import Clock
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, TidelogError
+from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.clean.compaction import (
+    CompactionPolicy,
+    DirtyLog,
+    MergeLimits,
+    Round,
+    dirty_log,
+    small_run,
+)
+from tidelog.storage.clean.retention import share_below
+from tidelog.storage.clean.segment_rewriting import Replacement, SegmentRewriter
+from tidelog.storage.object_store import ObjectNotFound, ObjectStore
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.table.table_change import PartitionChange
+from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_state import TableState
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETENTION_SECONDS = 30.0
+"""After the start, as in Kafka."""
+PAUSE_SECONDS = 15.0
+"""How long a partition is left alone after a failure."""
+CORRUPT_SECONDS = 300.0
+"""How long it is left alone where something of it is corrupt."""
+LOOKED_AT_ONCE = 100
+"""Partitions that are looked at before others may go on."""
+PACE_SECONDS_MIN = 0.001
+"""Less is not worth waiting for."""
+SHARE_BELOW_WORTH_A_REWRITE = 0.5
+"""Of a segment's rows, about, below the log start."""
+RETENTION_PARTS = 8
+"""Merged segments hold at most that part of what a topic keeps, since they are deleted whole."""
+
+
+class _Job(NamedTuple):
+    """What is to be done next: a round of compaction, or segments that become one."""
+
+    partition: Partition
+    config: TopicConfig
+    dirty: DirtyLog | None
+    merged: tuple[Segment, ...] = ()
+
+
+class _Looked(NamedTuple):
+    """What a partition was like when there was nothing to do."""
+
+    version: int
+    log_start: int
+    config: TopicConfig
+
+
+class LogCleaner:
+    """Cleans the logs that this broker leads; of internal topics none, they have snapshots."""
+
+    def __init__(
+        self,
+        partitions: PartitionRegistry,
+        tables: Tables,
+        retention: LogRetention,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        settings: Callable[[], BrokerSettings],
+        topic_config: Callable[[TopicId], TopicConfig],
+        crash_points: CrashPoints,
+        metrics: CleanerMetrics,
+    ) -> None:
+        """`offload`: its worker is kept busy for tens of milliseconds at a time, by look-ups among
+        millions of keys for up to a second."""
+        self._partitions = partitions
+        self._tables = tables
+        self.retention = retention
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._settings = settings
+        self._topic_config = topic_config
+        self._crash_points = crash_points
+        self.metrics = metrics
+        self._looked: dict[TopicPartition, _Looked] = {}
+        self._paused: dict[TopicPartition, float] = {}
+        self._cleaning = asyncio.Lock()
+        self._retained_at = clock.monotonic()
+        self._has_retained = False
+
+    async def run(self) -> NoReturn:
+        """Clean until cancelled."""
+        self._retained_at = self._clock.monotonic()
+        while True:
+            await self._retain_if_due()
+            if not await self.clean_one():
+                backoff = self._settings().integer("log.cleaner.backoff.ms") / 1000
+                seconds = min(backoff, self._retention_due_in())
+                await self._clock.sleep(max(0.0, seconds))
+
+    async def clean_one(self) -> bool:
+        """Do what is most worth it; whether anything was. What fails is logged, and left alone for
+        a while."""
+        async with self._cleaning:
+            return await self._clean_one()
+
+    async def _clean_one(self) -> bool:
+        job = await self._choose()
+        if job is None:
+            return False
+        place = job.partition.log.partition
+        try:
+            await self._do(job)
+        except NoTable:
+            # The topic was deleted meanwhile.
+            pass
+        except TidelogError as error:
+            await self._note_failure(place, error)
+        return True
+
+    # What to do.
+
+    async def _choose(self) -> _Job | None:
+        """The dirtiest log that is to be compacted; if there is none, segments to be merged."""
+        dirtiest: _Job | None = None
+        merge: _Job | None = None
+        looked: dict[TopicPartition, _Looked] = {}
+        self.metrics.dirty_ratio_max = 0.0
+        for number, partition in enumerate(list(self._partitions), 1):
+            if number % LOOKED_AT_ONCE == 0:
+                await self._clock.sleep(0)
+            place = partition.log.partition
+            if not self._may_be_cleaned(partition):
+                continue
+            try:
+                table = await self._tables.open(place.topic_id)
+            except NoTable:
+                continue
+            except TidelogError as error:
+                await self._note_failure(place, error)
+                continue
+            if self._partitions.get(place) is not partition:
+                continue
+            config = self._topic_config(place.topic_id)
+            now = _Looked(table.version, partition.log.log_start, config)
+            if self._looked.get(place) == now:
+                looked[place] = now
+                continue
+            dirty = self._dirty(partition, config, table)
+            if dirty is not None and (
+                dirtiest is None or dirtiest.dirty is None or dirty.ratio > dirtiest.dirty.ratio
+            ):
+                dirtiest = _Job(partition, config, dirty)
+            if dirty is None and merge is None:
+                merged = self._to_merge(partition, config, table)
+                if merged:
+                    merge = _Job(partition, config, None, merged)
+                elif not _goes_by_time(config):
+                    looked[place] = now
+        self._looked = looked
+        return dirtiest or merge
+
+    def _may_be_cleaned(self, partition: Partition) -> bool:
+        if partition.is_internal or partition.fault is not None or not partition.log.table_next:
+            return False
+        until = self._paused.get(partition.log.partition)
+        if until is None:
+            return True
+        if self._clock.monotonic() < until:
+            return False
+        del self._paused[partition.log.partition]
+        return True
+
+    def _dirty(
+        self, partition: Partition, config: TopicConfig, table: TableState
+    ) -> DirtyLog | None:
+        """What is to be compacted, if that is due."""
+        if "compact" not in config.items_of("cleanup.policy"):
+            return None
+        log, now_ms = partition.log, self._clock.time_ms()
+        policy = compaction_policy(config)
+        segments = table.partition(log.partition.partition).segments
+        dirty = dirty_log(segments, policy, log.log_start, now_ms)
+        if dirty is None:
+            return None
+        self.metrics.dirty_ratio_max = max(self.metrics.dirty_ratio_max, dirty.ratio)
+        is_enabled = self._settings().boolean("log.cleaner.enable")
+        return dirty if is_enabled and dirty.is_due(policy, now_ms) else None
+
+    def _to_merge(
+        self, partition: Partition, config: TopicConfig, table: TableState
+    ) -> tuple[Segment, ...]:
+        """Small segments that are worth a large one, or one that lies below the log start for the
+        most part."""
+        log = partition.log
+        segments = [
+            stored
+            for stored in table.partition(log.partition.partition).segments
+            if stored.segment.name.last_offset >= log.log_start
+        ]
+        if segments:
+            first = segments[0].segment
+            if share_below(first, log.log_start) >= SHARE_BELOW_WORTH_A_REWRITE:
+                return (first,)
+        run = small_run(segments, self._merge_limits(config))
+        return tuple(stored.segment for stored in run)
+
+    def _merge_limits(self, config: TopicConfig) -> MergeLimits:
+        bytes_max, span_ms_max = self._target_bytes(config), LONG_MAX
+        if "delete" in config.items_of("cleanup.policy"):
+            span_ms_max = config.integer("segment.ms")
+            retention_bytes = config.integer("retention.bytes")
+            retention_ms = config.integer("retention.ms")
+            if retention_bytes >= 0:
+                bytes_max = min(bytes_max, retention_bytes // RETENTION_PARTS)
+            if retention_ms >= 0:
+                span_ms_max = min(span_ms_max, retention_ms // RETENTION_PARTS)
+        return MergeLimits(bytes_max, span_ms_max)
+
+    def _target_bytes(self, config: TopicConfig) -> int:
+        own = self._settings().integer("merge.segment.bytes")
+        return min(own, config.integer("segment.bytes"))
+
+    # How it is done.
+
+    async def _do(self, job: _Job) -> None:
+        if job.dirty is None:
+            log_start = job.partition.log.log_start
+            rewriter = self._rewriter(job.partition)
+            replacement = await rewriter.merge(job.merged, log_start)
+            if await self._replace(job.partition, job.merged, replacement):
+                self.metrics.merges += 1
+        else:
+            await self._compact(job.partition, job.config, job.dirty)
+
+    async def _compact(self, partition: Partition, config: TopicConfig, dirty: DirtyLog) -> None:
+        """One round. What has no room among the keys is left to the next."""
+        log = partition.log
+        table = await self._tables.open(log.partition.topic_id)
+        segments = [stored.segment for stored in table.partition(log.partition.partition).segments]
+        rewriter = self._rewriter(partition)
+        started = self._clock.monotonic()
+        keys, end = await rewriter.map_keys(
+            segments,
+            dirty.first_dirty,
+            dirty.end,
+            self._settings().integer("log.cleaner.dedupe.buffer.size"),
+        )
+        round_ = Round(
+            first_dirty=dirty.first_dirty,
+            end=end,
+            log_start=log.log_start,
+            now_ms=self._clock.time_ms(),
+            delete_retention_ms=config.integer("delete.retention.ms"),
+        )
+        dropped = 0
+        made = rewriter.compact(segments, keys, round_, self._target_bytes(config))
+        async with aclosing(made) as replacements:
+            async for replacement in replacements:
+                removed = [s for s in segments if s.name in replacement.removed]
+                if not await self._replace(partition, removed, replacement):
+                    return
+                before, after = (
+                    sum(segment.row_count for segment in each)
+                    for each in (removed, replacement.rewritten)
+                )
+                dropped += before - after
+                self.metrics.records_compacted += before - after
+                await self._retain_if_due()
+        self.metrics.compactions += 1
+        logger.info(
+            "a log was compacted",
+            extra={
+                "partition": str(partition),
+                "first_dirty": dirty.first_dirty,
+                "end": end,
+                "dropped": dropped,
+                "seconds": self._clock.monotonic() - started,
+            },
+        )
+
+    async def _replace(
+        self,
+        partition: Partition,
+        removed: Sequence[Segment],
+        replacement: Replacement,
+    ) -> bool:
+        """Whether the replacement is in the table; otherwise others have made it impossible."""
+        place = partition.log.partition
+        self._crash_points.hit(CrashPoint.SEGMENTS_REWRITTEN)
+        if self._partitions.get(place) is not partition:
+            return False
+        change = PartitionChange(
+            partition=place.partition,
+            removed=replacement.removed,
+            rewritten=replacement.rewritten,
+        )
+        result = await self._tables.commit(place.topic_id, (change,))
+        if not isinstance(result, Committed):
+            self.metrics.refusals += 1
+            logger.info(
+                "others changed the table first",
+                extra={"partition": str(partition), "why": result.reason},
+            )
+            return False
+        self._crash_points.hit(CrashPoint.SEGMENTS_REPLACED)
+        self.metrics.segments_replaced += len(removed)
+        self.metrics.bytes_written += sum(s.size_bytes for s in replacement.rewritten)
+        return True
+
+    def _rewriter(self, partition: Partition) -> SegmentRewriter:
+        return SegmentRewriter(
+            self._store, self._entropy, self._offload, partition.log.partition, self._pace
+        )
+
+    async def _pace(self, size_bytes: int) -> None:
+        """Wait as long as so many bytes take at the most that is allowed."""
+        self.metrics.bytes_moved += size_bytes
+        rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
+        if size_bytes / rate >= PACE_SECONDS_MIN:
+            await self._clock.sleep(size_bytes / rate)
+
+    async def _note_failure(self, place: TopicPartition, error: TidelogError) -> None:
+        self.metrics.failures += 1
+        is_corrupt = isinstance(error, CorruptObject)
+        seconds = CORRUPT_SECONDS if is_corrupt else PAUSE_SECONDS
+        self._paused[place] = self._clock.monotonic() + seconds
+        logger.log(
+            logging.ERROR if is_corrupt else logging.WARNING,
+            "a log could not be cleaned; it will be tried again",
+            extra={
+                "partition": str(self._partitions.get(place) or place),
+                "key": getattr(error, "key", None),
+                "why": str(error),
+            },
+        )
+        if isinstance(error, ObjectNotFound):
+            # Others may have removed the segment from the table (F4).
+            try:
+                await self._tables.refresh(place.topic_id)
+            except TidelogError as again:
+                logger.info("a table could not be read again", extra={"why": str(again)})
+
+    # When retention is due.
+
+    async def _retain_if_due(self) -> None:
+        if self._retention_due_in() <= 0:
+            self._retained_at, self._has_retained = self._clock.monotonic(), True
+            await self.retention.apply()
+
+    def _retention_due_in(self) -> float:
+        interval = self._settings().integer("log.retention.check.interval.ms") / 1000
+        if not self._has_retained:
+            interval = min(interval, FIRST_RETENTION_SECONDS)
+        return self._retained_at + interval - self._clock.monotonic()
+
+
+def compaction_policy(config: TopicConfig) -> CompactionPolicy:
+    """What a topic's settings say of its compaction."""
+    return CompactionPolicy(
+        min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
+        max_compaction_lag_ms=config.integer("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=config.number("min.cleanable.dirty.ratio"),
+        delete_retention_ms=config.integer("delete.retention.ms"),
+    )
+
+
+def _goes_by_time(config: TopicConfig) -> bool:
+    """Whether time alone may make a log worth compacting."""
+    if "compact" not in config.items_of("cleanup.policy"):
+        return False
+    policy = compaction_policy(config)
+    return policy.min_compaction_lag_ms > 0 or policy.max_compaction_lag_ms < LONG_MAX

@@ -1,0 +1,107 @@
+"""The way from the WAL into tables, and what keeps those as their topics' settings say: rolls,
+retention, log compaction. Put together here, with what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from tidelog.broker.append.appender import Appender
+from tidelog.broker.clean.log_cleaner import LogCleaner
+from tidelog.broker.clean.log_retention import LogRetention
+from tidelog.broker.clean.metrics import CleanerCollector, CleanerMetrics
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.partitions.partitions import PartitionRegistry
+from tidelog.broker.roll.metrics import RollCollector, RollMetrics
+from tidelog.broker.roll.roller import Roller
+from tidelog.broker.roll.segment_builder import SegmentBounds, SegmentBuilder
+from tidelog.broker.roll.source import RollSource
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.tables.segment_ages import SegmentAges
+from tidelog.broker.tables.tables import Tables
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.wal.read.tail_cache import TailCache
+
+
+class TablePath:
+    """One incarnation's."""
+
+    def __init__(
+        self,
+        world: Surroundings,
+        state: Callable[[], ClusterState],
+        partitions: PartitionRegistry,
+        tail: TailCache,
+        settings: LiveSettings,
+        ages: SegmentAges,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._world = world
+        self._partitions = partitions
+        self._settings = settings
+        self._registry = registry
+        self.tables = Tables(
+            state,
+            world.store,
+            world.clock,
+            world.entropy,
+            world.offload,
+            settings.now().integer("log.delete.grace.ms") / 1000,
+            world.crash_points,
+            ages=ages,
+        )
+        self.roller = self._new_roller(tail)
+
+    def _new_roller(self, tail: TailCache) -> Roller:
+        world = self._world
+        metrics = RollMetrics()
+        self._registry.register(RollCollector(metrics))
+        builder = SegmentBuilder(
+            RollSource(world.store, tail, world.background),
+            world.store,
+            world.rolling,
+            world.entropy,
+            world.crash_points,
+            metrics,
+            self._settings.now().integer("decompressed.bytes.max"),
+            SegmentBounds(),
+        )
+        return Roller(
+            self._partitions,
+            self.tables,
+            builder,
+            world.store,
+            world.clock,
+            self._settings.now,
+            self._settings.topic_config,
+            metrics,
+        )
+
+    def cleaner(self, appender: Appender) -> LogCleaner:
+        """Deletes and compacts. `appender`: what tells the WAL of later log starts."""
+        world = self._world
+        metrics = CleanerMetrics()
+        self._registry.register(CleanerCollector(metrics))
+        retention = LogRetention(
+            self._partitions,
+            self.tables,
+            appender,
+            world.clock,
+            self._settings.topic_config,
+            world.crash_points,
+            metrics,
+        )
+        return LogCleaner(
+            self._partitions,
+            self.tables,
+            retention,
+            world.store,
+            world.clock,
+            world.entropy,
+            world.cleaning,
+            self._settings.now,
+            self._settings.topic_config,
+            world.crash_points,
+            metrics,
+        )

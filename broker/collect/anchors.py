@@ -1,0 +1,82 @@
+"""Reads what says which objects are needed: the newest checkpoints and the hand-over images."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelog.bucket.object_keys import CHECKPOINT_FOLDER, CheckpointObject, parse_key
+from tidelog.bucket.reachability import Anchor
+from tidelog.identifiers import Incarnation, Slot
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectNotFound, ObjectStore
+from tidelog.wal.format.image_codec import Images
+from tidelog.wal.read.reading import read_all
+from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint
+
+READS_AT_ONCE_MAX = 16
+
+
+class AnchorReader:
+    """One process's. Remembers what it read last, by key and etag: most of it does not change."""
+
+    def __init__(self, store: ObjectStore, offload: Offload) -> None:
+        self._store = store
+        self._offload = offload
+        self._checkpoints: dict[tuple[str, str], Anchor] = {}
+        self._handovers: dict[tuple[str, str], Anchor] = {}
+
+    async def checkpoints(
+        self, incarnations: Iterable[Incarnation]
+    ) -> dict[Incarnation, Anchor] | None:
+        """The newest checkpoints of those that have one; None if one was replaced while it was
+        read. Raises StoreError, CorruptObject and UnsupportedFormat, as the other does."""
+        newest: dict[Incarnation, tuple[Slot, str]] = {}
+        async for meta in self._store.list(CHECKPOINT_FOLDER):
+            found = parse_key(meta.key)
+            if isinstance(found, CheckpointObject):
+                newest[found.incarnation] = found.slot, meta.etag
+        owners = [owner for owner in incarnations if owner in newest]
+        wanted = [(checkpoint_key(owner, newest[owner][0]), newest[owner][1]) for owner in owners]
+        anchors = await self._read_all(wanted, self._checkpoints, _decode_checkpoint)
+        if anchors is None:
+            return None
+        self._checkpoints = dict(zip(wanted, anchors, strict=True))
+        return dict(zip(owners, anchors, strict=True))
+
+    async def handovers(self, keys: Iterable[str]) -> frozenset[str] | None:
+        """What these hand-over images refer to; None if one is gone."""
+        wanted = [(key, "") for key in sorted(keys)]
+        images = await self._read_all(wanted, self._handovers, _decode_images)
+        if images is None:
+            return None
+        self._handovers = dict(zip(wanted, images, strict=True))
+        return frozenset[str]().union(*(image.objects for image in images))
+
+    async def _read_all(
+        self,
+        wanted: list[tuple[str, str]],
+        known: Mapping[tuple[str, str], Anchor],
+        decode: Callable[[str, bytes], Anchor],
+    ) -> list[Anchor] | None:
+        async def read(place: tuple[str, str]) -> Anchor | None:
+            if place in known:
+                return known[place]
+            try:
+                stored = await self._store.get(place[0])
+            except ObjectNotFound:
+                return None
+            return await self._offload.run(decode, place[0], bytes(stored.data))
+
+        found = await read_all(read, wanted, asyncio.Semaphore(READS_AT_ONCE_MAX))
+        anchors = [anchor for anchor in found if anchor is not None]
+        return anchors if len(anchors) == len(found) else None
+
+
+def _decode_checkpoint(key: str, data: bytes) -> Anchor:
+    checkpoint = decode_checkpoint(key, data)
+    return Anchor.of(checkpoint.slot, checkpoint.images)
+
+
+def _decode_images(key: str, data: bytes) -> Anchor:
+    return Anchor.of(Slot(0), Images(key, data))

@@ -1,0 +1,419 @@
+"""Finds what nobody can need any more (rules F1 to F3), and has it deleted after a grace.
+
+Each broker goes through its own WAL, its merged objects and its checkpoints; the one with the
+lowest id among the living also through all that has no living owner: WALs of retired incarnations,
+state snapshots, hand-over images, tables. It does no harm if two take themselves for the lowest,
+or if one goes by an old state: what may go, may go for ever (F2).
+
+A pass notes which slots there are (`wal_inventory`) and lists all else, reads the metadata log, the
+newest checkpoints and the metadata log again, judges (`bucket.reachability`) and marks (`marks`).
+What was marked the grace ago, and at every pass since, goes to the deleter (`deletion`), which
+works beside the passes. Slots are judged and marked as runs, so a pass costs what is kept and what
+is new, not what waits for the grace.
+
+Marks are stored behind each pass (`mark_file`), with the time for which they have been observed. A
+new process goes on with them. If the process dies anywhere, less is deleted: what it had observed
+since it stored its marks last is observed once more. The first passes come soon after the start,
+each at twice the time of the one before, up to the interval. So a process that lives for a time T
+stores marks that are older by at least half of T, and a row of short lives deletes as one long life
+does, at half the speed. A stored mark says what was true when it was stored, and what may go may go
+for ever (F2): so it does no harm if an old process stores its marks late.
+
+Segments that no table lists, and tables of deleted topics, are looked for less often: that takes a
+listing of all segments and a reading of all tables. A segment that may yet be committed is
+kept until its table has gone on the grace after it was written; where the table does not go on by
+itself, an empty commit is made (`TableLog.fence`).
+
+Staged objects go when their batch is over (`staged_batches`), or by their age (H9): twice
+`staged.retention.ms` after they were put, and when no slot that old is to be replayed any more,
+nothing can come to refer to them.
+
+Never deleted: what is not Tidelog's, leases (one a broker id), the lowest seal of a WAL. The
+metadata log and the table logs are kept short by those who write them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, NoReturn, Protocol
+
+from tidelog.broker.collect.anchors import AnchorReader
+from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
+from tidelog.broker.collect.mark_file import MarkFile
+from tidelog.broker.collect.staged_batches import Listing, StagedBatches
+from tidelog.broker.collect.wal_inventory import WalInventory, WalRuns
+from tidelog.bucket.object_keys import (
+    CHECKPOINT_FOLDER,
+    HANDOVER_FOLDER,
+    STAGED_FOLDER,
+    BucketObject,
+    CheckpointObject,
+    MergedObject,
+    StagedObject,
+    StateObject,
+    WalObject,
+    parse_key,
+)
+from tidelog.bucket.reachability import (
+    Anchor,
+    Reachability,
+    named_handovers,
+    needed_incarnations,
+    replayed_since_ms,
+    same_tenures,
+    unanchored,
+)
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE_FOLDER
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.snapshot_format import STATE_PREFIX
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import Incarnation, Slot
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.format.object_format import MERGED_FOLDER, merged_prefix, wal_key, wal_prefix
+from tidelog.wal.log.adoption import object_key
+from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.write.checkpoint import checkpoint_prefix
+
+logger = logging.getLogger(__name__)
+
+LISTED_MAX = 100_000
+"""Objects of a folder that one pass looks at, slots aside; the lowest keys, so the oldest of those
+that are numbered. The others follow when these are gone."""
+REPLAYED_LISTED_MAX = 1000
+"""Slots of a WAL of which the oldest is looked for; more than are ever uploaded at a time."""
+ATTEMPTS_MAX = 3
+"""Against changes of ownership in the middle of a pass; the next one tries again."""
+FIRST_SHARE = 1 / 64
+"""Of the interval: when the first pass begins."""
+
+
+class Cluster(Protocol):
+    """The metadata log."""
+
+    @property
+    def state(self) -> ClusterState:
+        """As of the last look."""
+        ...
+
+    async def refresh(self) -> ClusterState:
+        """Look again."""
+        ...
+
+
+class Listed(NamedTuple):
+    """An object that a pass has listed."""
+
+    what: BucketObject
+    meta: ObjectMeta
+
+
+class _Judged(NamedTuple):
+    """What may go, by one look."""
+
+    slots: Mapping[Incarnation, Sequence[Run]]
+    keys: Sequence[str]
+
+
+class _Quiet(NamedTuple):
+    """While this stays as it is, a pass finds nothing that the one before did not."""
+
+    sequence: int
+    floor: Slot | None
+
+
+class Collector:
+    """One process's collections of what is not in tables. `run` is its task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        offload: Offload,
+        cluster: Cluster,
+        incarnation: Incarnation,
+        is_settled: Callable[[MergedObject, Slot], bool],
+        floor: Callable[[], Slot | None],
+        inventory: WalInventory,
+        interval_seconds: float,
+        idle_seconds: float,
+        grace_seconds: float,
+        staged_retention_ms: int,
+        staged: StagedBatches,
+        marks: MarkFile,
+        deleter: Deleter,
+        metrics: CollectorMetrics,
+    ) -> None:
+        """`is_settled`: see `Reachability`; of other processes' objects it says no. `floor`: the
+        slot of this incarnation's newest checkpoint. `idle_seconds`: how often a pass is made
+        where nothing has changed."""
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._cluster = cluster
+        self._incarnation = incarnation
+        self._is_settled = is_settled
+        self._floor = floor
+        self._inventory = inventory
+        self._interval_seconds = interval_seconds
+        self._idle_seconds = idle_seconds
+        self._grace_seconds = grace_seconds
+        self._staged_retention_ms = staged_retention_ms
+        self._staged = staged
+        self._marks = marks
+        self._deleter = deleter
+        self._metrics = metrics
+        self._anchors = AnchorReader(store, offload)
+        self._handed: set[str] = set()
+        """Keys that the deleter has and the last listing still had."""
+        self._quiet: _Quiet | None = None
+        self._listed_at = -idle_seconds
+
+    async def run(self) -> NoReturn:
+        """Collect at intervals, until cancelled."""
+        share = FIRST_SHARE
+        while True:
+            await self._clock.sleep(share * self._interval_seconds)
+            share = min(1.0, 2 * share)
+            if self._is_idle():
+                continue
+            try:
+                await self.collect()
+                await self._marks.store(self._deleter.waiting_slots)
+            except (StoreError, CorruptObject, UnsupportedFormat) as error:
+                self._metrics.failures += 1
+                logger.warning(
+                    "a collection was given up; nothing more is marked until the next",
+                    extra={"key": getattr(error, "key", None), "why": str(error)},
+                )
+
+    def _is_idle(self) -> bool:
+        """Whether a pass would find what the last one did: nothing."""
+        return (
+            self._quiet == _Quiet(self._cluster.state.sequence, self._floor())
+            and self._clock.monotonic() - self._listed_at < self._idle_seconds
+        )
+
+    async def collect(self) -> None:
+        """One pass. Raises StoreError; CorruptObject and UnsupportedFormat, if what would tell what
+        is needed cannot be read: then nothing is marked."""
+        self._quiet, quiet = None, _Quiet(self._cluster.state.sequence, self._floor())
+        started_at = self._clock.monotonic()
+        await self._staged.look()
+        is_lowest_id = is_lowest(self._cluster.state, self._incarnation)
+        listed = await self._list(is_lowest_id=is_lowest_id)
+        staged = _staged(listed)
+        # An incarnation that registers later has no slots now.
+        newest = await self._inventory.newest_slots(await self._cluster.refresh()) if staged else {}
+        self._staged.listed(Listing(staged, newest))
+        await self._inventory.look(self._cluster.state, others=is_lowest_id)
+        reachability = await self._look(listed)
+        if reachability is None:
+            return
+        slots = dict(self._inventory)
+        judged = await self._offload.run(self._judge, reachability, listed, slots)
+        self._mark(judged, listed, slots)
+        if not staged and not self._metrics.waiting and not any(self._metrics.marked.values()):
+            self._quiet, self._listed_at = quiet, started_at
+
+    def _judge(
+        self,
+        reachability: Reachability,
+        listed: Mapping[str, Listed],
+        slots: Mapping[Incarnation, WalRuns],
+    ) -> _Judged:
+        """What may go. Pure; in a worker thread."""
+        return _Judged(
+            {owner: reachability.slots_may_go(owner, there.runs) for owner, there in slots.items()},
+            [
+                key
+                for key, (what, _) in listed.items()
+                if self._is_ours(what, reachability.state) and reachability.may_go(key, what)
+            ],
+        )
+
+    def _mark(
+        self,
+        judged: _Judged,
+        listed: Mapping[str, Listed],
+        slots: Mapping[Incarnation, WalRuns],
+    ) -> None:
+        """Mark what may go, hand over what has been marked for the grace."""
+        now = self._clock.monotonic()
+        for owner, runs in self._marks.slots.update(judged.slots, now).items():
+            self._inventory.hand_over(owner, runs)
+            self._deleter.add_slots(owner, WalRuns(runs, slots[owner].slot_bytes))
+        due = self._marks.objects.update(
+            judged.keys, now, lambda key: key in listed and self._is_undecided(key)
+        )
+        self._handed &= listed.keys()
+        fresh = [key for key in due if key not in self._handed]
+        self._handed.update(fresh)
+        self._deleter.add(DueObject(key, listed[key].meta.size) for key in fresh)
+        marked = len(self._marks.objects) - len(self._handed)
+        self._metrics.marked["wal"] = len(self._marks.slots) + marked
+        self._metrics.passes += 1
+
+    def _is_undecided(self, key: str) -> bool:
+        """Whether it takes further passes of this process to tell whether this may go."""
+        return key.startswith(STAGED_FOLDER) and not self._staged.has_passed
+
+    async def _list(self, *, is_lowest_id: bool) -> dict[str, Listed]:
+        """All but slots that fall to this process, folder by folder."""
+        me = self._incarnation
+        prefixes = [merged_prefix(me), checkpoint_prefix(me)]
+        if is_lowest_id:
+            prefixes = [
+                MERGED_FOLDER,
+                CHECKPOINT_FOLDER,
+                HANDOVER_FOLDER,
+                STAGED_FOLDER,
+                STATE_PREFIX,
+                PROBE_FOLDER,
+            ]
+        listed: dict[str, Listed] = {}
+        for prefix in prefixes:
+            number = 0
+            async for meta in self._store.list(prefix):
+                found = parse_key(meta.key)
+                if found is not None:
+                    listed[meta.key] = Listed(found, meta)
+                number += 1
+                if number >= LISTED_MAX:
+                    break
+        return listed
+
+    def _is_ours(self, found: BucketObject, state: ClusterState) -> bool:
+        """Whether it falls to this process: others that live go through their own."""
+        match found:
+            case WalObject(owner) | MergedObject(owner) | CheckpointObject(owner):
+                return owner == self._incarnation or not state.is_live(owner.epoch)
+        return True
+
+    async def _look(self, listed: Mapping[str, Listed]) -> Reachability | None:
+        """By what to judge what was listed before; None if that cannot be said now."""
+        for _ in range(ATTEMPTS_MAX):
+            state = await self._cluster.refresh()
+            anchors = await self._anchors.checkpoints(needed_incarnations(state))
+            handovers = await self._anchors.handovers(named_handovers(state))
+            log_ms = await self._newest_entry_ms(state)
+            if anchors is None or handovers is None:
+                continue
+            if not same_tenures(state, await self._cluster.refresh()):
+                continue
+            lost = next(unanchored(state, anchors), None)
+            if lost is not None:
+                raise CorruptObject(
+                    checkpoint_prefix(state.tenures(lost)[0].incarnation),
+                    f"no checkpoint has the tenure of partition {lost.partition} of topic"
+                    f" {lost.topic_id} that the metadata log says was opened",
+                )
+            staged = _staged(listed)
+            adoptable_ms = await self._adoptable_ms(listed, state, anchors, log_ms) if staged else 0
+            over = await self._over(staged, state, anchors, handovers)
+            return await self._offload.run(
+                partial(
+                    Reachability,
+                    state=state,
+                    anchors=anchors,
+                    handover_objects=handovers,
+                    snapshots=newest_snapshots(found for found, _ in listed.values()),
+                    is_settled=self._is_settled,
+                    metadata_aged=partial(self._is_older, listed, log_ms),
+                    staged_over=partial(_is_staged_over, listed, adoptable_ms, over),
+                )
+            )
+        logger.info("partitions change hands too fast for a collection; the next one looks again")
+        return None
+
+    async def _over(
+        self,
+        staged: frozenset[str],
+        state: ClusterState,
+        anchors: Mapping[Incarnation, Anchor],
+        handovers: frozenset[str],
+    ) -> frozenset[str]:
+        """The staged objects whose batch is over."""
+        if not staged:
+            return frozenset()
+        return await self._staged.judge(
+            staged,
+            await self._offload.run(_staged_references, handovers, tuple(anchors.values())),
+            needed_incarnations(state),
+            anchors,
+        )
+
+    def _is_older(self, listed: Mapping[str, Listed], time_ms: int, key: str) -> bool:
+        """Whether an object was put the grace before this time, both by the store's clock."""
+        return time_ms - listed[key].meta.modified_ms > self._grace_seconds * 1000
+
+    async def _adoptable_ms(
+        self,
+        listed: Mapping[str, Listed],
+        state: ClusterState,
+        anchors: Mapping[Incarnation, Anchor],
+        log_ms: int,
+    ) -> int:
+        """What was staged later may be referred to, or come to be; by the store's clock."""
+        needed = needed_incarnations(state)
+        slots: list[tuple[WalObject, int]] = []
+        for owner in needed:
+            floor = anchors[owner].slot if owner in anchors else Slot(0)
+            after = wal_key(owner, Slot(floor - 1)) if floor else ""
+            number = 0
+            async for meta in self._store.list(wal_prefix(owner), after):
+                found = parse_key(meta.key)
+                if isinstance(found, WalObject):
+                    slots.append((found, meta.modified_ms))
+                number += 1
+                if number >= REPLAYED_LISTED_MAX:
+                    break
+        times = (*(put_ms for _, put_ms in slots), *(m.modified_ms for _, m in listed.values()))
+        present_ms = max(log_ms, *times)
+        replayed_ms = replayed_since_ms(slots, needed, anchors)
+        until_ms = present_ms if replayed_ms is None else min(present_ms, replayed_ms)
+        return until_ms - 2 * self._staged_retention_ms
+
+    async def _newest_entry_ms(self, state: ClusterState) -> int:
+        """When the metadata log's newest entry was put; long ago if it was deleted already."""
+        key = f"{LOG_PREFIX}{state.sequence:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"
+        try:
+            return (await self._store.head(key)).modified_ms
+        except ObjectNotFound:
+            return 0
+
+
+def is_lowest(state: ClusterState, incarnation: Incarnation) -> bool:
+    """Whether this one has the lowest id of those that live."""
+    living = state.live_brokers()
+    return bool(living) and living[0].incarnation == incarnation
+
+
+def _staged(listed: Mapping[str, Listed]) -> frozenset[str]:
+    return frozenset(k for k, found in listed.items() if isinstance(found.what, StagedObject))
+
+
+def _staged_references(handovers: frozenset[str], anchors: Sequence[Anchor]) -> frozenset[str]:
+    """The staged objects that bases refer to. Pure; in a worker thread."""
+    referenced = map(object_key, handovers.union(*(anchor.objects for anchor in anchors)))
+    return frozenset(key for key in referenced if key.startswith(STAGED_FOLDER))
+
+
+def _is_staged_over(
+    listed: Mapping[str, Listed], adoptable_ms: int, over: frozenset[str], key: str
+) -> bool:
+    return key in over or listed[key].meta.modified_ms < adoptable_ms
+
+
+def newest_snapshots(found: Iterable[BucketObject]) -> dict[tuple[str, int], int]:
+    """The highest offset of a snapshot of each internal partition."""
+    newest: dict[tuple[str, int], int] = {}
+    for each in found:
+        if isinstance(each, StateObject):
+            place = each.topic, each.partition
+            newest[place] = max(newest.get(place, 0), each.next_offset)
+    return newest

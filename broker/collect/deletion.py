@@ -1,0 +1,181 @@
+"""Deletes what collections found superfluous: some at a time, as fast as it becomes due.
+
+What is due waits here in memory, slots as runs. The rate is the one that would have all of it
+deleted in one interval of the collector. So under constant load as much is deleted each second as
+is created, without haste, and what waits stays in proportion to the load.
+
+If the process dies anywhere, less is deleted. A deletion that fails stays here and is repeated.
+Deleting twice does no harm: slots and other names are never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, NoReturn
+
+from tidelog.broker.collect.wal_inventory import WalRuns
+from tidelog.broker.tables.segment_ages import SEGMENT_SUFFIX
+from tidelog.clock import Clock
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.identifiers import Incarnation, Slot
+from tidelog.storage.object_store import DELETED_AT_ONCE_MAX, ObjectStore, StoreError
+from tidelog.storage.segment.segment import TOPICS_PREFIX
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.recover.slot_runs import Run, count
+from tidelog.wal.roll.pace import rate_of
+
+logger = logging.getLogger(__name__)
+
+DELETES_A_SECOND_MIN: Final = 100
+DELETES_A_SECOND_MAX: Final = 10_000
+"""Several times what a broker can create."""
+STEP_SECONDS: Final = 0.1
+"""What is deleted in one request is what the rate says for so long, at most."""
+RETRY_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class CollectorMetrics:
+    """What was deleted, by the folder that it lay in."""
+
+    objects: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    """Of WAL objects an estimate: nobody has listed them."""
+    marked: dict[str, int] = field(default_factory=dict)
+    """What waits for the grace, by the pass that looks after it."""
+    waiting: int = 0
+    """What waits for its deletion."""
+    passes: int = 0
+    failures: int = 0
+    """Passes and deletions that were given up."""
+
+    def deleted(self, key: str, size_bytes: int) -> None:
+        """Count an object."""
+        folder = key.partition("/")[0]
+        self.objects[folder] = self.objects.get(folder, 0) + 1
+        self.bytes[folder] = self.bytes.get(folder, 0) + size_bytes
+
+
+class DueObject(NamedTuple):
+    """An object that is to be deleted."""
+
+    key: str
+    size_bytes: int
+
+
+class Deleter:
+    """One process's deletions. `run` is its task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        crash_points: CrashPoints,
+        metrics: CollectorMetrics,
+        spread_seconds: float,
+    ) -> None:
+        """`spread_seconds`: over how long what is due is spread."""
+        self._store = store
+        self._clock = clock
+        self._crash_points = crash_points
+        self._metrics = metrics
+        self._spread_seconds = spread_seconds
+        self._objects: deque[DueObject] = deque()
+        self._slots: deque[tuple[Incarnation, Run, int]] = deque()
+        """Runs of WALs, with the size of one slot, about."""
+        self._wake = asyncio.Event()
+
+    @property
+    def waiting_slots(self) -> Mapping[Incarnation, Sequence[Run]]:
+        """The slots that wait for their deletion."""
+        found: dict[Incarnation, list[Run]] = {}
+        for owner, run, _ in self._slots:
+            found.setdefault(owner, []).append(run)
+        return {owner: sorted(runs) for owner, runs in found.items()}
+
+    def add(self, objects: Iterable[DueObject]) -> None:
+        """Delete these objects, in this order. Each is to be added once."""
+        self._objects.extend(objects)
+        self._changed()
+
+    def add_slots(self, owner: Incarnation, due: WalRuns) -> None:
+        """Delete these slots. Each is to be added once."""
+        self._slots.extend((owner, run, due.slot_bytes) for run in due.runs)
+        self._changed()
+
+    async def run(self) -> NoReturn:
+        """Delete what is added, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            seconds = 0.0
+            while self._metrics.waiting:
+                rate = self._rate()
+                began = self._clock.monotonic()
+                number = int(rate * max(seconds, STEP_SECONDS))
+                try:
+                    taken = await self._delete(max(1, min(number, DELETED_AT_ONCE_MAX)))
+                except StoreError as error:
+                    self._metrics.failures += 1
+                    logger.warning(
+                        "superfluous objects could not be deleted; it will be tried again",
+                        extra={"objects": self._metrics.waiting, "why": str(error)},
+                    )
+                    await self._clock.sleep(RETRY_SECONDS)
+                    continue
+                seconds = self._clock.monotonic() - began
+                await self._clock.sleep(max(0.0, taken / rate - seconds))
+
+    async def drain(self) -> None:
+        """Delete all that was added, without pauses. Raises StoreError."""
+        while self._metrics.waiting:
+            await self._delete(DELETED_AT_ONCE_MAX)
+
+    def _rate(self) -> float:
+        rate = rate_of(self._metrics.waiting, self._spread_seconds, DELETES_A_SECOND_MIN)
+        return min(rate, DELETES_A_SECOND_MAX)
+
+    async def _delete(self, objects_max: int) -> int:
+        """Delete the next ones; how many. Raises StoreError: they stay the next ones."""
+        objects = list(islice(self._objects, objects_max))
+        slots = self._next_slots(objects_max - len(objects))
+        due = objects + slots
+        for each in due:
+            self._crash_points.hit(CrashPoint.COLLECTED_OBJECT)
+            if each.key.startswith(TOPICS_PREFIX) and each.key.endswith(SEGMENT_SUFFIX):
+                self._crash_points.hit(CrashPoint.COLLECTED_SEGMENT)
+        await self._store.delete(*(each.key for each in due))
+        for _ in objects:
+            self._objects.popleft()
+        self._drop_slots(len(slots))
+        self._changed()
+        for each in due:
+            self._metrics.deleted(each.key, each.size_bytes)
+        return len(due)
+
+    def _next_slots(self, slots_max: int) -> list[DueObject]:
+        due: list[DueObject] = []
+        for owner, run, size_bytes in self._slots:
+            room = slots_max - len(due)
+            if room == 0:
+                break
+            slots = range(run.first, min(run.end, run.first + room))
+            due += [DueObject(wal_key(owner, Slot(slot)), size_bytes) for slot in slots]
+        return due
+
+    def _drop_slots(self, number: int) -> None:
+        while number:
+            owner, (first, end), size_bytes = self._slots.popleft()
+            if end - first > number:
+                self._slots.appendleft((owner, Run(first + number, end), size_bytes))
+            number -= min(number, end - first)
+
+    def _changed(self) -> None:
+        self._metrics.waiting = len(self._objects) + count(run for _, run, _ in self._slots)
+        if self._metrics.waiting:
+            self._wake.set()

@@ -1,0 +1,138 @@
+"""What collections found superfluous, and since when: keys one by one, slots of WALs as runs. Pure.
+
+A mark is never older than what was observed: it begins with the pass that found the object
+superfluous first, and ends with the first pass that does not. What was superfluous for longer than
+the grace is due. Marks can be kept beyond the process as ages (`mark_file`): time that passes
+between two processes is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tidelog.identifiers import Incarnation
+from tidelog.wal.recover.slot_runs import Run
+
+K = TypeVar("K")
+
+MARKED_MAX: Final = 200_000
+"""Keys; slots are marked as runs, without a limit."""
+
+
+class MarkedRun(NamedTuple):
+    """Slots that were found superfluous at the same pass."""
+
+    first: int
+    end: int
+    since: float
+
+
+class Marks(Generic[K]):
+    """Marked keys."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._marked: dict[K, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._marked)
+
+    def update(
+        self,
+        superfluous: Iterable[K],
+        now: float,
+        is_undecided: Callable[[K], bool] = lambda _: False,
+    ) -> list[K]:
+        """What was found superfluous in this pass and in all for so long as the grace.
+
+        `is_undecided`: of these keys the pass cannot tell. They stay marked and are not due.
+        """
+        found = dict.fromkeys(superfluous)
+        self._marked = {
+            key: since for key, since in self._marked.items() if key in found or is_undecided(key)
+        }
+        for key in found:
+            if len(self._marked) >= MARKED_MAX:
+                break
+            self._marked.setdefault(key, now)
+        # Strictly longer: a grace that has just passed may be a little shorter by another clock.
+        return [
+            key
+            for key, since in self._marked.items()
+            if now - since > self._grace_seconds and key in found
+        ]
+
+    def ages(self, now: float) -> Mapping[K, float]:
+        """For how many seconds each key has been marked."""
+        return {key: now - since for key, since in self._marked.items()}
+
+    def restore(self, ages: Mapping[K, float], now: float) -> None:
+        """Go on with marks of another process."""
+        for key, age in ages.items():
+            self._marked.setdefault(key, now - age)
+
+
+class SlotMarks:
+    """Marked slots of all WALs."""
+
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace_seconds = grace_seconds
+        self._marked: dict[Incarnation, list[MarkedRun]] = {}
+
+    def __len__(self) -> int:
+        return sum(mark.end - mark.first for marks in self._marked.values() for mark in marks)
+
+    def update(
+        self, superfluous: Mapping[Incarnation, Sequence[Run]], now: float
+    ) -> dict[Incarnation, list[Run]]:
+        """What was found superfluous in this pass and in all for so long as the grace."""
+        self._marked = {
+            owner: _remarked(self._marked.get(owner, []), runs, now)
+            for owner, runs in superfluous.items()
+            if runs
+        }
+        due = {
+            owner: [Run(m.first, m.end) for m in marks if now - m.since > self._grace_seconds]
+            for owner, marks in self._marked.items()
+        }
+        return {owner: runs for owner, runs in due.items() if runs}
+
+    def ages(self, now: float) -> dict[Incarnation, list[tuple[Run, float]]]:
+        """For how many seconds each run has been marked."""
+        return {
+            owner: [(Run(mark.first, mark.end), now - mark.since) for mark in marks]
+            for owner, marks in self._marked.items()
+        }
+
+    def restore(self, ages: Mapping[Incarnation, Sequence[tuple[Run, float]]], now: float) -> None:
+        """Go on with marks of another process. Before the first `update`; each WAL's ascend."""
+        for owner, runs in ages.items():
+            self._marked[owner] = [MarkedRun(*run, now - age) for run, age in runs]
+
+
+def _remarked(marks: Sequence[MarkedRun], runs: Sequence[Run], now: float) -> list[MarkedRun]:
+    """The runs, with the times of the marks where they overlap. Both ascend."""
+    made: list[MarkedRun] = []
+
+    def add(first: int, end: int, since: float) -> None:
+        if made and made[-1].end == first and made[-1].since == since:
+            made[-1] = MarkedRun(made[-1].first, end, since)
+        else:
+            made.append(MarkedRun(first, end, since))
+
+    number = 0
+    for first, end in runs:
+        while number < len(marks) and marks[number].end <= first:
+            number += 1
+        at = number
+        while at < len(marks) and marks[at].first < end:
+            mark = marks[at]
+            if mark.first > first:
+                add(first, mark.first, now)
+            add(max(first, mark.first), min(end, mark.end), mark.since)
+            first = min(end, mark.end)
+            at += 1
+        if first < end:
+            add(first, end, now)
+    return made

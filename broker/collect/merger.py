@@ -1,0 +1,391 @@
+"""Keeps the WAL objects few that this broker's partitions refer to, so that a collector finds
+nothing left to keep. `run` is its task; a pass has three parts:
+
+1. A checkpoint is written, if there is enough that the newest one does not say: only what lies
+   below a checkpoint can go (F1).
+2. Where what is not in tables yet is spread over too many old objects, the emptiest of them are
+   copied into one (`merge_plan`, `merged_object`), and the WAL is told where their batches lie now.
+3. A checkpoint is written of that.
+
+The first passes come soon after the start, each at twice the time of the one before, up to the
+interval: what a process inherits becomes less though none of them lives long.
+
+What happens when something fails in a merge:
+
+- The process dies before the merged object is put, or its outcome stays unknown: whatever is there
+  is named by nobody and goes with the next collection, or when this WAL is passed.
+- It dies when the object is there, before the WAL names it: the same.
+- It dies when the slot with its name is in flight: in the bucket or not. Recovery replays it, or
+  finds the batches where they were: their objects stay as long as the newest checkpoint refers to
+  them.
+- It was fenced meanwhile: the slot meets the seal. So no checkpoint of a fenced incarnation can
+  refer to what its WAL does not name, and whoever recovers from an older checkpoint comes to refer
+  to the same objects as the newest. (Without the entry in the WAL it would refer to objects that a
+  collector takes for superfluous; the ownership model shows it.)
+- A reader holds old extents: their objects stay for the grace at least; who comes later asks the
+  partition's log again (F4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import NoReturn
+
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.bucket.object_keys import MergedObject as MergedKey
+from tidelog.bucket.object_keys import WalObject, parse_key
+from tidelog.clock import Clock
+from tidelog.concurrency import all_results
+from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
+from tidelog.identifiers import Incarnation, Slot, TopicPartition
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
+from tidelog.wal.format.merged_object import MergedObject, Run, Source, assemble_merged
+from tidelog.wal.format.object_format import SlotIndex, decode_tail
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.recover.wal_reader import read_index
+from tidelog.wal.roll.merge_plan import MergeLimits, MergePlan, plan_merge
+from tidelog.wal.roll.pace import Pace, rate_of
+from tidelog.wal.write.checkpoint import Checkpointer
+from tidelog.wal.write.writer import WalWriter
+
+logger = logging.getLogger(__name__)
+
+MERGES_A_PASS_MAX = 256
+MERGE_BYTES_MAX = 16 * 1024 * 1024
+"""What is copied at a time; twice as much is in memory."""
+MERGE_SOURCES_MAX = 1024
+"""Whose indexes are held at a time: to let go of them takes the event loop some 5 µs each."""
+EXTENTS_AT_ONCE = 64
+EXTENT_OBJECTS = 1 / 16
+"""What an extent costs, as a part of what an object does."""
+INDEXES_AT_ONCE_MAX = 64
+FIRST_SHARE = 1 / 64
+"""Of the interval: when the first pass begins."""
+SPREAD_SHARE = 3 / 4
+"""Of the interval: over how long a pass is spread."""
+GRACE_SHARE_MAX = 1 / 8
+"""Of the grace: what a table has meanwhile must not be missing before it is read."""
+OBJECTS_A_SECOND_MIN = 100
+"""Each is up to a quarter of a millisecond of the event loop's."""
+CHECKPOINT_SLOTS_MIN = 64
+"""With so many slots since the newest checkpoint there is a newer one with the next pass."""
+DAMAGED_REMEMBERED_MAX = 10_000
+
+
+@dataclass(slots=True)
+class MergeMetrics:
+    """What was merged."""
+
+    merges: int = 0
+    objects: int = 0
+    """Objects that nothing refers to any more because of it."""
+    bytes: int = 0
+    """Bytes that were copied."""
+    failures: int = 0
+
+
+class MergedObjects:
+    """Which of this incarnation's merged objects its WAL names, as only this process knows."""
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self._next = 0
+        self._pending: int | None = None
+        self._named: dict[int, Slot] = {}
+
+    def begin(self) -> int:
+        """The next object's number. Nobody else gives out numbers of this incarnation."""
+        self._pending = self._next
+        self._next += 1
+        return self._pending
+
+    def end(self, slot: Slot | None) -> None:
+        """The last entry that names it lies in this slot; None: it will never be named."""
+        if self._pending is not None and slot is not None:
+            self._named[self._pending] = slot
+        self._pending = None
+
+    def is_settled(self, found: MergedKey, floor: Slot) -> bool:
+        """Whether no entry at or above the floor names this object, nor will any."""
+        if found.incarnation != self._incarnation or found.number == self._pending:
+            return False
+        slot = self._named.get(found.number)
+        if slot is not None and slot >= floor:
+            return False
+        self._named.pop(found.number, None)
+        return found.number < self._next
+
+
+class Merger:
+    """One incarnation's merges and timely checkpoints."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        writer: WalWriter,
+        log_writer: LogWriter,
+        reader: LogReader,
+        partitions: PartitionRegistry,
+        openings: Openings,
+        checkpointer: Checkpointer,
+        interval_seconds: float,
+        grace_seconds: float,
+        objects_max: int,
+        crash_points: CrashPoints,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._writer = writer
+        self._log_writer = log_writer
+        self._reader = reader
+        self._partitions = partitions
+        self._openings = openings
+        self._checkpointer = checkpointer
+        self._interval_seconds = interval_seconds
+        self._limits = MergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
+        self._crash_points = crash_points
+        self._checkpoint_seconds = grace_seconds
+        self._checkpointed_at = clock.monotonic()
+        self._has_merged = False
+        self._pace = Pace(inf)
+        self._spread_seconds = min(SPREAD_SHARE * interval_seconds, GRACE_SHARE_MAX * grace_seconds)
+        self._spread_until = clock.monotonic()
+        self._damaged: dict[str, None] = {}
+        self.merged = MergedObjects(writer.incarnation)
+        self.metrics = MergeMetrics()
+
+    async def run(self) -> NoReturn:
+        """Passes at intervals, until cancelled."""
+        began_at = self._clock.monotonic()
+        share = FIRST_SHARE
+        while True:
+            seconds = began_at + share * self._interval_seconds - self._clock.monotonic()
+            await self._clock.sleep(max(0.0, seconds))
+            began_at = self._clock.monotonic()
+            share = min(1.0, 2 * share)
+            try:
+                await self.maintain(share)
+            except StoreError as error:
+                # Nothing depends on it but what the bucket costs.
+                self.metrics.failures += 1
+                logger.warning(
+                    "WAL objects could not be merged; it will be tried again",
+                    extra={"key": error.key, "why": str(error)},
+                )
+
+    async def maintain(self, share: float = 1.0) -> None:
+        """One pass, at the pace of one that lasts for an interval; it ends when this share of that
+        is over. Raises StoreError, WalLost."""
+        began_at = self._clock.monotonic()
+        self._spread_until = began_at + self._spread_seconds
+        ends_at = began_at + share * self._spread_seconds
+        # What lies below it is old from then on.
+        await self._checkpoint_if_worth_it()
+        for _ in range(MERGES_A_PASS_MAX):
+            if not await self._merge() or self._clock.monotonic() > ends_at:
+                # What is left is left to the next pass.
+                break
+        await self._checkpoint_if_worth_it()
+
+    async def _checkpoint_if_worth_it(self) -> None:
+        if self._checkpoint_is_worth_it():
+            await self._checkpointer.checkpoint()
+            self._checkpointed_at = self._clock.monotonic()
+            self._has_merged = False
+
+    def _checkpoint_is_worth_it(self) -> bool:
+        since = self._checkpointer.slots_since
+        waited = self._clock.monotonic() - self._checkpointed_at >= self._checkpoint_seconds
+        return (
+            self._has_merged
+            or since >= CHECKPOINT_SLOTS_MIN
+            or (since > 0 and waited)
+            or (self._openings.waiting > 0 and len(self._partitions.checkpointed) > 0)
+        )
+
+    async def _merge(self) -> bool:
+        """Merge once; whether there may be more to merge."""
+        found = await self._plan()
+        if found is None:
+            return False
+        plan, planned_for = found
+        # Objects become old while these are merged.
+        rate = rate_of(plan.old_objects, self._seconds_left(), OBJECTS_A_SECOND_MIN)
+        self._pace.renew(rate, self._clock.monotonic())
+        number = self.merged.begin()
+        slot: Slot | None = None
+        try:
+            stored = await self._store_merged(plan, number)
+            if stored is None:
+                return True
+            self._crash_points.hit(CrashPoint.MERGED_STORED)
+            # A checkpoint that is under way was taken before: it must not refer to the object.
+            async with self._checkpointer.held_off():
+                slot = self._tell(stored.moved, planned_for)
+        finally:
+            self.merged.end(slot)
+        if slot is not None:
+            self._has_merged = True
+            await self._writer.durable(slot)
+            self._crash_points.hit(CrashPoint.MERGED_NAMED)
+        self.metrics.merges += 1
+        self.metrics.objects += plan.objects
+        self.metrics.bytes += stored.size_bytes
+        logger.info(
+            "WAL objects were merged",
+            extra={"key": stored.key, "objects": plan.objects, "bytes": stored.size_bytes},
+        )
+        return True
+
+    def _seconds_left(self) -> float:
+        """Of the time over which this pass is spread."""
+        return self._spread_until - self._clock.monotonic()
+
+    async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
+        """What to merge, and the partitions of which that is said."""
+        floor = self._checkpointer.floor or Slot(0)
+        incarnation = self._writer.incarnation
+
+        def is_old(key: str) -> bool:
+            """What lies at our floor or above must stay anyway, and may soon be in a table."""
+            match parse_key(key):
+                case WalObject(owner, slot):
+                    return owner != incarnation or slot < floor
+                case MergedKey():
+                    return True
+            return False
+
+        partitions = {
+            hosted.log.partition: hosted
+            for hosted in self._partitions
+            if hosted.fault is None and len(hosted.log.extents)
+        }
+        extents = {place: hosted.log.extents.copy() for place, hosted in partitions.items()}
+        plan = await self._offload.run(plan_merge, extents, is_old, self._damaged, self._limits)
+        return None if plan is None else (plan, partitions)
+
+    async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
+        """Copy what is planned; None where an object is found damaged, which is left out next time.
+
+        Raises StoreError: the object may or may not be there, and is given up.
+        """
+        keys = sorted({extent.key for run in plan.runs for extent in run.extents})
+        indexes = await self._read_indexes(keys)
+        found = await self._read_extents([e for run in plan.runs for e in run.extents])
+        if indexes is None or found is None:
+            return None
+        runs = [
+            Run(run.partition, [Source(e, found[(e.key, e.position)]) for e in run.extents])
+            for run in plan.runs
+        ]
+        try:
+            merged = await self._offload.run(
+                assemble_merged,
+                self._writer.incarnation,
+                number,
+                self._entropy.uuid().bytes,
+                runs,
+                indexes,
+            )
+        except CorruptObject as error:
+            self._leave_out(error)
+            return None
+        await self._store.put(merged.key, merged.pieces, IfAbsent())
+        return merged
+
+    async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
+        async def read(key: str) -> SlotIndex | CorruptObject:
+            held = self._reader.whole(key)
+            try:
+                if held is not None:
+                    # To decode it costs a third of what a read from the store does.
+                    found = decode_tail(key, held, len(held))
+                else:
+                    found = await read_index(self._store, self._offload, key)
+            except ObjectNotFound:
+                return MissingObject(key, "it is missing")
+            except CorruptObject as error:
+                return error
+            if not isinstance(found, SlotIndex):
+                return CorruptObject(key, "a seal in the place of an object with records")
+            return found
+
+        left = iter(keys)
+        indexes: dict[str, SlotIndex] = {}
+        is_whole = True
+
+        async def read_what_is_left() -> None:
+            nonlocal is_whole
+            for key in left:
+                await self._take_turn(1)
+                index = await read(key)
+                if isinstance(index, CorruptObject):
+                    self._leave_out(index)
+                    is_whole = False
+                else:
+                    indexes[key] = index
+
+        await all_results(read_what_is_left() for _ in range(INDEXES_AT_ONCE_MAX))
+        return indexes if is_whole else None
+
+    async def _take_turn(self, objects: float) -> None:
+        """Wait until so much more may be read."""
+        now = self._clock.monotonic()
+        seconds = self._pace.seconds_to_wait(now)
+        self._pace.begin(now)
+        self._pace.note(objects)
+        await self._clock.sleep(seconds)
+
+    async def _read_extents(self, extents: list[Extent]) -> Mapping[tuple[str, int], Buffer] | None:
+        """The extents' bytes, each proved to be its batches."""
+        found: dict[tuple[str, int], Buffer] = {}
+        is_whole = True
+        for first in range(0, len(extents), EXTENTS_AT_ONCE):
+            await self._take_turn(EXTENTS_AT_ONCE * EXTENT_OBJECTS)
+            loaded = await self._reader.load(extents[first : first + EXTENTS_AT_ONCE])
+            for place, outcome in loaded.items():
+                if isinstance(outcome, CorruptObject):
+                    self._leave_out(outcome)
+                    is_whole = False
+                elif isinstance(outcome, TidelogError):
+                    raise outcome
+                else:
+                    found[place] = outcome
+        return found if is_whole else None
+
+    def _leave_out(self, error: CorruptObject) -> None:
+        if len(self._damaged) >= DAMAGED_REMEMBERED_MAX:
+            del self._damaged[next(iter(self._damaged))]
+        self._damaged[error.key] = None
+        self.metrics.failures += 1
+        logger.error("a damaged object is not merged", extra={"key": error.key, "why": error.why})
+
+    def _tell(
+        self,
+        moved: Iterable[tuple[TopicPartition, Extent]],
+        planned_for: Mapping[TopicPartition, Partition],
+    ) -> Slot | None:
+        """Have the logs and the WAL say where the batches lie; the slot of the last entry."""
+        newest: Slot | None = None
+        for place, extent in moved:
+            try:
+                slot = self._log_writer.relocate(planned_for[place], extent)
+            except PartitionError:
+                # It has left since that was planned, or has turned out to be damaged.
+                continue
+            newest = newest if slot is None else slot
+        return newest

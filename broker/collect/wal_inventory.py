@@ -1,0 +1,177 @@
+"""Which slots of WALs may lie in the bucket, as far as one process collects them.
+
+A WAL is a row of consecutive slots, so this process knows those of its own without a listing: all
+that it made durable, less what it has handed over to be deleted. The WALs of dead incarnations are
+listed once: all in one listing at first, then each one that dies. They do not grow any more. When
+all slots of such a WAL but the seal are handed over, it is not looked at again. (A put that comes
+later still, behind the seal, is found by the next process.)
+
+Memory is in proportion to the gaps between slots: to what is kept, not to what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.bucket.object_keys import WAL_FOLDER, WalObject, parse_key
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import Epoch, Incarnation, Slot
+from tidelog.storage.object_store import ObjectStore
+from tidelog.wal.format.object_format import wal_key, wal_prefix
+from tidelog.wal.recover.slot_runs import Run, extended, without
+
+
+class WalRuns(NamedTuple):
+    """Slots of one WAL."""
+
+    runs: list[Run]
+    slot_bytes: int
+    """The size of a slot, about."""
+
+
+class OwnWal(NamedTuple):
+    """How far this process's WAL has come."""
+
+    durable_end: Slot
+    newest_slot: Slot
+    """Above this one nothing was put yet."""
+    size_bytes: int
+    """Of all durable slots."""
+
+
+@dataclass(slots=True)
+class _Listed:
+    """A WAL that was listed."""
+
+    end: Slot | None
+    """Where its seal is; None if the metadata log did not say so by then."""
+    runs: list[Run] = field(default_factory=list)
+    slots: int = 0
+    size_bytes: int = 0
+
+    def add(self, slot: Slot, size_bytes: int) -> None:
+        if self.runs and self.runs[-1].end == slot:
+            self.runs[-1] = Run(self.runs[-1].first, slot + 1)
+        else:
+            self.runs.append(Run(slot, slot + 1))
+        self.slots += 1
+        self.size_bytes += size_bytes
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing but the seal is left, which stays for ever."""
+        end = self.end
+        return end is not None and not without(self.runs, [Run(end, end + 1)])
+
+
+class WalInventory:
+    """One process's."""
+
+    def __init__(
+        self, store: ObjectStore, incarnation: Incarnation, own: Callable[[], OwnWal]
+    ) -> None:
+        self._store = store
+        self._incarnation = incarnation
+        self._own = own
+        self._own_runs: list[Run] = []
+        self._own_end = Slot(0)
+        self._dead: dict[Incarnation, _Listed] = {}
+        self._newest: dict[Incarnation, Slot] = {}
+        """Of those that are neither retired nor this process."""
+        self._has_listed_all = False
+        self._finished: set[Epoch] = set()
+
+    async def look(self, state: ClusterState, *, others: bool) -> None:
+        """Take note of what there is now; of dead incarnations only if `others`. StoreError."""
+        durable_end = self._own().durable_end
+        self._own_runs = extended(self._own_runs, durable_end, self._own_end)
+        self._own_end = durable_end
+        if not others:
+            return
+        if not self._has_listed_all:
+            await self._list_all(state)
+            self._has_listed_all = True
+        for owner, end in self._dead_incarnations(state):
+            known = self._dead.get(owner)
+            if known is None or known.end != end:
+                self._keep(owner, await self._list(owner, end))
+
+    async def newest_slots(self, state: ClusterState) -> dict[Incarnation, Slot]:
+        """The highest slot of each WAL that may have been put by now. Raises StoreError."""
+        found = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
+        for info in state.brokers.values():
+            owner = info.incarnation
+            if owner == self._incarnation:
+                found[owner] = self._own().newest_slot
+                continue
+            known = self._newest.get(owner)
+            after = "" if known is None else wal_key(owner, known)
+            async for meta in self._store.list(wal_prefix(owner), after):
+                slot = parse_key(meta.key)
+                if isinstance(slot, WalObject):
+                    known = slot.slot
+            if known is not None:
+                self._newest[owner] = found[owner] = known
+        return found
+
+    def __iter__(self) -> Iterator[tuple[Incarnation, WalRuns]]:
+        """What is known to lie there, WAL by WAL."""
+        own = self._own()
+        mean = own.size_bytes // max(1, own.durable_end)
+        yield self._incarnation, WalRuns(self._own_runs, mean)
+        for owner, listed in self._dead.items():
+            yield owner, WalRuns(listed.runs, listed.size_bytes // max(1, listed.slots))
+
+    def hand_over(self, owner: Incarnation, runs: Iterable[Run]) -> None:
+        """These slots are about to be deleted."""
+        if owner == self._incarnation:
+            self._own_runs = without(self._own_runs, list(runs))
+            return
+        listed = self._dead[owner]
+        listed.runs = without(listed.runs, list(runs))
+        self._keep(owner, listed)
+
+    def _keep(self, owner: Incarnation, listed: _Listed) -> None:
+        if listed.is_finished:
+            self._finished.add(owner.epoch)
+            self._dead.pop(owner, None)
+        else:
+            self._dead[owner] = listed
+
+    def _dead_incarnations(self, state: ClusterState) -> Iterator[tuple[Incarnation, Slot | None]]:
+        for epoch, wal in state.retired.items():
+            if epoch not in self._finished:
+                yield wal.incarnation, wal.end_slot
+        for info in state.fenced_not_retired():
+            yield info.incarnation, None
+
+    async def _list_all(self, state: ClusterState) -> None:
+        dead = {owner: _Listed(end) for owner, end in self._dead_incarnations(state)}
+        after = ""
+        while True:
+            async for meta in self._store.list(WAL_FOLDER, start_after=after):
+                found = parse_key(meta.key)
+                if not isinstance(found, WalObject):
+                    continue
+                owner = found.incarnation
+                if state.is_live(owner.epoch) or owner.epoch > state.sequence:
+                    # Behind all of its slots: "0" follows "/".
+                    after = f"{wal_prefix(owner)[:-1]}0"
+                    break
+                # Of what the metadata log has forgotten the seal alone is left.
+                if owner in dead:
+                    dead[owner].add(found.slot, meta.size)
+            else:
+                break
+        for owner, listed in dead.items():
+            self._keep(owner, listed)
+
+    async def _list(self, owner: Incarnation, end: Slot | None) -> _Listed:
+        listed = _Listed(end)
+        async for meta in self._store.list(wal_prefix(owner)):
+            found = parse_key(meta.key)
+            if isinstance(found, WalObject):
+                listed.add(found.slot, meta.size)
+        return listed

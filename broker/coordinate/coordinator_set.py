@@ -1,0 +1,84 @@
+"""The coordinators of one internal topic: one for each of its partitions that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime
+from tidelog.identifiers import TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+
+CommandT = TypeVar("CommandT")
+RecordT = TypeVar("RecordT")
+ReplyT = TypeVar("ReplyT")
+
+
+class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
+    """Kept in step with the partitions that the registry has."""
+
+    def __init__(
+        self,
+        topic_name: str,
+        state: Callable[[], ClusterState],
+        partitions: PartitionRegistry,
+        start: Callable[[Partition], CoordinatorRuntime[CommandT, RecordT, ReplyT]],
+    ) -> None:
+        """`start` makes the coordinator of a partition and has it run."""
+        self._topic_name = topic_name
+        self._state = state
+        self._partitions = partitions
+        self._start = start
+        self._running: dict[
+            TopicPartition, tuple[Partition, CoordinatorRuntime[CommandT, RecordT, ReplyT]]
+        ] = {}
+
+    def find(self, key: str) -> CoordinatorRuntime[CommandT, RecordT, ReplyT]:
+        """The coordinator of a group or a transactional id. Raises CoordinatorRefused if this
+        broker has not got it."""
+        topic = self._state().topic_named(self._topic_name)
+        if topic is not None:
+            number = partition_for(key, topic.partition_count)
+            found = self.at(TopicPartition(topic.topic_id, number))
+            if found is not None:
+                return found
+        raise CoordinatorRefused(
+            ErrorCode.NOT_COORDINATOR,
+            f"this broker does not lead the partition of {self._topic_name} of {key!r}",
+        )
+
+    def at(self, partition: TopicPartition) -> CoordinatorRuntime[CommandT, RecordT, ReplyT] | None:
+        """The coordinator whose log the partition is."""
+        found = self._running.get(partition)
+        return None if found is None else found[1]
+
+    def all(self) -> list[CoordinatorRuntime[CommandT, RecordT, ReplyT]]:
+        """Every one."""
+        return [runtime for _, runtime in self._running.values()]
+
+    def keep_in_step(self) -> None:
+        """Start coordinators of partitions that have come, stop those of others."""
+        wanted = self._led()
+        for place, (partition, runtime) in list(self._running.items()):
+            if wanted.get(place) is not partition:
+                runtime.stop()
+                del self._running[place]
+        for place, partition in wanted.items():
+            if place not in self._running:
+                self._running[place] = partition, self._start(partition)
+
+    def stop(self) -> None:
+        """Send away whoever waits; nothing is appended any more."""
+        for runtime in self.all():
+            runtime.stop()
+
+    def _led(self) -> dict[TopicPartition, Partition]:
+        topic = self._state().topic_named(self._topic_name)
+        if topic is None:
+            return {}
+        places = [TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)]
+        found = {place: self._partitions.get(place) for place in places}
+        return {place: each for place, each in found.items() if each is not None}

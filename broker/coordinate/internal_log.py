@@ -1,0 +1,117 @@
+"""An internal partition that this broker leads, as its coordinator reads and writes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.coordinator.decision import BatchProducer
+from tidelog.coordinator.snapshot_format import SnapshotOrigin
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import Slot
+from tidelog.records.batch import BatchHeader
+from tidelog.records.buffers import Buffer
+from tidelog.records.records import NewRecord, encode_batch
+from tidelog.storage.object_store import StoreError
+from tidelog.wal.write.writer import WalWriter
+
+_EXTENTS_AT_ONCE = 16
+
+
+class InternalPartition:
+    """The log of `coordinator.runtime.InternalLog`, through the broker's WAL.
+
+    What a coordinator appends is not held up by a full WAL buffer: it is bounded by the requests
+    that the broker has in memory, which it leads to.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        origin: SnapshotOrigin,
+        wal: WalWriter,
+        writer: LogWriter,
+        reader: LogReader,
+    ) -> None:
+        """`origin`: of its snapshots."""
+        self._partition = partition
+        self._origin = origin
+        self._wal = wal
+        self._writer = writer
+        self._reader = reader
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever appended, and nothing is there that cannot be read."""
+        return self._partition.fault is None and self._partition.log.next_offset == 0
+
+    @property
+    def fault(self) -> CorruptObject | None:
+        """Why nothing can be read of it nor appended."""
+        return self._partition.fault
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last record that was appended."""
+        return self._partition.log.next_offset
+
+    @property
+    def newest_slot(self) -> Slot:
+        """When this slot is durable, all that was appended is."""
+        return self._wal.newest_slot
+
+    def append(
+        self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
+    ) -> Slot:
+        """Append one batch. The slot counts when it is durable."""
+        partition = self._partition
+        if producer is None:
+            data = encode_batch(records)
+            return self._writer.append(partition, data, BatchHeader.parse(data), now_ms).slot
+        data = encode_batch(
+            records,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            is_transactional=True,
+        )
+        header = BatchHeader.parse(data)
+        placed = self._writer.append(partition, data, header, now_ms, ordinal=producer.ordinal)
+        return placed.slot
+
+    def is_durable(self, slot: Slot) -> bool:
+        """Whether the slot is durable."""
+        return slot < self._wal.durable_end
+
+    def durable(self, slot: Slot) -> asyncio.Future[None]:
+        """Done when the slot is durable."""
+        return self._wal.durable(slot)
+
+    def superseded_below(self, offset: int) -> None:
+        """A snapshot of the state has taken the place of the records below the offset: they are
+        not kept any longer, and whoever waits for them is told."""
+        self._partition.log.advance_table(offset)
+        self._partition.readers.wake_all()
+
+    async def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+        """What is durable now, from the object that holds the offset on; an object's key and
+        batches at a time."""
+        log = self._partition.log
+        extents = list(log.extents.from_offset(offset))
+        begins_at = extents[0].base_offset if extents else log.next_offset
+        if begins_at > offset:
+            raise MissingObject(
+                self._origin.key(begins_at),
+                f"it is missing: what is stored of {self._partition} begins at offset"
+                f" {begins_at}, and no snapshot of its state reaches further than {offset}",
+            )
+        for start in range(0, len(extents), _EXTENTS_AT_ONCE):
+            group = extents[start : start + _EXTENTS_AT_ONCE]
+            loaded = await self._reader.load(group)
+            for extent in group:
+                data = loaded[(extent.key, extent.position)]
+                if isinstance(data, CorruptObject | StoreError):
+                    raise data
+                yield extent.key, data

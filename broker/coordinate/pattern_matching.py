@@ -1,0 +1,143 @@
+"""Tries the regular expressions of clients on texts, in a worker.
+
+One slice of one expression at a time, that of the cheapest first: an expression that takes seconds
+does not hold up one that takes a millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final, NoReturn
+
+from tidelog.coordinator.group.assign.topic_patterns import TopicPatterns
+from tidelog.coordinator.group.consumer_commands import ClusterTopics, KnownTopic, Matches
+from tidelog.coordinator.patterns import check_cost, matching, slice_end
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.errors import TidelogError
+from tidelog.identifiers import TopicId
+from tidelog.offload import Offload
+from tidelog.protocol.error_codes import ErrorCode
+
+EXPRESSIONS_WAITING_MAX: Final = 1_000
+NAMES_REMEMBERED_MAX: Final = 1_000_000
+"""Topics that all remembered expressions together name."""
+
+
+class _Trial:
+    """An expression that is being tried on texts."""
+
+    __slots__ = ("found", "pattern", "position", "result", "steps", "texts")
+
+    def __init__(self, pattern: str, texts: Sequence[str]) -> None:
+        self.pattern = pattern
+        self.texts = texts
+        self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self.steps = 0
+        """Of the compiled expression; 0 before it is compiled, which comes first."""
+        self.position = 0
+        self.found: list[str] = []
+
+    @property
+    def cost(self) -> int:
+        """What is left to be done, about."""
+        return self.steps * (len(self.texts) - self.position)
+
+
+class PatternMatching:
+    """All that is tried in one broker. `run` is its task."""
+
+    def __init__(self, offload: Offload) -> None:
+        """`offload`: for what keeps a worker busy for some tens of milliseconds at a time."""
+        self._offload = offload
+        self._queue: asyncio.PriorityQueue[tuple[int, int, _Trial]] = asyncio.PriorityQueue()
+        self._order = count()
+        self._topic_patterns = TopicPatterns(NAMES_REMEMBERED_MAX)
+        self._names: frozenset[str] = frozenset()
+        self._names_of: Mapping[TopicId, KnownTopic] | None = None
+        self._lookups: dict[tuple[str, int], asyncio.Future[frozenset[str]]] = {}
+        """By expression and the topics' identity."""
+        self._remembering = asyncio.Lock()
+        """Two workers may not change what is remembered."""
+
+    async def matching(self, pattern: str, texts: Sequence[str]) -> list[str]:
+        """Those of the texts that the expression describes. Raises InvalidPattern, or
+        CoordinatorRefused where too many wait already."""
+        if self._queue.qsize() >= EXPRESSIONS_WAITING_MAX:
+            why = f"{EXPRESSIONS_WAITING_MAX} regular expressions wait for their turn"
+            raise CoordinatorRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
+        trial = _Trial(pattern, texts)
+        self._put(trial)
+        return await trial.result
+
+    async def topics_named(self, patterns: frozenset[str], topics: ClusterTopics) -> Matches:
+        """The topics that the expressions name. Only those are tried that are new. The same
+        errors."""
+        names = {each: await self._topics_named(each, topics.topics) for each in sorted(patterns)}
+        return Matches(topics.topics, names)
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled."""
+        try:
+            while True:
+                _, _, trial = await self._queue.get()
+                # A client that has gone wants no result.
+                if not trial.result.done():
+                    await self._go_on(trial)
+        finally:
+            for lookup in self._lookups.values():
+                lookup.cancel()
+
+    def _put(self, trial: _Trial) -> None:
+        self._queue.put_nowait((trial.cost, next(self._order), trial))
+
+    async def _go_on(self, trial: _Trial) -> None:
+        try:
+            if not trial.steps:
+                trial.steps = await self._offload.run(check_cost, trial.pattern)
+            else:
+                end = slice_end(trial.texts, trial.position, trial.steps)
+                texts = trial.texts[trial.position : end]
+                trial.found += await self._offload.run(matching, trial.pattern, texts)
+                trial.position = end
+        except TidelogError as error:
+            if not trial.result.done():
+                trial.result.set_exception(error)
+        else:
+            if trial.position < len(trial.texts):
+                self._put(trial)
+            elif not trial.result.done():
+                trial.result.set_result(trial.found)
+
+    async def _topics_named(
+        self, pattern: str, topics: Mapping[TopicId, KnownTopic]
+    ) -> frozenset[str]:
+        """Members of a group ask for the same at a time; then it is looked up once."""
+        key = pattern, id(topics)
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = asyncio.ensure_future(self._look_up(pattern, topics))
+            lookup.add_done_callback(lambda done: self._looked_up(key, done))
+        return await asyncio.shield(lookup)
+
+    def _looked_up(self, key: tuple[str, int], lookup: asyncio.Future[frozenset[str]]) -> None:
+        del self._lookups[key]
+        if not lookup.cancelled():
+            # All who asked may have gone; then nobody takes the error.
+            lookup.exception()
+
+    async def _look_up(self, pattern: str, topics: Mapping[TopicId, KnownTopic]) -> frozenset[str]:
+        run, patterns = self._offload.run, self._topic_patterns
+        async with self._remembering:
+            if topics is not self._names_of:
+                self._names, self._names_of = await run(_names_of, topics), topics
+            names = self._names
+            untried = await run(patterns.untried, pattern, names)
+        found = await self.matching(pattern, untried)
+        async with self._remembering:
+            return await run(patterns.take_up, pattern, names, found)
+
+
+def _names_of(topics: Mapping[TopicId, KnownTopic]) -> frozenset[str]:
+    return frozenset([each.name for each in topics.values()])

@@ -1,0 +1,113 @@
+"""Which handler serves which API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.broker.dispatch.dispatcher import Handler
+from tidelog.broker.handlers.cluster.cluster import (
+    describe_cluster,
+    describe_log_dirs,
+    elect_leaders,
+)
+from tidelog.broker.handlers.cluster.configs import (
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+)
+from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
+from tidelog.broker.handlers.cluster.replicas import (
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    describe_quorum,
+    list_partition_reassignments,
+)
+from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.handlers.data.adopt import adopt
+from tidelog.broker.handlers.data.fetch import fetch
+from tidelog.broker.handlers.data.flush import flush_topics
+from tidelog.broker.handlers.data.offsets import (
+    delete_records,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from tidelog.broker.handlers.data.produce import produce
+from tidelog.broker.handlers.groups.consumer_groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+)
+from tidelog.broker.handlers.groups.coordinator import find_coordinator
+from tidelog.broker.handlers.groups.group_offsets import offset_commit, offset_delete, offset_fetch
+from tidelog.broker.handlers.groups.groups import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
+from tidelog.broker.handlers.transactions.markers import write_txn_markers
+from tidelog.broker.handlers.transactions.transaction_queries import (
+    describe_producers,
+    describe_transactions,
+    list_transactions,
+)
+from tidelog.broker.handlers.transactions.transactional_offsets import txn_offset_commit
+from tidelog.broker.handlers.transactions.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+)
+from tidelog.protocol.api import ApiKey, OwnApiKey
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    ApiKey.METADATA: metadata,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.PRODUCE: produce,
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    OwnApiKey.FLUSH_TOPICS: flush_topics,
+    OwnApiKey.ADOPT: adopt,
+}

@@ -1,0 +1,1 @@
+"""Limits and turns: no client keeps the others waiting."""

@@ -1,0 +1,75 @@
+"""How many connections a broker serves, in all and of one address. Pure.
+
+Each connection takes a file descriptor of the process. Some are kept for the store, the HTTP server
+and the worker process: clients that use up all others do not keep the broker from its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.errors import Refused
+
+RESERVED = "file.descriptors.reserved"
+OF_ALL = frozenset({"max.connections", RESERVED})
+"""Limits for all connections, whatever address they come from."""
+
+
+class ConnectionLimits:
+    """Counts the connections of one listener."""
+
+    def __init__(
+        self, settings: Callable[[], BrokerSettings], descriptors_max: int | None = None
+    ) -> None:
+        """`settings`: as they are now. `descriptors_max`: how many the process may have
+        (RLIMIT_NOFILE); None: any number.
+
+        Raises:
+            Refused: none would be left for connections.
+        """
+        reserved = settings().integer(RESERVED)
+        self._settings = settings
+        self._left = None if descriptors_max is None else descriptors_max - reserved
+        if self._left is not None and self._left <= 0:
+            raise Refused(
+                f"the process may have {descriptors_max} file descriptors, and {RESERVED} keeps"
+                f" {reserved} from connections: none is left; raise the limit (ulimit -n,"
+                f" LimitNOFILE) or lower {RESERVED}"
+            )
+        self._per_host: dict[str, int] = {}
+        self._connections = 0
+
+    def violated(self, host: str) -> str | None:
+        """The setting that forbids one more connection from there, or None."""
+        settings = self._settings()
+        overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
+        host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
+        if self._per_host.get(host, 0) >= host_max:
+            return "max.connections.per.ip"
+        if self._connections >= settings.integer("max.connections"):
+            return "max.connections"
+        if self._left is not None and self._connections >= self._left:
+            return RESERVED
+        return None
+
+    def opened(self, host: str) -> None:
+        """A connection more."""
+        self._connections += 1
+        self._per_host[host] = self._per_host.get(host, 0) + 1
+
+    def closed(self, host: str) -> None:
+        """A connection less."""
+        self._connections -= 1
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+
+def host_limits(overrides: str) -> Mapping[str, int]:
+    """max.connections.per.ip.overrides by address."""
+    limits = {}
+    for item in filter(None, overrides.split(",")):
+        host, _, limit = item.rpartition(":")
+        limits[host] = int(limit)
+    return limits

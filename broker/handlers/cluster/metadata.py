@@ -1,0 +1,320 @@
+"""Metadata and DescribeTopicPartitions: which topics there are, and who leads their partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+from tidelog.broker.handlers.error_responses import error_response
+from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import Services
+from tidelog.broker.topics.topic_creation import (
+    INTERNAL_TOPICS,
+    CreationPlan,
+    TopicRefused,
+    WantedTopic,
+)
+from tidelog.broker.topics.topic_view import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    TOPIC_OPERATIONS,
+    PartitionView,
+    partition_view,
+    partition_views,
+    unknown_topic_code,
+)
+from tidelog.coordinator.cluster.records.records import Record
+from tidelog.coordinator.cluster.records.topics import Topic, topic_name_fault
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
+from tidelog.protocol.message import Response
+from tidelog.protocol.schemas.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from tidelog.protocol.wire import NULL_UUID
+
+logger = logging.getLogger(__name__)
+
+TOPICS_BY_ID_FROM = 12
+REQUEST_CREATIONS_MAX = "auto.create.topics.request.max"
+MINUTE_CREATIONS_MAX = "auto.create.topics.minute.max"
+SLICE_NAMES = 2048
+SLICE_TOPICS = 128
+"""Topics that are looked up before others have their turn."""
+
+
+async def metadata(
+    broker: Services, request: MetadataRequest, context: RequestContext
+) -> Response | None:
+    """The brokers and the topics asked for; those that do not exist are created, where both the
+    client and auto.create.topics.enable allow it."""
+    version = context.api_version
+    asked = _asked(request, version)
+    if version < TOPICS_BY_ID_FROM and any(
+        topic.name is None or topic.topic_id != NULL_UUID for topic in asked or ()
+    ):
+        return error_response(
+            request, version, ErrorCode.INVALID_REQUEST, "topics by id need version 12"
+        )
+    failed: dict[str, ErrorCode] = {}
+    if (
+        asked is not None
+        and request.allow_auto_topic_creation
+        and broker.settings.boolean("auto.create.topics.enable")
+    ):
+        failed = await _create_missing(broker, asked)
+    state = broker.metadata.state
+    operations = OPERATIONS_NOT_ASKED
+    if request.include_topic_authorized_operations:
+        operations = TOPIC_OPERATIONS
+    if asked is None:
+        topics = made_list(
+            tuple(state.topics.values()), lambda topic: _described(state, topic, operations)
+        )
+    else:
+        found = (_found(state, each, failed, operations) for each in _distinct(asked))
+        topics = await broker.turns.list_of(found, SLICE_TOPICS)
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=info.broker_id, host=info.host, port=info.port)
+            for info in state.live_brokers()
+        ],
+        cluster_id=state.cluster_id,
+        controller_id=broker.incarnation.broker_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
+    )
+
+
+def _asked(request: MetadataRequest, version: int) -> list[MetadataRequestTopic] | None:
+    """None: all topics."""
+    if version == 0 and not request.topics:
+        return None
+    return request.topics
+
+
+def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    return list({(topic.topic_id, topic.name): topic for topic in asked}.values())
+
+
+async def _create_missing(
+    broker: Services, asked: Sequence[MetadataRequestTopic]
+) -> dict[str, ErrorCode]:
+    """Create the topics of these names that do not exist; the errors of those that could not be."""
+    known = broker.metadata.state
+    names = (each.name for each in asked if each.name and known.topic_named(each.name) is None)
+    missing = await broker.turns.list_of(
+        (name for name in names if _may_create(name)), SLICE_TOPICS
+    )
+    missing = list(dict.fromkeys(missing))
+    allowed = _allowed(broker, len(missing))
+    failed = dict.fromkeys(missing[allowed:], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    for begin in range(0, allowed, SLICE_TOPICS):
+        failed |= await _create(broker, missing[begin : min(begin + SLICE_TOPICS, allowed)])
+    return failed
+
+
+def _may_create(name: str) -> bool:
+    return name not in INTERNAL_TOPICS and topic_name_fault(name) is None
+
+
+def _allowed(broker: Services, missing: int) -> int:
+    """How many of so many topics may be created now."""
+    settings, met = broker.settings, broker.limits.met
+    of_request = min(missing, settings.integer(REQUEST_CREATIONS_MAX))
+    minute_max = settings.integer(MINUTE_CREATIONS_MAX)
+    allowed = broker.auto_creations.take(of_request, minute_max, broker.clock.monotonic())
+    why = f"{missing} topics were asked for that do not exist, and {allowed} created"
+    met(REQUEST_CREATIONS_MAX, why, missing - of_request)
+    met(MINUTE_CREATIONS_MAX, why, of_request - allowed)
+    return allowed
+
+
+async def _create(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
+    ids = {name: broker.entropy.uuid() for name in names}
+    refused: dict[str, TopicRefused] = {}
+
+    def build(state: ClusterState) -> Sequence[Record]:
+        refused.clear()
+        plan = CreationPlan(state, broker.settings)
+        for name, random in ids.items():
+            if state.topic_named(name) is not None:
+                continue
+            try:
+                plan.add(WantedTopic(name), random)
+            except TopicRefused as error:
+                refused[name] = error
+        return plan.records
+
+    try:
+        await change_metadata(broker, build)
+    except (ChangeFailed, TopicRefused) as error:
+        logger.warning("topics were not created", extra={"topics": list(ids), "why": str(error)})
+        return dict.fromkeys(ids, ErrorCode.LEADER_NOT_AVAILABLE)
+    for each in refused.values():
+        if each.limit is not None:
+            broker.limits.met(each.limit, str(each))
+    return {name: each.code for name, each in refused.items()}
+
+
+def _found(
+    state: ClusterState,
+    asked: MetadataRequestTopic,
+    failed: Mapping[str, ErrorCode],
+    operations: int,
+) -> MetadataResponseTopic:
+    if asked.topic_id != NULL_UUID:
+        topic = state.topics.get(asked.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None,
+                topic_id=asked.topic_id,
+                topic_authorized_operations=operations,
+            )
+        return _described(state, topic, operations)
+    topic = None if asked.name is None else state.topic_named(asked.name)
+    if topic is not None:
+        return _described(state, topic, operations)
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+    if asked.name is not None:
+        code = failed.get(asked.name) or unknown_topic_code(asked.name)
+    return MetadataResponseTopic(
+        error_code=code, name=asked.name, topic_authorized_operations=operations
+    )
+
+
+def _described(state: ClusterState, topic: Topic, operations: int) -> MetadataResponseTopic:
+    live = frozenset(state.live_epochs.values())
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=made_list(
+            range(topic.partition_count),
+            lambda index: _described_partition(partition_view(topic, index, live)),
+        ),
+        topic_authorized_operations=operations,
+    )
+
+
+def _described_partition(view: PartitionView) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=view.error_code,
+        partition_index=view.index,
+        leader_id=view.leader_id,
+        leader_epoch=view.leader_epoch,
+        replica_nodes=view.replicas,
+        isr_nodes=view.in_sync,
+        offline_replicas=view.offline,
+    )
+
+
+async def describe_topic_partitions(
+    broker: Services, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> Response | None:
+    """One page of the topics asked for (of all, if none is named), in order of names."""
+    state = broker.metadata.state
+    cursor = request.cursor
+    limit = broker.settings.integer("max.request.partition.size.limit")
+    room = max(1, min(limit, request.response_partition_limit))
+    names = (topic.name for topic in request.topics or state.topics.values())
+    # Each topic takes up at least one place of the page.
+    first = await broker.turns.through(_first(names, cursor, room + 1))
+    if cursor is not None:
+        fault = _cursor_fault(cursor, first.has_cursor or not request.topics)
+        if fault is not None:
+            return error_response(request, context.api_version, ErrorCode.INVALID_REQUEST, fault)
+    response = DescribeTopicPartitionsResponse()
+    for name in first.names:
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        topic = state.topic_named(name)
+        if topic is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(name=name, error_code=unknown_topic_code(name))
+            )
+            room -= 1
+            continue
+        start = cursor.partition_index if cursor and cursor.topic_name == name else 0
+        described = _page(state, topic, start, start + room)
+        response.topics.append(described)
+        room -= max(1, len(described.partitions))
+        end = start + len(described.partitions)
+        if end < topic.partition_count:
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return response
+
+
+class _First(NamedTuple):
+    """The first names from a cursor on, in order, and whether the cursor's is one of all."""
+
+    names: list[str]
+    has_cursor: bool
+
+
+def _first(
+    names: Iterable[str], cursor: Cursor | None, names_max: int
+) -> Generator[None, None, _First]:
+    """In steps."""
+    begin = "" if cursor is None else cursor.topic_name
+    first: list[str] = []
+    has_cursor = False
+    iterator = iter(names)
+    while chunk := set(islice(iterator, max(names_max, SLICE_NAMES))):
+        has_cursor = has_cursor or begin in chunk
+        first = nsmallest(names_max, {*first, *(name for name in chunk if name >= begin)})
+        yield
+    return _First(first, has_cursor)
+
+
+def _cursor_fault(cursor: Cursor, is_asked_for: bool) -> str | None:
+    if cursor.partition_index < 0:
+        return f"the cursor names partition {cursor.partition_index}"
+    if not is_asked_for:
+        return f"the cursor names topic {cursor.topic_name}, which is not asked for"
+    return None
+
+
+def _page(
+    state: ClusterState, topic: Topic, start: int, end: int
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=view.error_code,
+                partition_index=view.index,
+                leader_id=view.leader_id,
+                leader_epoch=view.leader_epoch,
+                replica_nodes=view.replicas,
+                isr_nodes=view.in_sync,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=view.offline,
+            )
+            for view in partition_views(state, topic, start, end)
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

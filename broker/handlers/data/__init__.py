@@ -1,0 +1,1 @@
+"""Handlers of requests that write and read records."""

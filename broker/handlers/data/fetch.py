@@ -1,0 +1,171 @@
+"""Fetch (1): record batches for consumers, with long polls and fetch sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.read.fetch_session import (
+    FetchPlan,
+    FetchSessionError,
+    FetchTarget,
+    InvalidSessionEpoch,
+    PartitionKey,
+    SessionNotFound,
+    TopicKey,
+)
+from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.fetch import (
+    AbortedTransaction,
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from tidelog.protocol.wire import STEP_ELEMENTS
+
+API_NAME = "Fetch"
+TOPIC_IDS_FROM = 13
+
+
+async def fetch(
+    broker: DataServices, request: FetchRequest, context: RequestContext
+) -> FetchResponse:
+    """Read what is asked for, at most `fetch.max.bytes`, waiting as long as the client allows."""
+    by_id = context.api_version >= TOPIC_IDS_FROM
+    through = broker.turns.through
+    targets = await through(_targets(request, by_id))
+    try:
+        plan = broker.fetch_sessions.plan(
+            request.session_id,
+            request.session_epoch,
+            targets,
+            _forgotten(request, by_id),
+            by_id=by_id,
+            now=broker.clock.monotonic(),
+        )
+    except FetchSessionError as error:
+        return FetchResponse(error_code=_session_code(error))
+
+    def find(target: FetchTarget) -> Partition:
+        topic, number = target.key
+        if isinstance(topic, str):
+            return broker.partitions.named(topic, number)
+        return broker.partitions.identified(topic, number)
+
+    limits = FetchLimits(
+        request.min_bytes,
+        min(request.max_bytes, broker.settings.integer("fetch.max.bytes")),
+        request.max_wait_ms,
+    )
+    isolation = Isolation(request.isolation_level != 0)
+    reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
+    _count(broker.metrics, reads)
+    return FetchResponse(
+        session_id=plan.session_id, responses=await through(_responses(plan, reads))
+    )
+
+
+def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
+    for read in reads:
+        metrics.fetched_bytes += read.found.size_bytes
+        if read.code is not ErrorCode.NONE:
+            metrics.api(API_NAME).errors.of(read.code.name).value += 1
+            metrics.storage_faults += read.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def _targets(request: FetchRequest, by_id: bool) -> Generator[None, None, list[FetchTarget]]:
+    """What is asked for, in steps. As in Kafka, what is said last of a partition counts."""
+    targets: dict[PartitionKey, FetchTarget] = {}
+    left = STEP_ELEMENTS
+    for topic in request.topics:
+        name = topic.topic_id if by_id else topic.topic
+        for partition in topic.partitions:
+            key = name, partition.partition
+            targets[key] = FetchTarget(
+                key,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+            )
+            left -= 1
+            if not left:
+                left = STEP_ELEMENTS
+                yield
+    return list(targets.values())
+
+
+def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:
+    return [
+        (topic.topic_id if by_id else topic.topic, number)
+        for topic in request.forgotten_topics_data
+        for number in topic.partitions
+    ]
+
+
+def _session_code(error: FetchSessionError) -> ErrorCode:
+    if isinstance(error, SessionNotFound):
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    if isinstance(error, InvalidSessionEpoch):
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def _responses(
+    plan: FetchPlan, reads: Iterable[PartitionRead]
+) -> Generator[None, None, list[FetchableTopicResponse]]:
+    """What is answered, in steps."""
+    topics: dict[TopicKey, FetchableTopicResponse] = {}
+    served = []
+    for number, read in enumerate(reads, 1):
+        if number % STEP_ELEMENTS == 0:
+            yield
+        target = read.target
+        has_records = read.found.size_bytes > 0
+        if plan.session is not None:
+            news = target.worth_telling(
+                records=has_records,
+                error=read.code is not ErrorCode.NONE,
+                high_watermark=read.high_watermark,
+                log_start=read.log_start,
+            )
+            if plan.incremental and not news:
+                continue
+            if has_records:
+                served.append(target.key)
+        key, _ = target.key
+        topic = topics.get(key)
+        if topic is None:
+            topic = FetchableTopicResponse()
+            if isinstance(key, str):
+                topic.topic = key
+            else:
+                topic.topic_id = key
+            topics[key] = topic
+        topic.partitions.append(_partition_response(read))
+    if plan.session is not None:
+        plan.session.serve_last(served)
+    return list(topics.values())
+
+
+def _partition_response(read: PartitionRead) -> FetchablePartitionResponse:
+    aborted = None
+    if read.aborted is not None:
+        aborted = [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in read.aborted
+        ]
+    return FetchablePartitionResponse(
+        partition_index=read.target.key[1],
+        error_code=read.code,
+        high_watermark=read.high_watermark,
+        last_stable_offset=read.last_stable_offset,
+        log_start_offset=read.log_start,
+        aborted_transactions=aborted,
+        records=read.found.buffers,
+    )

@@ -1,0 +1,386 @@
+"""Produce (0): append record batches, acknowledged when they are durable.
+
+The first batch of a transaction in a partition has to be admitted by the transaction's coordinator.
+Where that is known at once, as it is in the coordinator's own broker, the order of a connection's
+requests is the log's; where it has to be waited for, a later request may come first. Then its
+batches are out of sequence, and the producer sends them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import replace
+
+from tidelog.broker.append.appender import Appended, AppendFailed, AppendItem, Submission
+from tidelog.broker.coordinate.transaction_admission import (
+    Admission,
+    Wanted,
+    transactional_identity,
+)
+from tidelog.broker.fairness.deadlines import Deadline
+from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.partitions.partitions import Partition, PartitionError
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.topics.topic_creation import INTERNAL_TOPICS
+from tidelog.coordinator.transaction.commands import Identity
+from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
+from tidelog.coordinator.transaction.wire_errors import error_for
+from tidelog.errors import TidelogError
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tidelog.wal.write.slot_waiters import WalLost
+
+API_NAME = "Produce"
+TOPIC_IDS_FROM = 13
+ADDS_PARTITIONS_FROM = 12
+"""Transactions of the second version: a batch enlists its partition (KIP-890, part 2)."""
+ZSTD_FROM = 7
+_ACKS = (-1, 0, 1)
+_REFUSALS_BY_STATE = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Refusals that say what the partition holds. They are reads (B3): a broker that has been
+superseded may not know of its successor's batches, and a producer believes them for good."""
+
+
+def produce(
+    broker: DataServices, request: ProduceRequest, context: RequestContext
+) -> Awaitable[ProduceResponse | None]:
+    """Queue the batches at once, in the order of the connection's requests; the answer follows.
+
+    With acks 0 there is no answer, and nothing is waited for.
+    """
+    outcomes: list[list[AppendItem | AppendFailed]] = []
+    items: list[AppendItem] = []
+    refusal = _refusal(request)
+    for topic in request.topic_data:
+        of_topic: list[AppendItem | AppendFailed] = []
+        for data in topic.partition_data:
+            outcome = refusal or _item(broker, topic, data, context)
+            of_topic.append(outcome)
+            if isinstance(outcome, AppendItem):
+                items.append(outcome)
+        outcomes.append(of_topic)
+    answering = _Answering(broker, request, outcomes, context.connection_id)
+    unadmitted = _unadmitted(request, items, context) if request.transactional_id else None
+    if unadmitted is not None:
+        wanted, of_wanted = unadmitted
+        partitions = [item.partition for item in of_wanted]
+        admissions = broker.admissions.admit_at_once(wanted, partitions)
+        if admissions is None:
+            answering.admit(_submitted_later(broker, answering, items, wanted, of_wanted, context))
+            return answering.answer
+        _admit(of_wanted, admissions, context)
+    answering.submit(items)
+    return answering.answer
+
+
+def _unadmitted(
+    request: ProduceRequest, items: list[AppendItem], context: RequestContext
+) -> tuple[Wanted, list[AppendItem]] | None:
+    """The batches with which a transaction begins in their partitions, and whose it is; a request
+    comes from one producer. None if there are none."""
+    version = OWN_EPOCHS_FROM if context.api_version >= ADDS_PARTITIONS_FROM else 0
+    whose: Identity | None = None
+    unadmitted = []
+    for item in items:
+        identity = transactional_identity(item.records)
+        if identity is None:
+            continue
+        item.transaction_version = version
+        if item.partition.log.is_in_transaction(*identity):
+            continue
+        if whose not in (None, identity):
+            why = "the request has transactional batches of several producers"
+            item.result = AppendFailed(ErrorCode.INVALID_RECORD, why)
+            continue
+        whose = identity
+        unadmitted.append(item)
+    if whose is None:
+        return None
+    return Wanted(request.transactional_id or "", whose, version), unadmitted
+
+
+def _admit(
+    items: list[AppendItem],
+    admissions: Mapping[Partition, Admission],
+    context: RequestContext,
+) -> None:
+    for item in items:
+        error, item.ordinal = admissions[item.partition]
+        if error is not ErrorCode.NONE:
+            code = error_for(ApiKey.PRODUCE, context.api_version, error)
+            why = f"the transaction's coordinator answers {error.name}; nothing was appended"
+            item.result = AppendFailed(code, why)
+
+
+async def _submitted_later(
+    broker: DataServices,
+    answering: _Answering,
+    items: list[AppendItem],
+    wanted: Wanted,
+    of_wanted: list[AppendItem],
+    context: RequestContext,
+) -> None:
+    partitions = [item.partition for item in of_wanted]
+    _admit(of_wanted, await broker.admissions.admit(wanted, partitions), context)
+    answering.submit(items)
+
+
+def _refusal(request: ProduceRequest) -> AppendFailed | None:
+    """Why the whole request is refused, or None."""
+    if request.acks not in _ACKS:
+        return AppendFailed(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
+        )
+    return None
+
+
+def _item(
+    broker: DataServices,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    context: RequestContext,
+) -> AppendItem | AppendFailed:
+    try:
+        if context.api_version >= TOPIC_IDS_FROM:
+            partition = broker.partitions.identified(topic.topic_id, data.index)
+        else:
+            partition = broker.partitions.named(topic.name, data.index)
+    except PartitionError as error:
+        return AppendFailed(error.code, str(error))
+    if partition.topic_name in INTERNAL_TOPICS:
+        # What lies there is a coordinator's state, and only it may say so.
+        return AppendFailed(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{partition.topic_name} is an internal topic; only brokers write to it",
+        )
+    limits = partition.limits
+    if context.api_version < ZSTD_FROM:
+        limits = replace(limits, zstd_allowed=False)
+    return AppendItem(partition, data.records if data.records is not None else b"", limits)
+
+
+class _Answering:
+    """A request whose `answer` is due when its batches are durable or refused, or it is too late.
+
+    Callbacks and shared timers: a task and a timer for each request of a few kilobytes would cost
+    more than its records do.
+    """
+
+    __slots__ = (
+        "_admitting",
+        "_broker",
+        "_connection",
+        "_deadline",
+        "_outcomes",
+        "_request",
+        "_submission",
+        "answer",
+    )
+
+    def __init__(
+        self,
+        broker: DataServices,
+        request: ProduceRequest,
+        outcomes: list[list[AppendItem | AppendFailed]],
+        connection: int,
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._request = request
+        self._outcomes = outcomes
+        self._admitting: asyncio.Future[None] | None = None
+        self._submission: Submission | None = None
+        self._deadline: Deadline | None = None
+        self.answer: asyncio.Future[ProduceResponse | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def admit(self, admission: Coroutine[None, None, None]) -> None:
+        """Wait for the admission first, which submits the batches."""
+        self._begin_deadline()
+        self._admitting = asyncio.ensure_future(admission)
+        self._admitting.add_done_callback(self._admitted)
+        # Who gives up the answer gives up the admission.
+        self.answer.add_done_callback(lambda _: self._end_admission())
+
+    def submit(self, items: list[AppendItem]) -> None:
+        """Have the batches appended that were not refused yet. The answer is due when they are,
+        with acks when they are durable; at once without any."""
+        left = [item for item in items if item.result is None]
+        if left:
+            self._begin_deadline()
+            self._submission = self._broker.appender.submit(self._connection, left, self._appended)
+        else:
+            self._finish(None)
+
+    def _begin_deadline(self) -> None:
+        # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
+        if self._deadline is None and self._request.acks != 0:
+            seconds = max(self._request.timeout_ms, 1) / 1000
+            self._deadline = self._broker.appender.deadlines.add(seconds, self._late)
+
+    def _admitted(self, admitting: asyncio.Future[None]) -> None:
+        error = None if admitting.cancelled() else admitting.exception()
+        if isinstance(error, TidelogError):
+            self._fail(error)
+        elif error is not None and not self.answer.done():
+            self._end(error)
+
+    def _appended(self, lost: WalLost | None) -> None:
+        if lost is not None:
+            self._fail(lost)
+            return
+        if self.answer.done():
+            return
+        assert self._submission is not None
+        slot = max(
+            [
+                item.result.slot
+                for item in self._submission.items
+                if isinstance(item.result, Appended)
+            ],
+            default=None,
+        )
+        if slot is None or self._request.acks == 0:
+            self._finish(None)
+        else:
+            # Slots become durable in order: the newest one stands for all.
+            self._broker.wal.tell(slot, self._durable)
+
+    def _durable(self, lost: WalLost | None) -> None:
+        if lost is None:
+            self._finish(None)
+        else:
+            self._fail(lost)
+
+    def _fail(self, error: TidelogError) -> None:
+        self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
+
+    def _late(self) -> None:
+        """Else a store that stands still would fill the memory with what is sent again."""
+        self._end_admission()
+        is_nothing = self._submission is None or self._submission.withdraw()
+        known = "nothing was appended" if is_nothing else "it may still become so"
+        why = f"not durable within {self._request.timeout_ms} ms; {known}"
+        self._finish(AppendFailed(ErrorCode.REQUEST_TIMED_OUT, why))
+
+    def _end_admission(self) -> None:
+        if self._admitting is not None:
+            self._admitting.cancel()
+
+    def _finish(self, failure: AppendFailed | None) -> None:
+        if self.answer.done():
+            return
+        try:
+            response = _response(self._broker, self._request, self._outcomes, failure)
+        except Exception as error:  # noqa: BLE001 - whoever takes the answer handles it
+            self._end(error)
+            return
+        self._end_deadline()
+        self.answer.set_result(response)
+
+    def _end(self, error: BaseException) -> None:
+        self._end_deadline()
+        self.answer.set_exception(error)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            # It holds this, and with it the request: a circle would keep the records in memory.
+            self._deadline = None
+
+
+def _response(
+    broker: DataServices,
+    request: ProduceRequest,
+    outcomes: list[list[AppendItem | AppendFailed]],
+    failure: AppendFailed | None,
+) -> ProduceResponse | None:
+    """What each batch has come to; `failure` where the whole has."""
+    responses = []
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        answered = []
+        for data, outcome in zip(topic.partition_data, of_topic, strict=True):
+            result = _result(broker, outcome, failure)
+            _count(broker.metrics, data, result)
+            if request.acks == 0:
+                _close_on_failure(result)
+                continue
+            answered.append(_partition_response(data.index, result))
+        responses.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answered
+            )
+        )
+    return ProduceResponse(responses=responses) if request.acks != 0 else None
+
+
+def _close_on_failure(result: Appended | AppendFailed) -> None:
+    """With acks 0 a closed connection is the only way to say that something was refused."""
+    if isinstance(result, AppendFailed):
+        raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
+
+
+def _result(
+    broker: DataServices, outcome: AppendItem | AppendFailed, failure: AppendFailed | None
+) -> Appended | AppendFailed:
+    if isinstance(outcome, AppendFailed):
+        return outcome
+    if isinstance(outcome.result, AppendFailed):
+        if outcome.result.code in _REFUSALS_BY_STATE and not broker.may_serve_reads():
+            return AppendFailed(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the lease is not fresh: another broker may know better; nothing was appended",
+            )
+        return outcome.result
+    if failure is not None or outcome.result is None:
+        return failure or AppendFailed(ErrorCode.UNKNOWN_SERVER_ERROR, "the append has no result")
+    return outcome.result
+
+
+def _count(
+    metrics: BrokerMetrics, data: PartitionProduceData, result: Appended | AppendFailed
+) -> None:
+    if isinstance(result, Appended):
+        metrics.produced_records += result.records
+        metrics.produced_bytes += len(data.records or b"")
+    else:
+        metrics.api(API_NAME).errors.of(result.code.name).value += 1
+
+
+def _partition_response(index: int, result: Appended | AppendFailed) -> PartitionProduceResponse:
+    if isinstance(result, Appended):
+        return PartitionProduceResponse(
+            index=index,
+            error_code=ErrorCode.NONE,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.log_append_time_ms,
+            log_start_offset=result.log_start,
+        )
+    return PartitionProduceResponse(
+        index=index,
+        error_code=result.code,
+        base_offset=-1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
+            for number, message in result.record_errors
+        ],
+        error_message=result.message,
+    )

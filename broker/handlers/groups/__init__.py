@@ -1,0 +1,1 @@
+"""Handlers of requests about consumer groups and their offsets."""

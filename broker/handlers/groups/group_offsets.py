@@ -1,0 +1,287 @@
+"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): committed offsets of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
+
+from tidelog.broker.handlers.groups.group_requests import ask, reply_of
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.coordinator.group.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetsReply,
+    OffsetToCommit,
+    PartitionErrors,
+    Reply,
+)
+from tidelog.coordinator.group.records.log_records import NO_LEADER_EPOCH, CommittedOffset
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.identifiers import TopicId
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+NO_OFFSET = -1
+NO_RETENTION = -1
+GROUP_BATCHES_FROM = 8
+GROUP_ERROR_FROM = 2
+MISSING_GROUP_FROM = 9
+SLICE_GROUPS = 4
+"""Groups whose offsets are looked up before others have their turn."""
+
+_Codes = dict[tuple[str, int], ErrorCode]
+
+
+def topic_ids(broker: DataServices, names: Iterable[str]) -> Mapping[str, TopicId]:
+    """The ids of topics, as far as there are such topics."""
+    found = map(broker.metadata.state.topic_named, names)
+    return {topic.name: topic.topic_id for topic in found if topic is not None}
+
+
+def offset_commit(
+    broker: DataServices, request: OffsetCommitRequest, context: RequestContext
+) -> Awaitable[OffsetCommitResponse]:
+    """Store offsets of partitions that exist; answered when they are durable."""
+    state = broker.metadata.state
+    unknown = {
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if not state.has_partition(topic.name, each.partition_index)
+    }
+    ids = topic_ids(broker, [each.name for each in request.topics])
+    retention_ms = request.retention_time_ms
+    command = CommitOffsets(
+        group_id=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
+        knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
+        offsets=[
+            OffsetToCommit(
+                topic.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                ids[topic.name],
+            )
+            for topic in request.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) not in unknown
+        ],
+    )
+    return _committed(request, unknown, ask(broker, request.group_id, command))
+
+
+async def _committed(
+    request: OffsetCommitRequest, unknown: set[tuple[str, int]], asked: Awaitable[Reply]
+) -> OffsetCommitResponse:
+    try:
+        reply = await reply_of(PartitionErrors, asked)
+    except CoordinatorRefused as error:
+        reply = PartitionErrors(error.code)
+    codes = _codes(reply)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if (topic.name, each.partition_index) in unknown
+                        else codes.get((topic.name, each.partition_index), reply.error),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _codes(reply: PartitionErrors) -> _Codes:
+    return {(topic, partition): error for topic, partition, error in reply.partitions}
+
+
+async def offset_fetch(
+    broker: DataServices, request: OffsetFetchRequest, context: RequestContext
+) -> OffsetFetchResponse:
+    """Committed offsets, of several groups from version 8 on."""
+    version = context.api_version
+    if version >= GROUP_BATCHES_FROM:
+        stable = request.require_stable
+        # A group that is named more than once is answered once.
+        groups = {each.group_id: each for each in request.groups}
+        asked = await broker.turns.list_of(
+            ((each, _ask_for_offsets(broker, each, stable)) for each in groups.values()),
+            SLICE_GROUPS,
+        )
+        return OffsetFetchResponse(groups=[await _group(each, reply) for each, reply in asked])
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=each.name, partition_indexes=each.partition_indexes)
+            for each in request.topics
+        ]
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    asked_one = _ask_for_offsets(broker, group, request.require_stable)
+    return await _only_group(group, asked_one, version)
+
+
+def _ask_for_offsets(
+    broker: DataServices, group: OffsetFetchRequestGroup, require_stable: bool
+) -> Awaitable[Reply]:
+    topics = None
+    if group.topics is not None:
+        topics = {each.name: each.partition_indexes for each in group.topics}
+    command = FetchOffsets(
+        group.group_id, topics, require_stable, group.member_id, group.member_epoch
+    )
+    return ask(broker, group.group_id, command)
+
+
+async def _group(
+    group: OffsetFetchRequestGroup, asked: Awaitable[Reply]
+) -> OffsetFetchResponseGroup:
+    try:
+        reply = await reply_of(OffsetsReply, asked)
+    except CoordinatorRefused as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        error_code=reply.error,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=made_list(tuple(partitions.items()), partial(_fetched, reply, name)),
+            )
+            for name, partitions in reply.topics.items()
+        ],
+    )
+
+
+def _fetched(
+    reply: OffsetsReply, topic: str, of_partition: tuple[int, CommittedOffset | None]
+) -> OffsetFetchResponsePartitions:
+    number, found = of_partition
+    return OffsetFetchResponsePartitions(
+        partition_index=number,
+        committed_offset=found.offset if found else NO_OFFSET,
+        committed_leader_epoch=found.leader_epoch if found else NO_LEADER_EPOCH,
+        metadata=found.metadata if found else "",
+        error_code=_stability(reply, topic, number),
+    )
+
+
+async def _only_group(
+    group: OffsetFetchRequestGroup, asked: Awaitable[Reply], version: int
+) -> OffsetFetchResponse:
+    try:
+        reply = await reply_of(OffsetsReply, asked)
+    except CoordinatorRefused as refusal:
+        topics = {}
+        if version < GROUP_ERROR_FROM:
+            # There is no other place for it.
+            topics = {
+                each.name: dict.fromkeys(each.partition_indexes) for each in group.topics or ()
+            }
+        reply = OffsetsReply(refusal.code, topics)
+    return OffsetFetchResponse(
+        error_code=reply.error,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=name,
+                partitions=made_list(
+                    tuple(partitions.items()), partial(_fetched_by_only, reply, name)
+                ),
+            )
+            for name, partitions in reply.topics.items()
+        ],
+    )
+
+
+def _fetched_by_only(
+    reply: OffsetsReply, topic: str, of_partition: tuple[int, CommittedOffset | None]
+) -> OffsetFetchResponsePartition:
+    fetched = _fetched(reply, topic, of_partition)
+    return OffsetFetchResponsePartition(
+        partition_index=fetched.partition_index,
+        committed_offset=fetched.committed_offset,
+        committed_leader_epoch=fetched.committed_leader_epoch,
+        metadata=fetched.metadata,
+        error_code=reply.error or fetched.error_code,
+    )
+
+
+def _stability(reply: OffsetsReply, topic: str, partition: int) -> ErrorCode:
+    is_unstable = (topic, partition) in reply.unstable
+    return ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
+
+
+def offset_delete(
+    broker: DataServices, request: OffsetDeleteRequest, context: RequestContext
+) -> Awaitable[OffsetDeleteResponse]:
+    """Forget committed offsets of partitions that nobody in the group consumes."""
+    state = broker.metadata.state
+    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
+    partitions = [
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        if topic.name not in unknown
+        for each in topic.partitions
+    ]
+    command = DeleteOffsets(request.group_id, partitions)
+    return _offsets_deleted(request, unknown, ask(broker, request.group_id, command))
+
+
+async def _offsets_deleted(
+    request: OffsetDeleteRequest, unknown: set[str], asked: Awaitable[Reply]
+) -> OffsetDeleteResponse:
+    try:
+        reply = await reply_of(PartitionErrors, asked)
+    except CoordinatorRefused as error:
+        reply = PartitionErrors(error.code)
+    if reply.error is not ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=reply.error)
+    codes = _codes(reply)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if topic.name in unknown
+                        else codes[(topic.name, each.partition_index)],
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

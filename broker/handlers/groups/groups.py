@@ -1,0 +1,310 @@
+"""JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13), DescribeGroups (15),
+ListGroups (16) and DeleteGroups (42): the classic group protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from tidelog.broker.handlers.groups.group_requests import ask, ask_runtime, reply_of
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED, bits
+from tidelog.coordinator.group.commands import (
+    DeleteGroup,
+    DeleteReply,
+    DescribeGroup,
+    DescribeReply,
+    GroupListing,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    Leaver,
+    LeaveReply,
+    ListGroups,
+    ListReply,
+    Reply,
+    Sync,
+    SyncReply,
+)
+from tidelog.coordinator.group.records.subscription import SupportedProtocol
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.made_list import made_list
+from tidelog.protocol.schemas.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupMemberResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+READ, DELETE, DESCRIBE = 3, 6, 8
+GROUP_OPERATIONS = bits(READ, DELETE, DESCRIBE)
+REBALANCE_TIMEOUT_FROM = 1
+KNOWN_MEMBER_ID_FROM = 4
+LEAVE_BATCHES_FROM = 3
+MISSING_GROUP_FROM = 6
+NULL_PROTOCOL_FROM = 7
+SKIP_ASSIGNMENT_FROM = 9
+
+
+def join_group(
+    broker: DataServices, request: JoinGroupRequest, context: RequestContext
+) -> Awaitable[JoinGroupResponse]:
+    """Enter a group; answered when its next generation begins."""
+    version = context.api_version
+    rebalance_timeout_ms = request.rebalance_timeout_ms
+    if version < REBALANCE_TIMEOUT_FROM:
+        rebalance_timeout_ms = request.session_timeout_ms
+    command = Join(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=f"/{context.client_host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        protocol_type=request.protocol_type,
+        # Views into the frame would keep the whole of it in memory as long as the group is there.
+        protocols=tuple(
+            [SupportedProtocol(each.name, bytes(each.metadata)) for each in request.protocols]
+        ),
+        requires_known_id=version >= KNOWN_MEMBER_ID_FROM,
+        can_skip_assignment=version >= SKIP_ASSIGNMENT_FROM,
+        fresh_id=str(broker.entropy.uuid()),
+        topics=broker.metadata.state,
+    )
+    return _joined(ask(broker, request.group_id, command), request.member_id, version)
+
+
+async def _joined(asked: Awaitable[Reply], member_id: str, version: int) -> JoinGroupResponse:
+    try:
+        reply = await reply_of(JoinReply, asked)
+    except CoordinatorRefused as error:
+        reply = JoinReply(error.code, member_id)
+    protocol = reply.protocol
+    if protocol is None and version < NULL_PROTOCOL_FROM:
+        protocol = ""
+    return JoinGroupResponse(
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=protocol,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                metadata=each.metadata,
+            )
+            for each in reply.members
+        ],
+    )
+
+
+def sync_group(
+    broker: DataServices, request: SyncGroupRequest, context: RequestContext
+) -> Awaitable[SyncGroupResponse]:
+    """Hand in the assignment, or wait for it."""
+    command = Sync(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol=request.protocol_name,
+        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        topics=broker.metadata.state,
+    )
+    return _synced(ask(broker, request.group_id, command))
+
+
+async def _synced(asked: Awaitable[Reply]) -> SyncGroupResponse:
+    try:
+        reply = await reply_of(SyncReply, asked)
+    except CoordinatorRefused as error:
+        reply = SyncReply(error.code)
+    return SyncGroupResponse(
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol,
+        assignment=reply.assignment,
+    )
+
+
+def heartbeat(
+    broker: DataServices, request: HeartbeatRequest, context: RequestContext
+) -> Awaitable[HeartbeatResponse]:
+    """Keep the member's session."""
+    command = Heartbeat(
+        request.group_id, request.generation_id, request.member_id, request.group_instance_id
+    )
+    return _heard(ask(broker, request.group_id, command))
+
+
+async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
+    try:
+        reply = await reply_of(HeartbeatReply, asked)
+    except CoordinatorRefused as error:
+        # As Kafka does: who was a member before may well be one when the group is there again, and
+        # there are members that take the error for the end of theirs.
+        loads = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        reply = HeartbeatReply(ErrorCode.NONE if loads else error.code)
+    return HeartbeatResponse(error_code=reply.error)
+
+
+def leave_group(
+    broker: DataServices, request: LeaveGroupRequest, context: RequestContext
+) -> Awaitable[LeaveGroupResponse]:
+    """Members leave at once, without waiting for their sessions to expire."""
+    is_batch = context.api_version >= LEAVE_BATCHES_FROM
+    leavers = [Leaver(request.member_id, None)]
+    if is_batch:
+        leavers = [Leaver(each.member_id, each.group_instance_id) for each in request.members]
+    return _left(ask(broker, request.group_id, Leave(request.group_id, leavers)), is_batch)
+
+
+async def _left(asked: Awaitable[Reply], is_batch: bool) -> LeaveGroupResponse:
+    try:
+        reply = await reply_of(LeaveReply, asked)
+    except CoordinatorRefused as error:
+        reply = LeaveReply(error.code)
+    if not is_batch:
+        codes = [reply.error, *(error for _, error in reply.members)]
+        return LeaveGroupResponse(error_code=next(filter(None, codes), ErrorCode.NONE))
+    return LeaveGroupResponse(
+        error_code=reply.error,
+        members=[
+            LeaveGroupMemberResponse(
+                member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error
+            )
+            for leaver, error in reply.members
+        ],
+    )
+
+
+async def describe_groups(
+    broker: DataServices, request: DescribeGroupsRequest, context: RequestContext
+) -> DescribeGroupsResponse:
+    """The groups, each by its coordinator."""
+    asked = [
+        (group_id, ask(broker, group_id, DescribeGroup(group_id))) for group_id in request.groups
+    ]
+    operations = GROUP_OPERATIONS
+    if not request.include_authorized_operations:
+        operations = OPERATIONS_NOT_ASKED
+    return DescribeGroupsResponse(
+        groups=[
+            await _described(group_id, reply, context.api_version, operations)
+            for group_id, reply in asked
+        ]
+    )
+
+
+async def _described(
+    group_id: str, asked: Awaitable[Reply], version: int, operations: int
+) -> DescribedGroup:
+    try:
+        reply = await reply_of(DescribeReply, asked)
+    except CoordinatorRefused as error:
+        return DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
+    code, message = reply.error, None
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        message = f"Group {group_id} not found."
+        if version < MISSING_GROUP_FROM:
+            code = ErrorCode.NONE
+    return DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=reply.state,
+        protocol_type=reply.protocol_type,
+        protocol_data=reply.protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata,
+                member_assignment=each.assignment,
+            )
+            for each in reply.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+async def list_groups(
+    broker: DataServices, request: ListGroupsRequest, context: RequestContext
+) -> ListGroupsResponse:
+    """The groups that this broker coordinates."""
+    command = ListGroups(frozenset(request.states_filter), frozenset(request.types_filter))
+    response = ListGroupsResponse()
+    found: list[GroupListing] = []
+    asked = await broker.turns.list_of(
+        (ask_runtime(each, command) for each in broker.coordinators.groups.all()), 1
+    )
+    for each in asked:
+        try:
+            found += (await reply_of(ListReply, each)).groups
+        except CoordinatorRefused as error:
+            # What could be listed is given beside the error, as Kafka does.
+            response.error_code = error.code
+    response.groups = made_list(found, _listed)
+    return response
+
+
+def _listed(group: GroupListing) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state,
+        group_type=group.group_type,
+    )
+
+
+async def delete_groups(
+    broker: DataServices, request: DeleteGroupsRequest, context: RequestContext
+) -> DeleteGroupsResponse:
+    """Delete groups without members, with their offsets."""
+    group_ids = dict.fromkeys(request.groups_names)
+    asked = [(group_id, ask(broker, group_id, DeleteGroup(group_id))) for group_id in group_ids]
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(
+                group_id=group_id, error_code=await _deleted(broker, group_id, reply)
+            )
+            for group_id, reply in asked
+        ]
+    )
+
+
+async def _deleted(broker: DataServices, group_id: str, asked: Awaitable[Reply]) -> ErrorCode:
+    """What became of a group. One with many offsets loses some of them with each command."""
+    try:
+        reply = await reply_of(DeleteReply, asked)
+        while not reply.is_done:
+            reply = await reply_of(DeleteReply, ask(broker, group_id, DeleteGroup(group_id)))
+    except CoordinatorRefused as error:
+        return error.code
+    return reply.error

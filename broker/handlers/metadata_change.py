@@ -1,0 +1,41 @@
+"""Changing the cluster's metadata for a client, and what to tell it where that fails."""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.broker.handlers.services import Services
+from tidelog.coordinator.cluster.log.append_group import Build
+from tidelog.coordinator.cluster.log.metadata_log import EntryTooLarge
+from tidelog.coordinator.cluster.state.transitions import InvalidRecord
+from tidelog.errors import Refused, TidelogError
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.object_store import AccessDenied, StoreError, StoreMisconfigured
+
+logger = logging.getLogger(__name__)
+
+
+class ChangeFailed(TidelogError):
+    """The change was not made, or nobody knows (REQUEST_TIMED_OUT, NOT_CONTROLLER): the client may
+    ask again, and is then told what is true."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+async def change_metadata(broker: Services, build: Build) -> None:
+    """Append what `build` says of the newest state; durable when this returns. ChangeFailed."""
+    try:
+        await broker.metadata.append(broker.incarnation.epoch, build)
+    except (EntryTooLarge, InvalidRecord) as error:
+        raise ChangeFailed(ErrorCode.INVALID_REQUEST, str(error)) from error
+    except (AccessDenied, StoreMisconfigured) as error:
+        logger.error("the metadata cannot be changed", extra={"why": str(error)})
+        raise ChangeFailed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+    except (Refused, StoreError) as error:
+        logger.warning("a change of the metadata failed", extra={"why": str(error)})
+        raise ChangeFailed(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+    except TidelogError as error:
+        # This incarnation has ended; whoever comes after it can be asked again.
+        raise ChangeFailed(ErrorCode.NOT_CONTROLLER, str(error)) from error

@@ -1,0 +1,143 @@
+"""TxnOffsetCommit (28): offsets of a group that count if and when a transaction is committed.
+
+The group's coordinator writes them into its partition as a batch of the producer's transaction, so
+the partition must be in it as any other must: the transaction's coordinator is asked first
+(KIP-890), then the group is (KIP-447). The transaction's marker in that partition decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.broker.coordinate.transaction_admission import Admission, Wanted
+from tidelog.broker.handlers.groups.group_offsets import topic_ids
+from tidelog.broker.handlers.groups.group_requests import ask, reply_of
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.coordinator.decision import BatchProducer
+from tidelog.coordinator.group.commands import (
+    CommitTransactionalOffsets,
+    OffsetToCommit,
+    PartitionErrors,
+)
+from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.coordinator.transaction.commands import Identity
+from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
+from tidelog.coordinator.transaction.wire_errors import error_for
+from tidelog.identifiers import ProducerEpoch, ProducerId, TopicId
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+ADDS_PARTITION_FROM = 5
+
+
+async def txn_offset_commit(
+    broker: DataServices, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """Have the offsets pending; answered when that is durable."""
+    state = broker.metadata.state
+    unknown = {
+        (topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+        if not state.has_partition(topic.name, each.partition_index)
+    }
+    ids = topic_ids(broker, [each.name for each in request.topics])
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    error = ErrorCode.NONE
+    if not request.group_id:
+        error = ErrorCode.INVALID_GROUP_ID
+    elif len(unknown) < sum(len(topic.partitions) for topic in request.topics):
+        reply = await _commit(broker, request, context.api_version, unknown, ids)
+        error = error_for(ApiKey.TXN_OFFSET_COMMIT, context.api_version, reply.error)
+        codes = {(topic, partition): code for topic, partition, code in reply.partitions}
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if (topic.name, each.partition_index) in unknown
+                        else codes.get((topic.name, each.partition_index), error),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _commit(
+    broker: DataServices,
+    request: TxnOffsetCommitRequest,
+    version: int,
+    unknown: set[tuple[str, int]],
+    ids: Mapping[str, TopicId],
+) -> PartitionErrors:
+    error, ordinal = await _admitted(broker, request, version)
+    if error is not ErrorCode.NONE:
+        return PartitionErrors(error)
+    command = CommitTransactionalOffsets(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        producer=BatchProducer(request.producer_id, request.producer_epoch, ordinal),
+        offsets=[
+            OffsetToCommit(
+                topic.name,
+                each.partition_index,
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                ids[topic.name],
+            )
+            for topic in request.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) not in unknown
+        ],
+    )
+    try:
+        return await reply_of(PartitionErrors, ask(broker, request.group_id, command))
+    except CoordinatorRefused as refusal:
+        return PartitionErrors(refusal.code)
+
+
+async def _admitted(
+    broker: DataServices, request: TxnOffsetCommitRequest, version: int
+) -> Admission:
+    """Whether the partition of the group's offsets is in the transaction."""
+    topic = broker.metadata.state.topic_named(GROUP_TOPIC)
+    if topic is None:
+        return Admission(ErrorCode.NOT_COORDINATOR)
+    number = partition_for(request.group_id, topic.partition_count)
+    try:
+        partition = broker.partitions.named(GROUP_TOPIC, number)
+    except PartitionError as error:
+        storage = error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if storage else ErrorCode.NOT_COORDINATOR
+        return Admission(code)
+    identity = Identity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+    if partition.log.is_in_transaction(*identity):
+        return Admission(ErrorCode.NONE)
+    transaction_version = OWN_EPOCHS_FROM if version >= ADDS_PARTITION_FROM else 0
+    wanted = Wanted(request.transactional_id, identity, transaction_version)
+    admission = (await broker.admissions.admit(wanted, [partition]))[partition]
+    try:
+        # The coordinator of a group writes to the partition that is there by then.
+        broker.partitions.require(partition)
+    except PartitionError:
+        return Admission(ErrorCode.NOT_COORDINATOR)
+    return admission

@@ -1,0 +1,336 @@
+"""InitProducerId (22), AddPartitionsToTxn (24), AddOffsetsToTxn (25) and EndTxn (26): a producer's
+identity, and its transactions.
+
+What a command leads to is decided at once, in the order of a connection's requests; the answer
+follows when the coordinator may give it (rule H2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from tidelog.broker.handlers.internal_topics import create_internal_topic
+from tidelog.broker.handlers.metadata_change import ChangeFailed
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.topics.placement import NoLiveBroker
+from tidelog.coordinator.hashing import partition_for
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
+from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.coordinator.transaction.commands import (
+    AddPartitions,
+    AddReply,
+    Command,
+    EndTransaction,
+    FreshIdNeeded,
+    Identity,
+    IdentityReply,
+    InitProducer,
+    Release,
+    Reply,
+    VerifyPartitions,
+    VerifyReply,
+)
+from tidelog.coordinator.transaction.transaction import (
+    OWN_EPOCHS_FROM,
+    EnlistedPartition,
+)
+from tidelog.coordinator.transaction.wire_errors import error_for
+from tidelog.errors import TidelogError
+from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+SECOND_VERSION_FROM: Final = 5
+"""EndTxn of transactions of the second version (KIP-890, part 2)."""
+TRANSACTIONS_FROM: Final = 4
+"""AddPartitionsToTxn of brokers, on behalf of several producers."""
+
+
+def submit(broker: DataServices, transactional_id: str, command: Command) -> Awaitable[Reply]:
+    """Put a command to the coordinator of a transactional id. The awaitable raises
+    CoordinatorRefused."""
+    try:
+        return broker.coordinators.transactions.find(transactional_id).submit(command)
+    except CoordinatorRefused as error:
+        refused: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        return refused
+
+
+# InitProducerId.
+
+
+async def init_producer_id(
+    broker: DataServices, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """A producer's identity: for idempotence alone a fresh producer id at epoch 0, whatever the
+    producer had before; with a transactional id the one that fences the producer before (KIP-360).
+    """
+    if request.transactional_id is None:
+        reply = await _fresh_identity(broker, request)
+    else:
+        identity = _identity(request.producer_id, request.producer_epoch)
+        reply = await _identity_from(
+            broker,
+            request.transactional_id,
+            lambda fresh_id: InitProducer(
+                transactional_id=request.transactional_id or "",
+                timeout_ms=request.transaction_timeout_ms,
+                identity=identity,
+                fresh_id=fresh_id,
+            ),
+        )
+    code = error_for(ApiKey.INIT_PRODUCER_ID, context.api_version, reply.error)
+    if code is not ErrorCode.NONE:
+        return InitProducerIdResponse(error_code=code)
+    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
+
+
+async def _fresh_identity(broker: DataServices, request: InitProducerIdRequest) -> IdentityReply:
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return IdentityReply(ErrorCode.INVALID_REQUEST)
+    fresh_id = await _fresh_id(broker)
+    if fresh_id is None:
+        return IdentityReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return IdentityReply(ErrorCode.NONE, fresh_id, ProducerEpoch(0))
+
+
+async def _fresh_id(broker: DataServices) -> ProducerId | None:
+    """A producer id that was never given out. None if there is none to give now: as in Kafka,
+    producers are told to ask again, since other errors are final to them."""
+    try:
+        return await broker.producer_ids.next()
+    except TidelogError as error:
+        logger.warning("there is no producer id to give", extra={"why": str(error)})
+        return None
+
+
+async def _identity_from(
+    broker: DataServices,
+    transactional_id: str,
+    command: Callable[[ProducerId | None], Command],
+) -> IdentityReply:
+    """Ask for an identity; again with a fresh producer id if one is needed."""
+    try:
+        reply = await submit(broker, transactional_id, command(None))
+        if isinstance(reply, FreshIdNeeded):
+            fresh_id = await _fresh_id(broker)
+            if fresh_id is None:
+                return IdentityReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            reply = await submit(broker, transactional_id, command(fresh_id))
+    except CoordinatorRefused as error:
+        return IdentityReply(error.code)
+    assert isinstance(reply, IdentityReply)
+    return reply
+
+
+def _identity(producer_id: int, epoch: int) -> Identity:
+    return Identity(ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+# Enlisting.
+
+
+def add_partitions_to_txn(
+    broker: DataServices, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> Awaitable[AddPartitionsToTxnResponse]:
+    """Enlist partitions; or, from version 4 on, which other brokers speak, verify that they are."""
+    version = context.api_version
+    if version >= TRANSACTIONS_FROM:
+        asked = [_enlist(broker, each, OWN_EPOCHS_FROM) for each in request.transactions]
+        return _enlisted_of_many(request.transactions, asked)
+    only = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    return _enlisted_of_one(only, _enlist(broker, only, 0), version)
+
+
+_PartitionCodes = Mapping[EnlistedPartition, ErrorCode]
+
+
+def _enlist(
+    broker: DataServices, transaction: AddPartitionsToTxnTransaction, client_version: int
+) -> Awaitable[_PartitionCodes]:
+    """Decided now; each partition's code when it may be told."""
+    partitions = frozenset(
+        EnlistedPartition(topic.name, number)
+        for topic in transaction.topics
+        for number in topic.partitions
+    )
+    state = broker.metadata.state
+    unknown = {each for each in partitions if not state.has_partition(*each)}
+    if unknown:
+        return _told(
+            {
+                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if each in unknown
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for each in partitions
+            }
+        )
+    identity = _identity(transaction.producer_id, transaction.producer_epoch)
+    command: Command
+    if transaction.verify_only:
+        command = VerifyPartitions(
+            transactional_id=transaction.transactional_id,
+            identity=identity,
+            partitions=partitions,
+            release=Release.DURABLE,
+        )
+    else:
+        command = AddPartitions(
+            transactional_id=transaction.transactional_id,
+            identity=identity,
+            partitions=partitions,
+            client_version=client_version,
+            release=Release.DURABLE,
+        )
+    asked = submit(broker, transaction.transactional_id, command)
+    return _partition_codes(partitions, asked)
+
+
+async def _told(codes: _PartitionCodes) -> _PartitionCodes:
+    return codes
+
+
+async def _partition_codes(
+    partitions: frozenset[EnlistedPartition], asked: Awaitable[Reply]
+) -> _PartitionCodes:
+    try:
+        reply = await asked
+    except CoordinatorRefused as error:
+        return dict.fromkeys(partitions, error.code)
+    assert isinstance(reply, AddReply | VerifyReply)
+    missing = reply.missing if isinstance(reply, VerifyReply) else frozenset()
+    codes = dict.fromkeys(partitions, reply.error)
+    return codes | dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)
+
+
+async def _enlisted_of_many(
+    transactions: Sequence[AddPartitionsToTxnTransaction],
+    asked: Sequence[Awaitable[_PartitionCodes]],
+) -> AddPartitionsToTxnResponse:
+    version = TRANSACTIONS_FROM
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id,
+                topic_results=_topic_results(transaction.topics, await codes, version),
+            )
+            for transaction, codes in zip(transactions, asked, strict=True)
+        ]
+    )
+
+
+async def _enlisted_of_one(
+    transaction: AddPartitionsToTxnTransaction, asked: Awaitable[_PartitionCodes], version: int
+) -> AddPartitionsToTxnResponse:
+    results = _topic_results(transaction.topics, await asked, version)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+def _topic_results(
+    topics: Sequence[AddPartitionsToTxnTopic], codes: _PartitionCodes, version: int
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number,
+                    partition_error_code=error_for(
+                        ApiKey.ADD_PARTITIONS_TO_TXN,
+                        version,
+                        codes[EnlistedPartition(topic.name, number)],
+                    ),
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+async def add_offsets_to_txn(
+    broker: DataServices, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    """Enlist the partition that keeps a group's offsets."""
+    reply = await _add_offsets(broker, request)
+    code = error_for(ApiKey.ADD_OFFSETS_TO_TXN, context.api_version, reply.error)
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+async def _add_offsets(broker: DataServices, request: AddOffsetsToTxnRequest) -> AddReply:
+    if not request.group_id:
+        return AddReply(ErrorCode.INVALID_GROUP_ID)
+    try:
+        await create_internal_topic(broker, GROUP_TOPIC)
+    except (ChangeFailed, NoLiveBroker) as error:
+        logger.warning("there is no topic for the offsets of groups", extra={"why": str(error)})
+        return AddReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    topic = broker.metadata.state.topic_named(GROUP_TOPIC)
+    assert topic is not None
+    number = partition_for(request.group_id, topic.partition_count)
+    command = AddPartitions(
+        transactional_id=request.transactional_id,
+        identity=_identity(request.producer_id, request.producer_epoch),
+        partitions=frozenset({EnlistedPartition(GROUP_TOPIC, number)}),
+        client_version=0,
+        release=Release.DURABLE,
+    )
+    try:
+        reply = await submit(broker, request.transactional_id, command)
+    except CoordinatorRefused as error:
+        return AddReply(error.code)
+    assert isinstance(reply, AddReply)
+    return reply
+
+
+# Ending.
+
+
+async def end_txn(
+    broker: DataServices, request: EndTxnRequest, context: RequestContext
+) -> EndTxnResponse:
+    """Commit or abort: answered when the decision is durable (rule H2)."""
+    version = context.api_version
+    is_second = version >= SECOND_VERSION_FROM
+    reply = await _identity_from(
+        broker,
+        request.transactional_id,
+        lambda fresh_id: EndTransaction(
+            transactional_id=request.transactional_id,
+            identity=_identity(request.producer_id, request.producer_epoch),
+            commit=request.committed,
+            client_version=OWN_EPOCHS_FROM if is_second else 0,
+            fresh_id=fresh_id,
+        ),
+    )
+    code = error_for(ApiKey.END_TXN, version, reply.error)
+    if not is_second or code is not ErrorCode.NONE:
+        return EndTxnResponse(error_code=code)
+    return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)

@@ -1,0 +1,1 @@
+"""Sockets: the Kafka listener, its connections, and HTTP for health and metrics."""

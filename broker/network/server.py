@@ -1,0 +1,303 @@
+"""The Kafka listener: limits, tasks and shutdown around its clients' connections.
+
+The server owns each request until it is answered. A connection that cannot be understood is
+closed, and others do not notice. Reading stops while a client does not read its answers, has too
+many requests in flight, or the memory for requests is used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import OF_ALL, ConnectionLimits
+from tidelog.broker.fairness.displacement import Displacement
+from tidelog.broker.fairness.frame_pace import FramePace, ReceiveLimits
+from tidelog.broker.fairness.request_memory import RequestMemory
+from tidelog.broker.fairness.turns import Turns
+from tidelog.broker.handlers.request_context import CloseConnection
+from tidelog.broker.handlers.services import Services
+from tidelog.broker.network.client_socket import ClientSocket
+from tidelog.broker.network.connection import Connection, TakenRequest
+from tidelog.broker.telemetry.metrics import (
+    ANSWER_BYTES_WAITING,
+    CONNECTIONS,
+    CONNECTIONS_WAITING,
+    REQUEST_BYTES_IN_FLIGHT,
+    REQUESTS_IN_FLIGHT,
+)
+from tidelog.broker.telemetry.sparse_log import SparseLog
+from tidelog.network import Listener
+from tidelog.protocol.frames import FrameReader, new_scratch
+from tidelog.protocol.message import Response
+from tidelog.protocol.wire import Buffer
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 1.0
+"""How long clients wait for memory before those that hold it and are slow have to go."""
+SLOW_SECONDS: Final = 30.0
+"""Slow is then a request whose rest would take longer than this."""
+SWEEP_SECONDS_MAX: Final = 1.0
+SWEPT_AT_ONCE: Final = 50
+"""Connections that are looked at before others are served again."""
+
+
+class KafkaServer:
+    """Serves one listener until it is closed."""
+
+    def __init__(
+        self,
+        services: Services,
+        dispatcher: Dispatcher,
+        answers: AnswerMemory,
+        limits: ConnectionLimits,
+        connection_lost: Callable[[int], None],
+    ) -> None:
+        """`connection_lost`: is told the id of each connection that is gone. Everything else
+        (settings, network, clock, metrics) is the broker's."""
+        settings = services.settings
+        self._limits = limits
+        self._displacement = Displacement(lambda: self._sockets.values())
+        self._connection_lost = connection_lost
+        self._services = services
+        self._dispatcher = dispatcher
+        self._metrics = services.metrics
+        self._clock = services.clock
+        self._log = SparseLog(logger, services.clock)
+        self._request_bytes_max = settings.integer("socket.request.max.bytes")
+        self._requests_max = settings.integer("connection.requests.in.flight.max")
+        self._connection_bytes_max = settings.integer("connection.requests.bytes.max")
+        self._receive_limits = ReceiveLimits(
+            settings.integer("request.receive.timeout.ms") / 1000,
+            settings.integer("request.receive.grace.ms") / 1000,
+            settings.integer("request.receive.rate.min.bytes"),
+        )
+        self._shutdown_seconds = settings.integer("shutdown.timeout.ms") / 1000
+        self._memory: RequestMemory[Connection] = RequestMemory(
+            settings.integer("queued.max.request.bytes")
+        )
+        self._answer_memory = answers
+        self._answer_bytes_max = settings.integer("connection.answers.bytes.max")
+        self.turns = Turns(self._clock)
+        self._scratch = new_scratch()
+        self._sockets: dict[Connection, ClientSocket] = {}
+        self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
+        self._listener: Listener | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._next_connection_id = 0
+        self._emptied = asyncio.Event()
+        self._closing = False
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address, so that it is known before anybody can connect; the one that was really
+        taken. OSError if it cannot be had."""
+        self._listener = await self._services.network.listen(
+            self._new_socket, host, port, accepting=False
+        )
+        return self._listener.address
+
+    async def start(self) -> None:
+        """Accept connections from now on. OSError if another process listens there by now."""
+        assert self._listener is not None
+        await self._listener.accept()
+        self._sweeper = asyncio.create_task(self._sweep())
+        metrics = self._metrics
+        metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
+        metrics.gauge(
+            CONNECTIONS_WAITING,
+            "Connections that wait for memory.",
+            lambda: self._memory.waiting,
+        )
+        metrics.gauge(REQUESTS_IN_FLIGHT, "Requests being served.", lambda: self._memory.requests)
+        metrics.gauge(
+            REQUEST_BYTES_IN_FLIGHT,
+            "Bytes of requests being received or served.",
+            lambda: self._memory.bytes_held,
+        )
+        metrics.gauge(
+            ANSWER_BYTES_WAITING,
+            "Bytes of answers that clients have not taken.",
+            lambda: self._answer_memory.bytes_held,
+        )
+
+    async def close(self) -> None:
+        """Stop listening and reading, finish the requests that are being served, disconnect. What
+        is not finished after shutdown.timeout.ms is ended. May be called again."""
+        await self._stop()
+        for socket in list(self._sockets.values()):
+            socket.drain()
+        if self._sockets or self._answers:
+            deadline = asyncio.create_task(self._end_after(self._shutdown_seconds))
+            await self._emptied.wait()
+            deadline.cancel()
+            await asyncio.gather(deadline, return_exceptions=True)
+
+    async def abort(self) -> None:
+        """Stop at once: requests are ended, connections cut. For a broker that cannot go on."""
+        await self._stop()
+        self._end()
+        if self._sockets or self._answers:
+            await self._emptied.wait()
+
+    async def _stop(self) -> None:
+        self._closing = True
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+            self._sweeper = None
+
+    async def _end_after(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        logger.warning(
+            "clients are disconnected before their requests have finished",
+            extra={"requests": len(self._answers), "connections": len(self._sockets)},
+        )
+        self._end()
+
+    def _end(self) -> None:
+        for answer in list(self._answers):
+            answer.cancel()
+        for socket in list(self._sockets.values()):
+            socket.abort()
+
+    def _new_socket(self) -> ClientSocket:
+        frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
+        return ClientSocket(
+            self, frames, FramePace(self._receive_limits), self._metrics, self._clock
+        )
+
+    def admit(self, socket: ClientSocket, host: str) -> Connection | None:
+        """A new connection's state, or None where a limit forbids it."""
+        limit = "closing" if self._closing else self._limits.violated(host)
+        if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
+            idle.evict("displaced", f"{limit} is reached, and a new connection needs its place")
+            limit = None
+        if limit is not None:
+            self._metrics.connections_refused.of(limit).value += 1
+            extra = {"client_host": host, "limit": limit}
+            self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
+            return None
+        self._next_connection_id += 1
+        connection = Connection(
+            self._dispatcher,
+            self._memory,
+            self._answer_memory,
+            connection_id=self._next_connection_id,
+            client_host=host,
+            requests_max=self._requests_max,
+            request_bytes_max=self._connection_bytes_max,
+            answer_bytes_max=self._answer_bytes_max,
+        )
+        self._sockets[connection] = socket
+        self._limits.opened(host)
+        self._metrics.connections_accepted += 1
+        return connection
+
+    def serve(
+        self, socket: ClientSocket, taken: TakenRequest
+    ) -> asyncio.Future[Response | ReadyAnswer | None]:
+        """Start a request. What the handler does at once it has done when this returns, so that
+        pipelined writes take effect in the order in which they came."""
+        assert taken.opened is not None
+        begun = self._clock.monotonic()
+        answer = self._dispatcher.begin(self._services, taken.opened)
+        self._answers.add(answer)
+        answer.add_done_callback(partial(self._answered, socket, taken, begun))
+        return answer
+
+    def _answered(
+        self,
+        socket: ClientSocket,
+        taken: TakenRequest,
+        begun: float,
+        answer: asyncio.Future[Response | ReadyAnswer | None],
+    ) -> None:
+        """The handler is done, was cancelled, or has failed."""
+        self._answers.discard(answer)
+        opened = taken.opened
+        assert opened is not None
+        buffers: list[Buffer] | None = None
+        refusal: CloseConnection | None = None
+        try:
+            buffers = self._dispatcher.conclude(opened, answer)
+            if not answer.cancelled():
+                opened.route.metrics.observe(self._clock.monotonic() - begun)
+        except CloseConnection as error:
+            refusal = error
+        except Exception:  # what the request holds has to be given back all the same
+            logger.exception("a request cannot be answered", extra={"api": opened.route.name})
+        try:
+            socket.answered(taken, buffers, refusal)
+        finally:
+            self._note_emptied()
+
+    @property
+    def read_bytes_max(self) -> int:
+        """What a read may deliver that does not continue a request."""
+        return self._memory.read_bytes_max
+
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable."""
+        return self._services.durable()
+
+    def relieve(self) -> None:
+        """Let connections that wait for memory read again, as far as there is some."""
+        while (connection := self._memory.next_reader()) is not None:
+            self._sockets[connection].update_reading()
+
+    def refused(self, connection: Connection, error: CloseConnection) -> None:
+        """Say why the broker closes a connection."""
+        self._metrics.connections_closed.of(error.reason).value += 1
+        host = connection.client_host
+        extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
+        self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        del self._sockets[connection]
+        self._limits.closed(connection.client_host)
+        self._connection_lost(connection.connection_id)
+        self.relieve()
+        self._note_emptied()
+
+    def _note_emptied(self) -> None:
+        if self._closing and not self._sockets and not self._answers:
+            self._emptied.set()
+
+    async def _sweep(self) -> None:
+        """Close connections that are idle, and such as take too long to send a request."""
+        while True:
+            idle_ms = self._services.settings.integer("connections.max.idle.ms")
+            idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
+            await self._clock.sleep(min(SWEEP_SECONDS_MAX, max(0.01, idle_seconds / 4)))
+            now = self._clock.monotonic()
+            slow_requests, slow_readers = [], []
+            async for socket in self._in_pieces(list(self._sockets.values())):
+                socket.sweep(now, idle_seconds)
+                if socket.request_seconds_left(now) > SLOW_SECONDS:
+                    slow_requests.append(socket)
+                if socket.answer_seconds_left(now) > SLOW_SECONDS:
+                    slow_readers.append(socket)
+            self.relieve()
+            if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
+                async for socket in self._in_pieces(slow_requests):
+                    socket.evict("slow_request", "others wait for the memory that a request holds")
+            if self._answer_memory.is_short:
+                async for socket in self._in_pieces(slow_readers):
+                    socket.evict("slow_reader", "its answers hold memory that others need")
+
+    async def _in_pieces(self, sockets: Sequence[ClientSocket]) -> AsyncIterator[ClientSocket]:
+        """All of them, with turns for others in between."""
+        for number, socket in enumerate(sockets, 1):
+            yield socket
+            if number % SWEPT_AT_ONCE == 0:
+                await self._clock.sleep(0)

@@ -1,0 +1,1 @@
+"""The partitions that this broker leads, and the one way to write into them."""

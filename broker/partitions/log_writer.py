@@ -1,0 +1,191 @@
+"""How anything gets into a partition that this broker leads: into its log and the WAL in one step.
+
+Whoever appends (producers, coordinators, markers) goes through here, so that the first thing of a
+tenure in the WAL is its image (C2), and that nothing is appended to a partition that has left, also
+where it has come back as another object (C3). Synchronous: the order of the calls is the order of
+the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.producer_room import ProducerRoom
+from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
+from tidelog.records.batch import BatchHeader
+from tidelog.records.buffers import Buffer
+from tidelog.records.control import MarkerType, control_batch
+from tidelog.wal.log.adoption import AdoptedBatch
+from tidelog.wal.log.entries import NO_ORDINAL
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import Appended
+from tidelog.wal.write.writer import WalWriter
+
+
+class Placed(NamedTuple):
+    """Where a batch is. It counts when `slot` is durable."""
+
+    appended: Appended
+    slot: Slot
+
+
+class EndedTransaction(NamedTuple):
+    """A producer's transaction that has been decided, as its marker says it."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    ordinal: int = NO_ORDINAL
+    """NO_ORDINAL where the coordinator is a foreign one (rule H1)."""
+    transaction_version: int = 0
+
+
+class LogWriter:
+    """Appends to partitions. AppendRefused says what the partition has against it, PartitionError
+    that this object is not the partition any more, WalLost and WalClosed that the incarnation has
+    ended; nothing was appended then."""
+
+    def __init__(
+        self,
+        wal: WalWriter,
+        partitions: PartitionRegistry,
+        on_opened: Callable[[TopicPartition, LeaderEpoch, Slot], None],
+        room: ProducerRoom,
+    ) -> None:
+        """`on_opened` is told what was opened, and of the slot with its image."""
+        self._wal = wal
+        self._partitions = partitions
+        self._on_opened = on_opened
+        self._room = room
+
+    def append(
+        self,
+        partition: Partition,
+        data: Buffer,
+        header: BatchHeader,
+        now_ms: int,
+        *,
+        ordinal: int = NO_ORDINAL,
+        transaction_version: int = 0,
+    ) -> Placed:
+        """Append a batch. A duplicate of one of the producer's last batches has the place of the
+        original, and counts when all that was appended so far is durable."""
+        log = partition.log
+        self._room.check(log, header.producer_id)
+        opening = self._opening(partition)
+        appended = log.append(
+            header, now_ms, ordinal=ordinal, transaction_version=transaction_version
+        )
+        if appended.duplicate:
+            return Placed(appended, self._wal.newest_slot)
+        self._open(partition, opening)
+        slot = self._wal.add_batch(
+            log.partition, log.leader_epoch, data, header, appended.base_offset, appended.ordinal
+        )
+        return Placed(appended, slot)
+
+    def adopt(
+        self,
+        partition: Partition,
+        batches: Sequence[AdoptedBatch],
+        now_ms: int,
+        *,
+        ordinal: int = NO_ORDINAL,
+        transaction_version: int = 0,
+    ) -> Placed:
+        """Append batches of staged objects, of one producer and at least one: all or none. The
+        place of the first one.
+
+        All are in one slot. After the first one the log has nothing against the others: they
+        are of the same producer, epoch and transaction, and have no sequences.
+        """
+        log = partition.log
+        opening = self._opening(partition)
+        first: Appended | None = None
+        placed: list[tuple[AdoptedBatch, int]] = []
+        self._room.check(log, batches[0].producer_id)
+        for batch in batches:
+            appended = log.append(
+                batch, now_ms, ordinal=ordinal, transaction_version=transaction_version
+            )
+            first = first or appended
+            placed.append((batch, appended.base_offset))
+        assert first is not None
+        self._open(partition, opening)
+        slot = self._wal.add_adopted(log.partition, log.leader_epoch, placed, first.ordinal)
+        return Placed(first, slot)
+
+    def append_marker(self, partition: Partition, ended: EndedTransaction, now_ms: int) -> Placed:
+        """Append the marker that ends a transaction in this partition; a late duplicate of it has
+        no place."""
+        log = partition.log
+        opening = self._opening(partition)
+        appended = log.append_marker(
+            ended.producer_id,
+            ended.producer_epoch,
+            commit=ended.is_commit,
+            coordinator_epoch=ended.coordinator_epoch,
+            ordinal=ended.ordinal,
+            now_ms=now_ms,
+            transaction_version=ended.transaction_version,
+        )
+        if appended.duplicate:
+            return Placed(appended, self._wal.newest_slot)
+        self._open(partition, opening)
+        data = control_batch(
+            MarkerType.COMMIT if ended.is_commit else MarkerType.ABORT,
+            producer_id=ended.producer_id,
+            producer_epoch=ended.producer_epoch,
+            coordinator_epoch=ended.coordinator_epoch,
+            timestamp=now_ms,
+        )
+        slot = self._wal.add_marker(
+            log.partition,
+            log.leader_epoch,
+            data,
+            BatchHeader.parse(data),
+            appended.base_offset,
+            ordinal=appended.ordinal,
+            commit=ended.is_commit,
+            coordinator_epoch=ended.coordinator_epoch,
+        )
+        return Placed(appended, slot)
+
+    def begin_log_at(self, partition: Partition, offset: Offset) -> Slot:
+        """Move the log start up to `offset`."""
+        log = partition.log
+        opening = self._opening(partition)
+        if log.set_log_start(offset):
+            self._open(partition, opening)
+            self._wal.add_log_start(log.partition, log.leader_epoch, offset)
+        return self._wal.newest_slot
+
+    def open(self, partition: Partition) -> None:
+        """Write the image that opens the tenure, unless that is done."""
+        self._open(partition, self._opening(partition))
+
+    def relocate(self, partition: Partition, moved: Extent) -> Slot | None:
+        """Have durable batches lie in a merged object from now on. The slot of the entry that says
+        so; None where none of them is kept any more. No checkpoint may be under way."""
+        log = partition.log
+        self.open(partition)
+        if not log.relocate(moved):
+            return None
+        return self._wal.add_relocated(log.partition, log.leader_epoch, moved)
+
+    def _open(self, partition: Partition, opening: PartitionImage | None) -> None:
+        if opening is not None:
+            slot = self._wal.add_opening(opening)
+            partition.opened = True
+            self._partitions.checkpointed.add(partition.log)
+            self._on_opened(opening.partition, opening.leader_epoch, slot)
+
+    def _opening(self, partition: Partition) -> PartitionImage | None:
+        """The image to be written first, taken before the log changes; None if that is done.
+        PartitionError, before anything has changed."""
+        self._partitions.require(partition)
+        return None if partition.opened else partition.log.image()

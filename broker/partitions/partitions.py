@@ -1,0 +1,303 @@
+"""The partitions that this broker leads: found by name or id, kept in step with the cluster.
+
+A partition that cannot be proved right (a corrupt or missing object) stays listed with its fault
+and answers KAFKA_STORAGE_ERROR; all others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from tidelog.broker.partitions.waiters import WaitQueue
+from tidelog.coordinator.cluster.records.records import (
+    ConfigsChanged,
+    ConfigScope,
+    PartitionMoved,
+    PartitionsCreated,
+    Record,
+    TopicCreated,
+    TopicDeleted,
+)
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.identifiers import Epoch, TopicId, TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.validate.rules import Limits
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.producer_expiry import ProducerExpiry
+from tidelog.wal.write.checkpoint_images import CheckpointImages
+
+
+class PartitionError(TidelogError):
+    """The partition cannot be used here; `code` is Kafka's error."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Partition:
+    """A partition that this broker leads.
+
+    `opened`: its image was added to this incarnation's WAL, before anything else of it (C2).
+    """
+
+    __slots__ = (
+        "fault",
+        "is_internal",
+        "limits",
+        "log",
+        "opened",
+        "readers",
+        "topic_name",
+    )
+
+    def __init__(
+        self, topic_name: str, log: PartitionLog, limits: Limits, *, is_internal: bool = False
+    ) -> None:
+        self.topic_name = topic_name
+        self.log = log
+        self.limits = limits
+        self.is_internal = is_internal
+        self.opened = False
+        self.fault: CorruptObject | None = None
+        self.readers = WaitQueue()
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that may be read. What a snapshot of a coordinator's state has taken the
+        place of is not kept as records."""
+        log = self.log
+        return max(log.log_start, log.table_next) if self.is_internal else log.log_start
+
+    def __str__(self) -> str:
+        return f"{self.topic_name}-{self.log.partition.partition}"
+
+
+class PartitionRegistry:
+    """Every partition of this incarnation. Fed by recovery, then by the metadata log's records.
+
+    A new partition costs nothing before it is used first: it has no records, so what goes through
+    all partitions need not meet it.
+    """
+
+    def __init__(
+        self,
+        epoch: Epoch,
+        state: Callable[[], ClusterState],
+        limits: Callable[[TopicId], Limits],
+    ) -> None:
+        self._epoch = epoch
+        self._state = state
+        self._limits = limits
+        self._topics: dict[TopicId, dict[int, Partition]] = {}
+        self._led: dict[TopicId, int] = {}
+        """How many partitions of each topic are led here, used or not."""
+        self._faulty: dict[TopicPartition, Partition] = {}
+        # What `named` has found since the metadata last changed: each produce request asks.
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self.checkpointed = CheckpointImages()
+        """Of all that were opened here: what a checkpoint holds (D1). The others have written
+        nothing in this incarnation, so their base lies with the tenure before."""
+        self.producers = ProducerExpiry()
+
+    def __len__(self) -> int:
+        return sum(self._led.values())
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Those that were recovered, or used since."""
+        return (p for partitions in self._topics.values() for p in partitions.values())
+
+    @property
+    def faulty(self) -> Sequence[Partition]:
+        """Those that cannot be served. May be asked for from any thread."""
+        return tuple(self._faulty.values())
+
+    # What logs tell (`LogWatcher`), so that what is idle need not be looked at.
+
+    def changed(self, log: PartitionLog) -> None:
+        """It is not what its last image says."""
+        self.checkpointed.changed(log)
+
+    def producers_changed(self, log: PartitionLog, more: int) -> None:
+        """It remembers so many more producers."""
+        self.producers.changed(log, more)
+
+    def adopt(
+        self,
+        images: Mapping[TopicPartition, PartitionImage],
+        faults: Mapping[TopicPartition, CorruptObject],
+    ) -> None:
+        """Take up what recovery found; the faulty ones are listed with their faults."""
+        state = self._state()
+        for partition in (*images, *faults):
+            tenure = state.leader(partition)
+            topic = state.topics.get(partition.topic_id)
+            if tenure is None or topic is None or tenure.incarnation.epoch != self._epoch:
+                continue
+            fault = faults.get(partition)
+            if fault is None:
+                log = PartitionLog.from_image(images[partition])
+                log.begin_tenure(tenure.leader_epoch)
+            else:
+                log = PartitionLog.from_image(PartitionImage.empty(partition, tenure.leader_epoch))
+            limits = self._limits(partition.topic_id)
+            hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
+            hosted.fault = None if fault is None else to_keep(fault)
+            self._add(partition, hosted)
+            self._count(partition.topic_id, 1)
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Keep in step with an entry of the metadata log that has been applied to the state."""
+        self._by_name.clear()
+        for record in records:
+            match record:
+                case TopicCreated() | PartitionsCreated():
+                    self._count(record.topic_id, record.owners.count(self._epoch))
+                case TopicDeleted(topic_id=topic_id):
+                    self._drop(topic_id)
+                case PartitionMoved(topic_id=topic_id, partition=number):
+                    place = TopicPartition(topic_id, number)
+                    former = self._state().tenures(place)[-2:-1]
+                    if former and former[0].incarnation.epoch == self._epoch:
+                        self._count(topic_id, -1)
+                    self._remove(place)
+                case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
+                    self._renew_limits(UUID(name))
+                case ConfigsChanged(scope=ConfigScope.BROKER | ConfigScope.CLUSTER):
+                    # All topics rest on the broker's own settings.
+                    for topic_id in self._topics:
+                        self._renew_limits(topic_id)
+                case _:
+                    pass
+
+    def condemn(self, partition: Partition, fault: CorruptObject) -> None:
+        """It has turned out that the partition cannot be proved right."""
+        partition.fault = to_keep(fault)
+        self._faulty[partition.log.partition] = partition
+        partition.readers.wake_all()
+
+    def find(self, partition: TopicPartition) -> Partition:
+        """The partition, ready to use. Raises PartitionError."""
+        hosted = self.get(partition)
+        if hosted is None:
+            raise self._absent(partition)
+        return _sound(hosted)
+
+    def require(self, partition: Partition) -> None:
+        """Raise PartitionError unless this object is still the partition, ready to use.
+
+        A partition that was given away and came back is another object: what was checked against
+        this one must not be appended (C3), since nobody reads its log any more.
+        """
+        place = partition.log.partition
+        if self.find(place) is not partition:
+            raise PartitionError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"partition {partition} was led by another broker meanwhile; nothing was appended",
+            )
+
+    def named(self, topic: str, partition: int) -> Partition:
+        """The partition of a topic's name. Raises PartitionError."""
+        known = self._by_name.get((topic, partition))
+        if known is not None:
+            return _sound(known)
+        found = self._state().topic_named(topic)
+        if found is None:
+            raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        hosted = self.find(TopicPartition(found.topic_id, partition))
+        self._by_name[topic, partition] = hosted
+        return hosted
+
+    def identified(self, topic_id: TopicId, partition: int) -> Partition:
+        """The partition of a topic's id. Raises PartitionError."""
+        if topic_id not in self._state().topics:
+            raise PartitionError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic_id}")
+        return self.find(TopicPartition(topic_id, partition))
+
+    def get(self, partition: TopicPartition) -> Partition | None:
+        """The partition, faulty or not; None if this broker does not lead it."""
+        partitions = self._topics.get(partition.topic_id)
+        hosted = None if partitions is None else partitions.get(partition.partition)
+        return self._new(partition) if hosted is None else hosted
+
+    def wal_bytes(self, place: TopicPartition) -> int | None:
+        """Bytes that the WAL has of a partition; None if this broker does not lead it."""
+        hosted = self._topics.get(place.topic_id, {}).get(place.partition)
+        if hosted is not None:
+            return hosted.log.extents.total_bytes
+        tenure = self._state().leader(place)
+        return 0 if tenure is not None and tenure.incarnation.epoch == self._epoch else None
+
+    def _absent(self, partition: TopicPartition) -> PartitionError:
+        tenure = self._state().leader(partition)
+        if tenure is None:
+            return PartitionError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {partition.topic_id} has no partition {partition.partition}",
+            )
+        return PartitionError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"partition {partition.partition} of {partition.topic_id} is led by"
+            f" incarnation {tenure.incarnation}",
+        )
+
+    def _new(self, place: TopicPartition) -> Partition | None:
+        """The partition, if it was created in this incarnation's time and is used only now."""
+        tenures = self._state().tenures(place)
+        # Only a partition's first tenure begins empty; all others are recovered.
+        if len(tenures) != 1 or tenures[0].leader_epoch != 0 or tenures[0].handover is not None:
+            return None
+        if tenures[0].incarnation.epoch != self._epoch:
+            return None
+        topic = self._state().topics[place.topic_id]
+        log = PartitionLog.from_image(PartitionImage.empty(place, tenures[0].leader_epoch))
+        log.begin_tenure(tenures[0].leader_epoch)
+        limits = self._limits(place.topic_id)
+        hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
+        self._add(place, hosted)
+        return hosted
+
+    def _count(self, topic_id: TopicId, partitions: int) -> None:
+        self._led[topic_id] = self._led.get(topic_id, 0) + partitions
+
+    def _add(self, place: TopicPartition, hosted: Partition) -> None:
+        self._topics.setdefault(place.topic_id, {})[place.partition] = hosted
+        if hosted.fault is None:
+            hosted.log.watch(self)
+        else:
+            self._faulty[place] = hosted
+
+    def _drop(self, topic_id: TopicId) -> None:
+        for number in list(self._topics.get(topic_id, ())):
+            self._remove(TopicPartition(topic_id, number))
+        self._led.pop(topic_id, None)
+
+    def _remove(self, place: TopicPartition) -> None:
+        partitions = self._topics.get(place.topic_id, {})
+        hosted = partitions.pop(place.partition, None)
+        if hosted is None:
+            return
+        if not partitions:
+            del self._topics[place.topic_id]
+        self._faulty.pop(place, None)
+        self.checkpointed.discard(hosted.log)
+        self.producers.discard(hosted.log)
+        hosted.readers.wake_all()
+
+    def _renew_limits(self, topic_id: TopicId) -> None:
+        partitions = self._topics.get(topic_id)
+        # The same entry may delete the topic, by a later record.
+        if partitions is None or topic_id not in self._state().topics:
+            return
+        limits = self._limits(topic_id)
+        for partition in partitions.values():
+            partition.limits = limits
+
+
+def _sound(hosted: Partition) -> Partition:
+    if hosted.fault is not None:
+        raise PartitionError(ErrorCode.KAFKA_STORAGE_ERROR, str(hosted.fault))
+    return hosted

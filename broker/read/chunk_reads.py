@@ -1,0 +1,274 @@
+"""Reads row groups of segments as batches: each once, however many readers want it, and ahead.
+
+A read on its way is a flight: one range of a segment with one or more row groups, which become
+chunks one by one. Whoever wants a chunk that a flight brings joins it. A flight that nobody waits
+for any more is cancelled, unless it was begun ahead of readers. What came is kept, encoded, within
+the memory that it shares with what was read from the WAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tidelog.broker.read.chunk import Chunk, encode_group, group_range
+from tidelog.broker.read.read_gate import ReadGate
+from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.identifiers import TopicPartition
+from tidelog.offload import Offload
+from tidelog.records.compression import Compression
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_index import SegmentIndex
+from tidelog.storage.segment.segment_reader import read_groups
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.read.read_memory import ReadMemory
+
+READS_AT_ONCE_MAX = 16
+READ_BYTES_AT_ONCE_MAX = 64 * 1024 * 1024
+AHEAD_AT_ONCE_MAX = 4
+AHEAD_BYTES_AT_ONCE_MAX = 32 * 1024 * 1024
+"""Of rows, as batches, while they are read and encoded."""
+AHEAD_SHARE = 8
+"""Of the memory, one part is for what is read ahead of one reader."""
+RANGE_BYTES_MAX = 8 * 1024 * 1024
+"""What is read of a segment at a time, unless a row group alone is larger."""
+
+
+class ChunkSource(NamedTuple):
+    """What a reader reads: a partition's segments, and how their rows are to be served."""
+
+    partition: TopicPartition
+    epochs: Sequence[EpochStart]
+    """The partition's leader epochs; those that wrote what segments hold never change."""
+    codec: Compression
+
+
+class _ChunkKey(NamedTuple):
+    segment_key: str
+    group: int
+    codec: Compression
+
+
+class _Flight:
+    __slots__ = ("arrivals", "asked", "begun_ahead", "index", "size_bytes", "task", "waiting")
+
+    def __init__(self, index: SegmentIndex, groups: Sequence[int], *, is_ahead: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self.index = index
+        self.arrivals: dict[int, asyncio.Future[Chunk]] = {
+            group: loop.create_future() for group in groups
+        }
+        self.begun_ahead = is_ahead
+        self.asked: set[int] = set()
+        """The row groups that somebody waits for, or has."""
+        self.waiting = 0
+        self.size_bytes = sum(index.plain_bytes_of(group) for group in groups)
+        self.task: asyncio.Task[None]
+
+    async def arrival(self, group: int) -> Chunk:
+        """Wait for one of its chunks. The last one to give up ends a flight of its own."""
+        self.waiting += 1
+        self.asked.add(group)
+        try:
+            # Shielded: who gives up must not end what others wait for.
+            return await asyncio.shield(self.arrivals[group])
+        finally:
+            self.waiting -= 1
+            if self.waiting == 0 and not self.begun_ahead:
+                self.task.cancel()
+
+
+class ChunkReads:
+    """One broker's reads of segments. To be closed."""
+
+    def __init__(
+        self, store: ObjectStore, offload: Offload, memory: ReadMemory, indexes: SegmentIndexes
+    ) -> None:
+        self._store = store
+        self._offload = offload
+        self._memory = memory
+        self._indexes = indexes
+        self._chunks: dict[_ChunkKey, Chunk] = {}
+        self._flights: dict[_ChunkKey, _Flight] = {}
+        """Those that may be joined."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._gate = ReadGate(READS_AT_ONCE_MAX, READ_BYTES_AT_ONCE_MAX)
+        self._ahead_gate = ReadGate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
+        self._ahead_bytes = 0
+        self._is_closed = False
+        self.encoded = 0
+        """Chunks that were made."""
+        self.encoded_bytes = 0
+        self.hits = 0
+        """Times that a chunk was in memory."""
+        self.joined = 0
+        """Chunks that came with a read which had been begun for others."""
+        self.ahead_bytes_total = 0
+        """Bytes whose read was begun before anybody asked for them."""
+
+    async def close(self) -> None:
+        """End the reads that are under way; who waits for them is cancelled."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._indexes.close()
+
+    def held(self, source: ChunkSource, segment: Segment, offset: int) -> Chunk | None:
+        """The chunk that holds an offset which the segment covers, if it is in memory."""
+        segment_key = segment.key(source.partition.topic_id)
+        index = self._indexes.get(segment_key)
+        if index is None:
+            return None
+        chunk = self._chunks.get(_ChunkKey(segment_key, index.group_of(offset), source.codec))
+        if chunk is not None:
+            self._memory.use(chunk)
+            self.hits += 1
+        return chunk
+
+    async def read(self, source: ChunkSource, segment: Segment, offset: int) -> Chunk:
+        """The chunk that holds an offset which the segment covers.
+
+        A range read of the footer, unless it is in memory, and one of the row group. CorruptObject;
+        StoreError, of which ObjectNotFound may mean that the table has changed (F4).
+        """
+        index = (await self._indexes.open(source.partition, segment)).index
+        key = _ChunkKey(index.key, index.group_of(offset), source.codec)
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            self._memory.use(chunk)
+            return chunk
+        flight = self._flights.get(key)
+        if flight is None or flight.task.cancelling():
+            flight = self._begin(source, index, (key.group,), is_ahead=False)
+        else:
+            self.joined += 1
+        return await flight.arrival(key.group)
+
+    def read_ahead(
+        self, source: ChunkSource, segments: Iterable[Segment], offset: int, bytes_max: int
+    ) -> None:
+        """Begin to read what a reader will want from an offset on, which the first of the segments
+        covers, about `bytes_max` of batches, unless half of that is here or on its way; as far as
+        the memory has room for what nobody has asked for yet. Who asks meets the errors."""
+        if self._is_closed:
+            return
+        bytes_max = min(bytes_max, self._memory.bytes_max // AHEAD_SHARE)
+        room, here, missing = bytes_max, 0, []
+        for index, group in self._following(source, segments, offset):
+            if room <= 0:
+                break
+            size = index.plain_bytes_of(group)
+            first, following = group_range(index, group)
+            if first < offset:
+                size = size * (following - offset) // (following - first)
+            room -= size
+            key = _ChunkKey(index.key, group, source.codec)
+            if key not in self._chunks and key not in self._flights:
+                missing.append((index, group))
+            elif not missing:
+                here += size
+        if 2 * here >= bytes_max:
+            return
+        for index, groups in _ranges(missing):
+            size = sum(index.plain_bytes_of(group) for group in groups)
+            unused_bytes = self._memory.ahead_bytes + self._ahead_bytes
+            if unused_bytes + size > self._memory.bytes_max // 2:
+                return
+            self.ahead_bytes_total += size
+            self._begin(source, index, groups, is_ahead=True)
+
+    def _following(
+        self, source: ChunkSource, segments: Iterable[Segment], offset: int
+    ) -> Iterator[tuple[SegmentIndex, int]]:
+        """The row groups from an offset on, up to a segment whose footer is not in memory: that is
+        read ahead too, and its row groups the next time."""
+        for segment in segments:
+            index = self._indexes.get(segment.key(source.partition.topic_id))
+            if index is None:
+                self._indexes.begin(source.partition, segment)
+                return
+            for group in range(index.group_of(offset), index.groups):
+                yield index, group
+
+    def _begin(
+        self, source: ChunkSource, index: SegmentIndex, groups: Sequence[int], *, is_ahead: bool
+    ) -> _Flight:
+        flight = _Flight(index, groups, is_ahead=is_ahead)
+        keys = [_ChunkKey(index.key, group, source.codec) for group in groups]
+        self._flights.update(dict.fromkeys(keys, flight))
+        if is_ahead:
+            self._ahead_bytes += flight.size_bytes
+        flight.task = asyncio.create_task(self._fly(source, flight), name="segment read")
+        self._tasks[flight.task] = None
+        # Not in `_fly`: a task that is cancelled before its first step runs none of it.
+        flight.task.add_done_callback(lambda _: self._landed(flight, keys))
+        return flight
+
+    async def _fly(self, source: ChunkSource, flight: _Flight) -> None:
+        gate = self._ahead_gate if flight.begun_ahead else self._gate
+        await gate.enter(flight.size_bytes)
+        try:
+            await self._bring(source, flight)
+        finally:
+            gate.leave(flight.size_bytes)
+
+    async def _bring(self, source: ChunkSource, flight: _Flight) -> None:
+        """Read the range, and make its row groups chunks, one at a time."""
+        index, groups = flight.index, list(flight.arrivals)
+        start, data = await read_groups(self._store, index, groups[0], groups[-1])
+        for group in groups:
+            batches = await self._offload.run(
+                encode_group, index, group, start, data, source.epochs, source.codec
+            )
+            chunk = Chunk(batches, is_ahead=group not in flight.asked)
+            self.encoded += 1
+            self.encoded_bytes += len(chunk)
+            self._keep(_ChunkKey(index.key, group, source.codec), chunk)
+            flight.arrivals[group].set_result(chunk)
+
+    def _keep(self, key: _ChunkKey, chunk: Chunk) -> None:
+        if key not in self._chunks and self._memory.fits(len(chunk)):
+            self._chunks[key] = chunk
+            self._memory.add(chunk, partial(self._chunks.pop, key))
+
+    def _landed(self, flight: _Flight, keys: Sequence[_ChunkKey]) -> None:
+        del self._tasks[flight.task]
+        for key in keys:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+        if flight.begun_ahead:
+            self._ahead_bytes -= flight.size_bytes
+        error = None if flight.task.cancelled() else flight.task.exception()
+        for arrival in flight.arrivals.values():
+            if error is None or arrival.done():
+                arrival.cancel()
+            else:
+                arrival.set_exception(error)
+                # Seen: nobody may be waiting.
+                arrival.exception()
+
+
+def _ranges(
+    missing: Iterable[tuple[SegmentIndex, int]],
+) -> Iterator[tuple[SegmentIndex, list[int]]]:
+    """Row groups that follow one another, joined as far as they may be read at a time."""
+    run: list[int] = []
+    of: SegmentIndex | None = None
+    for index, group in missing:
+        if (
+            of is index
+            and group == run[-1] + 1
+            and index.byte_range(run[0], group).length <= RANGE_BYTES_MAX
+        ):
+            run.append(group)
+            continue
+        if of is not None:
+            yield of, run
+        of, run = index, [group]
+    if of is not None:
+        yield of, run

@@ -1,0 +1,134 @@
+"""Finds rows of segments by their time: by the table's statistics, by those of the segment's row
+groups, then in two columns of one row group."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.tables.table_source import (
+    TableSource,
+    has_gone_on,
+    known_table,
+    refuse_if_listed,
+)
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_index import UNDATED
+from tidelog.storage.segment.segment_reader import SegmentReader
+from tidelog.storage.table.table_log import log_prefix
+from tidelog.storage.table.table_state import PartitionTable
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.partition_log import PartitionLog
+
+LOOKS_MAX = 16
+"""Times that one look-up begins again because the table has changed."""
+
+
+class TimedRow(NamedTuple):
+    """A row's place in the log and in time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class _TableChangedError(Exception):
+    """A segment is not in the table any more."""
+
+
+class ColdTimes:
+    """One broker's look-ups. Errors: CorruptObject, StoreError."""
+
+    def __init__(self, tables: TableSource, indexes: SegmentIndexes) -> None:
+        self._tables = tables
+        self._indexes = indexes
+
+    async def first_since(
+        self, log: PartitionLog, timestamp_ms: int, lower: int
+    ) -> TimedRow | None:
+        """The first row at or above the offset `lower` that is of that time or a later one."""
+        return await self._settled(
+            log, lambda table: self._first_since(log.partition, table, timestamp_ms, lower)
+        )
+
+    async def latest(self, log: PartitionLog, lower: int) -> TimedRow | None:
+        """The first of the latest rows at or above an offset; those without a timestamp have -1."""
+        return await self._settled(log, lambda table: self._latest(log.partition, table, lower))
+
+    async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
+        """Whether an extent whose object is missing is in the table by now (F4)."""
+        return await has_gone_on(self._tables, log, extent)
+
+    async def _settled(
+        self,
+        log: PartitionLog,
+        look: Callable[[PartitionTable], Awaitable[TimedRow | None]],
+    ) -> TimedRow | None:
+        """Look, again where the table has changed under the look."""
+        for _ in range(LOOKS_MAX):
+            table = await known_table(self._tables, log.partition, log.table_next)
+            try:
+                return await look(table)
+            except _TableChangedError:
+                continue
+        raise StoreNotApplied(log_prefix(log.partition.topic_id), "it changed while it was read")
+
+    async def _first_since(
+        self, partition: TopicPartition, table: PartitionTable, timestamp_ms: int, lower: int
+    ) -> TimedRow | None:
+        segment = _later(table.since(timestamp_ms), table.at(lower))
+        while segment is not None:
+            latest = segment.timestamp_max
+            # Only in a segment across the log's start may the rows be those that do not count.
+            if latest is not None and latest >= timestamp_ms and segment.last_row >= lower:
+                found = await self._in(
+                    partition, segment, lambda reader: reader.first_since(timestamp_ms, lower)
+                )
+                if found is not None:
+                    return found
+            segment = table.after(segment.name)
+        return None
+
+    async def _latest(
+        self, partition: TopicPartition, table: PartitionTable, lower: int
+    ) -> TimedRow | None:
+        best: TimedRow | None = None
+        for segment in table.latest_first(lower):
+            hoped_for = TimedRow(segment.name.base_offset, _latest_of(segment))
+            if best is not None and _order(best) < _order(hoped_for):
+                break
+            found = await self._in(partition, segment, lambda reader: reader.latest(lower))
+            if found is not None:
+                best = found if best is None else min(best, found, key=_order)
+        return best
+
+    async def _in(
+        self,
+        partition: TopicPartition,
+        segment: Segment,
+        look: Callable[[SegmentReader], Awaitable[tuple[int, int] | None]],
+    ) -> TimedRow | None:
+        try:
+            found = await look(await self._indexes.open(partition, segment))
+        except ObjectNotFound as missing:
+            await refuse_if_listed(self._tables, partition, segment, missing)
+            raise _TableChangedError from missing
+        return None if found is None else TimedRow(*found)
+
+
+def _latest_of(segment: Segment) -> int:
+    return UNDATED if segment.timestamp_max is None else segment.timestamp_max
+
+
+def _order(row: TimedRow) -> tuple[int, int]:
+    """The latest first; of equals, the first in the log."""
+    return -row.timestamp_ms, row.offset
+
+
+def _later(one: Segment | None, other: Segment | None) -> Segment | None:
+    """The one with the higher offsets; None where there is none of either kind."""
+    if one is None or other is None:
+        return None
+    return max(one, other, key=lambda segment: segment.name.base_offset)

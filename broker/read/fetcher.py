@@ -1,0 +1,395 @@
+"""Serves fetches: what is durable and visible now, or after a wait, within the client's limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.partitions.partitions import Partition, PartitionError
+from tidelog.broker.partitions.waiters import Waiter, WaitQueue
+from tidelog.broker.read.cold_reader import ColdFollowing, ColdLoaded, ColdReader
+from tidelog.broker.read.fetch_session import FetchTarget
+from tidelog.broker.read.log_reader import Following, Loaded, LogReader, in_turn, is_missing
+from tidelog.broker.read.log_slice import ColdPart, LogSlice
+from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.clock import Clock
+from tidelog.errors import TidelogError
+from tidelog.identifiers import TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.compression import Compression
+from tidelog.records.validate.rules import Limits
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.transactions import AbortedTransaction
+
+LOAD_ROUNDS_MAX = 64
+"""Times that one fetch goes to the store; a response is cut there, never wrong."""
+LOAD_BYTES_WANTED = 8 * 1024 * 1024
+LOAD_OBJECTS_MAX = 32
+"""What one fetch waits for at a time beyond what it cannot do without: enough that the answer is
+worth its price, not so much that the client waits for long."""
+AHEAD_BYTES_MAX = 16 * 1024 * 1024
+"""What is read ahead for one fetch's partitions together."""
+READERS_REMEMBERED_MAX = 10_000
+SLICE_PARTITIONS = 128
+"""Partitions that a fetch looks at before others have their turn."""
+
+
+class Isolation(IntEnum):
+    """Which records a reader sees (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class FetchLimits:
+    """What a client allows one answer to hold, and how long it waits for it."""
+
+    bytes_min: int
+    bytes_max: int
+    wait_ms_max: int
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """What one partition answers. Offsets are -1 with an error."""
+
+    target: FetchTarget
+    code: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    found: LogSlice = field(default_factory=LogSlice)
+    available_bytes: int = 0
+    """What there is, as far as the limits let it be read; what they cut off in the middle of a
+    batch counts too, as in Kafka."""
+    leader_epoch: int = -1
+    log: PartitionLog | None = None
+    following: Following | ColdFollowing | None = None
+    """What comes behind `found`, as far as the answer would have had room for it."""
+
+
+class _Loaded(NamedTuple):
+    """What was loaded for one fetch, held until its answer is put together."""
+
+    wal: Loaded
+    cold: ColdLoaded
+
+
+class Fetcher:
+    """Reads many partitions for one request. `find` gives a target's partition or raises."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        cold: ColdReader,
+        clock: Clock,
+        may_serve: Callable[[], bool],
+        faults: FaultLog,
+        answers: AnswerMemory,
+        turns: SliceTurns,
+    ) -> None:
+        """`reader`: of what is in the WAL; `cold`: of what is in segments; `answers`: how large
+        they may be."""
+        self._turns = turns
+        self._reader = reader
+        self._cold = cold
+        self._clock = clock
+        self._faults = faults
+        self._may_serve = may_serve
+        self._answers = answers
+        self._parked: dict[Waiter, None] = {}
+        # Where sequential readers will ask next, and how much they have taken so far. Oldest first;
+        # what is forgotten is not read ahead.
+        self._next_offsets: dict[tuple[TopicPartition, int], int] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """From now on nobody waits for records; who does is answered with what there is."""
+        self._is_closed = True
+        for waiter in self._parked:
+            waiter.wake()
+
+    async def fetch(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        limits: FetchLimits,
+    ) -> list[PartitionRead]:
+        """One answer per target, in order. Waits while there is less than the client wants."""
+        deadline = self._clock.monotonic() + limits.wait_ms_max / 1000
+        # Parked before the first look, so that nothing can come unseen between look and wait.
+        queues = await self._turns.list_of(_queues(targets, find), SLICE_PARTITIONS)
+        with Waiter(queues) as waiter, self._parking(waiter):
+            while True:
+                bytes_max = min(limits.bytes_max, self._answers.answer_bytes_max)
+                # Nobody waits for more than the answer may hold.
+                bytes_min = min(limits.bytes_min, bytes_max)
+                reads = await self._read(targets, find, isolation, bytes_min, bytes_max)
+                remaining = deadline - self._clock.monotonic()
+                if _enough(reads, bytes_min) or remaining <= 0 or self._is_closed:
+                    break
+                if not await waiter.wait(remaining):
+                    break
+        self._read_ahead(reads)
+        return reads
+
+    @contextlib.contextmanager
+    def _parking(self, waiter: Waiter) -> Iterator[None]:
+        self._parked[waiter] = None
+        try:
+            yield
+        finally:
+            del self._parked[waiter]
+
+    async def _read(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        bytes_min: int,
+        bytes_max: int,
+    ) -> list[PartitionRead]:
+        loaded = _Loaded({}, {})
+        # What is loaded is held until the answer is put together, so it is limited like the answer.
+        loadable_bytes = max(bytes_max, 1)
+        for _ in range(LOAD_ROUNDS_MAX):
+            reading = self._read_loaded(targets, find, isolation, bytes_max, loaded)
+            reads = await self._turns.list_of(reading, SLICE_PARTITIONS)
+            missing = self._to_load(reads, bytes_min, loadable_bytes)
+            if not missing:
+                break
+            loadable_bytes -= sum(part.length for part in missing)
+            loaded = await self._load(missing, reads, loaded)
+        return reads
+
+    async def _load(
+        self,
+        missing: Sequence[Extent | ColdPart],
+        reads: Sequence[PartitionRead],
+        loaded: _Loaded,
+    ) -> _Loaded:
+        extents = [part for part in missing if isinstance(part, Extent)]
+        parts = [part for part in missing if isinstance(part, ColdPart)]
+        wal, cold = await asyncio.gather(self._reader.load(extents), self._cold.load(parts))
+        wal = dict(wal)
+        for read in reads:
+            extent = read.found.missing
+            if not isinstance(extent, Extent) or read.log is None:
+                continue
+            place = (extent.key, extent.position)
+            if is_missing(wal.get(place)) and await self._cold.replaces(read.log, extent):
+                del wal[place]
+        return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
+
+    def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
+        """Have read, while the answer is on its way, what those will ask for next who go through
+        their partitions in order: twice what they took, so that the steps grow."""
+        sequential = []
+        for read in reads:
+            following = read.following
+            if following is None or read.log is None or not read.found.buffers:
+                continue
+            partition = read.log.partition
+            taken = self._next_offsets.get((partition, read.target.fetch_offset))
+            self._remember(partition, following.offset, (taken or 0) + read.found.size_bytes)
+            if taken is None:
+                continue
+            if isinstance(following, ColdFollowing):
+                self._cold.read_ahead(following, taken + read.found.size_bytes)
+            else:
+                bytes_max = min(2 * read.found.size_bytes, read.target.bytes_max)
+                sequential.append(following._replace(bytes_max=bytes_max))
+        if sequential:
+            self._reader.read_ahead(sequential, AHEAD_BYTES_MAX)
+
+    def _to_load(
+        self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
+    ) -> list[Extent | ColdPart]:
+        """What to load: the next part where nothing was found, elsewhere while there is less than
+        the client wants. So a partition whose records are not in memory is not passed over for
+        others. Where that makes the client wait anyway, more comes along, in turn of partitions."""
+        is_enough = sum(read.available_bytes for read in reads) >= bytes_min
+        chosen: dict[Extent | ColdPart, None] = {}
+        for read in reads:
+            part = read.found.missing
+            if part is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
+                continue
+            loadable_bytes -= part.length
+            chosen[part] = None
+        if not chosen:
+            return []
+        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(part.length for part in chosen))
+        objects = {part.key for part in chosen}
+        lacking = [
+            self._reader.missing(read.following)
+            for read in reads
+            if isinstance(read.following, Following) and read.found.missing is not None
+        ]
+        for extent in in_turn(lacking):
+            if extent not in chosen:
+                room -= extent.length
+                objects.add(extent.key)
+                if room < 0 or len(objects) > LOAD_OBJECTS_MAX:
+                    break
+                chosen[extent] = None
+        return list(chosen)
+
+    def _remember(self, partition: TopicPartition, next_offset: int, taken_bytes: int) -> None:
+        if len(self._next_offsets) >= READERS_REMEMBERED_MAX:
+            del self._next_offsets[next(iter(self._next_offsets))]
+        self._next_offsets[(partition, next_offset)] = taken_bytes
+
+    def _read_loaded(
+        self,
+        targets: Sequence[FetchTarget],
+        find: Callable[[FetchTarget], Partition],
+        isolation: Isolation,
+        bytes_max: int,
+        loaded: _Loaded,
+    ) -> Iterator[PartitionRead]:
+        """Read without waiting; the parts that have to be loaded first are named."""
+        room = bytes_max
+        serves = False
+        for number, target in enumerate(targets):
+            if number % SLICE_PARTITIONS == 0:
+                serves = self._may_serve()
+            read = PartitionRead(target)
+            if not serves:
+                read.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                yield read
+                continue
+            try:
+                partition = find(target)
+            except PartitionError as error:
+                read.code = error.code
+                yield read
+                continue
+            self._read_partition(partition, read, isolation, room, room == bytes_max, loaded)
+            room -= read.found.size_bytes
+            yield read
+
+    def _read_partition(
+        self,
+        partition: Partition,
+        read: PartitionRead,
+        isolation: Isolation,
+        room: int,
+        at_least_one: bool,
+        loaded: _Loaded,
+    ) -> None:
+        log, target = partition.log, read.target
+        read.code = epoch_error(target.current_leader_epoch, log.leader_epoch)
+        if read.code is not ErrorCode.NONE:
+            return
+        read.leader_epoch = log.leader_epoch
+        read.log = log
+        if not partition.first_offset <= target.fetch_offset <= log.next_offset:
+            read.code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return
+        read.high_watermark = log.high_watermark
+        read.last_stable_offset = log.last_stable_offset
+        read.log_start = partition.first_offset
+        committed = isolation is Isolation.READ_COMMITTED
+        upper = log.last_stable_offset if committed else log.high_watermark
+        if (room > 0 or at_least_one) and target.fetch_offset < upper:
+            bytes_max = min(room, target.bytes_max)
+            try:
+                found = self._slice(
+                    partition, target.fetch_offset, upper, bytes_max, at_least_one, loaded
+                )
+            except TidelogError as error:
+                self._faults.met("a fetch cannot be served", str(partition), error)
+                read.code = ErrorCode.KAFKA_STORAGE_ERROR
+                return
+            read.found = found
+            read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
+            if found.next_offset < upper:
+                read.following = _following(partition, found, upper, bytes_max)
+        if committed:
+            read.aborted = log.aborted_between(target.fetch_offset, upper)
+
+    def _slice(
+        self,
+        partition: Partition,
+        offset: int,
+        upper: int,
+        bytes_max: int,
+        at_least_one: bool,
+        loaded: _Loaded,
+    ) -> LogSlice:
+        """What lies in segments, and behind it what lies in the WAL."""
+        log = partition.log
+        found = LogSlice(next_offset=offset)
+        if offset < log.table_next:
+            codec = served_codec(partition.limits)
+            found = self._cold.slice(
+                log, codec, offset, bytes_max, at_least_one=at_least_one, loaded=loaded.cold
+            )
+            is_at_end = found.next_offset >= log.table_next and not found.is_cut
+            if not is_at_end or found.next_offset >= upper:
+                return found
+        rest = self._reader.slice(
+            log.extents,
+            found.next_offset,
+            upper,
+            bytes_max - found.size_bytes,
+            at_least_one=at_least_one and not found.buffers,
+            loaded=loaded.wal,
+            goes_on=bool(found.buffers),
+        )
+        found.add(rest)
+        return found
+
+
+def served_codec(limits: Limits) -> Compression:
+    """Of a topic's batches that come from segments, which know no producer's codec."""
+    return limits.compression or Compression.NONE
+
+
+def _following(
+    partition: Partition, found: LogSlice, upper: int, bytes_max: int
+) -> Following | ColdFollowing:
+    """What lies behind what was found."""
+    log = partition.log
+    if found.next_offset < log.table_next:
+        return ColdFollowing(log, served_codec(partition.limits), found.next_offset)
+    return Following(log.extents, found.next_offset, upper, bytes_max - found.size_bytes)
+
+
+def _queues(
+    targets: Sequence[FetchTarget], find: Callable[[FetchTarget], Partition]
+) -> Iterator[WaitQueue]:
+    """Where to park. A partition that is not here makes the first look answer at once."""
+    with contextlib.suppress(PartitionError):
+        for target in targets:
+            yield find(target).readers
+
+
+def epoch_error(asked: int, current: int) -> ErrorCode:
+    """What a client gets that names a leader epoch (KIP-320); -1 names none."""
+    if asked in (-1, current):
+        return ErrorCode.NONE
+    if asked < current:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def _enough(reads: Sequence[PartitionRead], bytes_min: int) -> bool:
+    """Whether to answer at once: enough bytes, an error, or nothing to wait for. What is there but
+    was not loaded counts as enough."""
+    available_bytes = 0
+    for read in reads:
+        if read.code is not ErrorCode.NONE or read.found.missing is not None:
+            return True
+        available_bytes += read.available_bytes
+    return available_bytes >= bytes_min or not reads

@@ -1,0 +1,322 @@
+"""Reads a partition's durable record batches: from the tail cache, else from what was read back.
+
+Only what an extent lists is ever read, and extents are listed when they are durable, so a reader
+can see nothing that is not. Bytes from the store are checked (offsets, lengths, checksums) before
+anybody gets them; bytes in the cache are the very bytes that were acknowledged.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from tidelog.broker.read.log_slice import LogSlice
+from tidelog.broker.read.object_reads import ObjectReads, Place
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
+    MAGIC,
+    checksum,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
+from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.read.read_cache import ReadCache, StoredRange
+from tidelog.wal.read.tail_cache import TailCache
+
+_BASE_AND_LENGTH = struct.Struct(">qi")
+_LAST_OFFSET_DELTA_POSITION = 23
+_INT32 = struct.Struct(">i")
+
+
+Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
+"""What was read from the store for the extent at (key, position), or why it was not."""
+
+
+class Following(NamedTuple):
+    """What a reader will want next: the extents from an offset on, below `upper`, so many bytes."""
+
+    extents: Extents
+    offset: int
+    upper: int
+    bytes_max: int
+
+
+class LogReader:
+    """One broker's readers. `slice` never waits; `load` brings what it missed into the cache."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        tail: TailCache,
+        read_cache: ReadCache,
+        cursors_max: int = 10_000,
+    ) -> None:
+        self._tail = tail
+        self._read_cache = read_cache
+        self._reads = ObjectReads(store, read_cache)
+        self._cursors_max = cursors_max
+        # Where sequential readers go on, so that they need not walk an extent from its beginning.
+        self._cursors: dict[tuple[str, int, int], int] = {}
+
+    @property
+    def reads(self) -> ObjectReads:
+        """The reads from the store, for what they count."""
+        return self._reads
+
+    async def close(self) -> None:
+        """End the reads that are under way."""
+        await self._reads.close()
+
+    def slice(
+        self,
+        extents: Extents,
+        offset: int,
+        upper: int,
+        bytes_max: int,
+        *,
+        at_least_one: bool,
+        loaded: Loaded,
+        goes_on: bool = False,
+    ) -> LogSlice:
+        """The batches from the one that holds `offset` on, below `upper`, up to `bytes_max`.
+
+        The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed extent
+        is neither cached nor among those just loaded the slice ends, and names it in `missing`.
+        An error in `loaded` is raised where nothing was found before it, here or, if the slice
+        `goes_on`, in what it goes on from.
+        """
+        found = LogSlice(next_offset=offset)
+        for extent in extents.from_offset(offset):
+            if extent.base_offset >= upper:
+                break
+            if found.size_bytes >= bytes_max and (found.buffers or not at_least_one):
+                found.is_cut = True
+                break
+            data = self._held(extent)
+            if data is None:
+                outcome = loaded.get((extent.key, extent.position))
+                if isinstance(outcome, TidelogError):
+                    if found.buffers or goes_on:
+                        break
+                    raise outcome
+                data = outcome
+            if data is None:
+                found.missing = extent
+                break
+            room = bytes_max - found.size_bytes
+            start = self._start(data, extent, offset)
+            if extent.last_offset < upper and len(data) - start <= room:
+                end, following = len(data), extent.last_offset + 1
+            else:
+                is_first = at_least_one and not found.buffers
+                end, following = _end(data, start, upper, room, is_first)
+            if end > start:
+                found.buffers.append(data[start:end])
+                found.size_bytes += end - start
+                found.next_offset = following if end < len(data) else extent.last_offset + 1
+            if end < len(data):
+                self._remember(extent, following, end)
+                found.is_cut = following < upper
+                break
+        return found
+
+    async def load(self, extents: Iterable[Extent]) -> Loaded:
+        """Read extents from the store, as few ranges; these also enter the read cache.
+
+        An extent that cannot be read or proved right has its error in place of its bytes. One that
+        is wrong in a range that others share is read once more by itself.
+        """
+        loaded: dict[Place, memoryview | CorruptObject | StoreError] = {}
+        shared, alone = [], []
+        for extent in {(e.key, e.position): e for e in extents}.values():
+            data = self._held(extent)
+            if data is not None:
+                loaded[(extent.key, extent.position)] = data
+            elif self._read_cache.covers(extent.key, extent.position, extent.length):
+                alone.append(extent)
+            else:
+                shared.append(extent)
+        outcomes = await self._reads.read(shared) if shared else {}
+        for extent in shared:
+            outcome = outcomes[(extent.key, extent.position)]
+            data_or_error = _proven(extent, outcome)
+            if isinstance(data_or_error, CorruptObject) and isinstance(outcome, StoredRange):
+                outcome.doubted.add(extent.position)
+                alone.append(extent)
+            else:
+                loaded[(extent.key, extent.position)] = data_or_error
+        outcomes = await self._reads.read(alone, alone=True) if alone else {}
+        for extent in alone:
+            place = (extent.key, extent.position)
+            loaded[place] = _proven(extent, outcomes[place])
+        return loaded
+
+    def missing(self, following: Following) -> Iterator[Extent]:
+        """The extents that a reader will want and that are not in memory: the next one, and those
+        after it that are wanted for the most part."""
+        room = following.bytes_max
+        for extent in following.extents.from_offset(following.offset):
+            is_next = room == following.bytes_max
+            if extent.base_offset >= following.upper or (2 * room < extent.length and not is_next):
+                return
+            room -= extent.length
+            if extent.key not in self._tail and not self._read_cache.covers(
+                extent.key, extent.position, extent.length
+            ):
+                yield extent
+
+    def read_ahead(self, followings: Iterable[Following], bytes_max: int) -> None:
+        """Begin to read what readers will want next, in turn of readers. Nobody waits for it."""
+        chosen = []
+        for extent in in_turn([self.missing(following) for following in followings]):
+            bytes_max -= extent.length
+            if bytes_max < 0:
+                break
+            chosen.append(extent)
+        self._reads.read_ahead(chosen)
+
+    def whole(self, key: str) -> memoryview | None:
+        """A whole object, if the tail cache has it."""
+        return self._tail.whole(key)
+
+    async def read_extent(self, extent: Extent) -> memoryview:
+        """One extent's bytes, from wherever they are. Raises CorruptObject or StoreError."""
+        outcome = (await self.load([extent]))[(extent.key, extent.position)]
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        return outcome
+
+    def _held(self, extent: Extent) -> memoryview | None:
+        """An extent's bytes if they are in memory. What was read back is checked when it is first
+        asked for; where it is wrong it is as if it were not here."""
+        key, position, length = extent.key, extent.position, extent.length
+        data = self._tail.get(key, position, length)
+        if data is not None:
+            return data
+        found = self._read_cache.get(key, position, length)
+        if found is None or position in found.doubted:
+            return None
+        if position in found.proven and adoption_of(key) is None:
+            return found.view(position, length)
+        self._reads.used(extent)
+        proven = _proven(extent, found)
+        if isinstance(proven, memoryview):
+            return proven
+        found.doubted.add(position)
+        return None
+
+    def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
+        """Where the batch that holds `offset` begins; batches within an extent have no gaps."""
+        if offset <= extent.base_offset:
+            return 0
+        known = self._cursors.get((extent.key, extent.position, offset))
+        if known is not None:
+            return known
+        position, size = 0, len(data)
+        while True:
+            following = position + LENGTH_PREFIX_SIZE + _INT32.unpack_from(data, position + 8)[0]
+            if following >= size or _BASE_AND_LENGTH.unpack_from(data, following)[0] > offset:
+                return position
+            position = following
+
+    def _remember(self, extent: Extent, next_offset: int, position: int) -> None:
+        if len(self._cursors) >= self._cursors_max:
+            self._cursors.pop(next(iter(self._cursors)))
+        self._cursors[(extent.key, extent.position, next_offset)] = position
+
+
+def is_missing(outcome: object) -> bool:
+    """Whether this is the error of an object that is not there."""
+    return isinstance(outcome, CorruptObject) and isinstance(outcome.__cause__, ObjectNotFound)
+
+
+def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
+    """The first of each row, then the second of each, and so on."""
+    while rows:
+        left = []
+        for row in rows:
+            extent = next(row, None)
+            if extent is not None:
+                left.append(row)
+                yield extent
+        rows = left
+
+
+def _end(
+    data: memoryview, start: int, upper: int, bytes_max: int, at_least_one: bool
+) -> tuple[int, int]:
+    """Where to stop: the end of the last whole batch below `upper` and within `bytes_max`, and the
+    base offset of the batch there (-1 at the extent's end)."""
+    position, size, unpack = start, len(data), _BASE_AND_LENGTH.unpack_from
+    limit = start + bytes_max
+    while position < size:
+        base_offset, length = unpack(data, position)
+        following = position + LENGTH_PREFIX_SIZE + length
+        if base_offset >= upper or (following > limit and not (at_least_one and position == start)):
+            return position, base_offset
+        position = following
+    return position, -1
+
+
+def _proven(
+    extent: Extent, outcome: StoredRange | StoreError
+) -> memoryview | CorruptObject | StoreError:
+    """An extent's bytes in what was read, checked."""
+    if isinstance(outcome, ObjectNotFound):
+        missing = MissingObject(object_key(extent.key), "it is missing")
+        missing.__cause__ = outcome
+        return missing
+    if isinstance(outcome, StoreError):
+        return outcome
+    data = outcome.view(extent.position, extent.length)
+    try:
+        # An adopted batch is stamped each time: what is kept is what others may have adopted too.
+        data = memoryview(readable(extent, data)).toreadonly()
+        verify_extent(data, extent)
+    except CorruptObject as error:
+        return error
+    outcome.proven.add(extent.position)
+    return data
+
+
+def verify_extent(data: Buffer, extent: Extent) -> None:
+    """Check bytes from the store against what the index says of them. Raises CorruptObject."""
+    if len(data) != extent.length:
+        raise CorruptObject(
+            extent.key,
+            f"{len(data)} of {extent.length} bytes at position {extent.position}",
+        )
+    position, expected, crcs = 0, extent.base_offset, bytearray()
+    while position < len(data):
+        where = f"at position {extent.position + position}"
+        if len(data) - position < HEADER_SIZE:
+            raise CorruptObject(extent.key, f"a cut record batch {where}")
+        base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
+        following = position + LENGTH_PREFIX_SIZE + length
+        if base_offset != expected or data[position + 16] != MAGIC or following > len(data):
+            raise CorruptObject(
+                extent.key,
+                f"a record batch {where} begins at offset {base_offset}, expected {expected}",
+            )
+        if length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
+            raise CorruptObject(extent.key, f"a record batch of length {length} {where}")
+        crc = data[position + CRC_POSITION : position + ATTRIBUTES_POSITION]
+        if int.from_bytes(crc, "big") != checksum(data, position, following):
+            raise CorruptObject(extent.key, f"the checksum of the record batch {where} is wrong")
+        crcs += crc
+        expected += _INT32.unpack_from(data, position + _LAST_OFFSET_DELTA_POSITION)[0] + 1
+        position = following
+    if expected != extent.last_offset + 1:
+        raise CorruptObject(
+            extent.key,
+            f"record batches end at offset {expected - 1}, expected {extent.last_offset}",
+        )
+    # An adopted batch was compared before it was stamped, which makes its checksum anew.
+    if adoption_of(extent.key) is None:
+        extent.check_crcs(crcs)

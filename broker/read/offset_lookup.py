@@ -1,0 +1,162 @@
+"""Finds offsets by timestamp in a partition's durable log (KIP-79, KIP-734)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.read.cold_times import ColdTimes
+from tidelog.broker.read.log_reader import LogReader, is_missing
+from tidelog.errors import CorruptObject
+from tidelog.offload import Offload
+from tidelog.records.batch import iterate_batches
+from tidelog.records.buffers import Buffer
+from tidelog.records.records import decode_records
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.partition_log import PartitionLog
+
+_DECOMPRESSED_BYTES_MAX = 2**31 - 1
+"""Kafka's own: what was once accepted can be read, whatever `decompressed.bytes.max` is now."""
+
+
+class TimestampOffset(NamedTuple):
+    """A record's place in time and in the log."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class OffsetLookup:
+    """Looks into the segments, then into the batches that the extents' maximum timestamps point to.
+
+    While it looks, what the WAL held may get into the table. So it goes on there until the table
+    ends where it did before the look, and takes the extents as they are then. What is in the table
+    is decided: it may be shown, whatever was visible when the look-up began.
+    """
+
+    def __init__(self, cold: ColdTimes, reader: LogReader, offload: Offload) -> None:
+        self._cold = cold
+        self._reader = reader
+        self._offload = offload
+
+    async def at_or_after(
+        self, partition: Partition, timestamp_ms: int, upper: int
+    ) -> TimestampOffset | None:
+        """The first record below `upper` that is not older than the timestamp; None if there is
+        none. Raises CorruptObject or StoreError."""
+        return await _settled(lambda: self._at_or_after(partition, timestamp_ms, upper))
+
+    async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
+        """The first of the records below `upper` with the largest timestamp; None where there is
+        none. Raises CorruptObject or StoreError."""
+        return await _settled(lambda: self._of_maximum(partition, upper))
+
+    async def _at_or_after(
+        self, partition: Partition, timestamp_ms: int, upper: int
+    ) -> TimestampOffset | None:
+        log = partition.log
+        looked_to = partition.first_offset
+        while looked_to < (table_next := log.table_next):
+            row = await self._cold.first_since(log, timestamp_ms, looked_to)
+            if row is not None:
+                return TimestampOffset(row.timestamp_ms, row.offset)
+            looked_to = table_next
+        for extent in list(log.extents.since_timestamp(timestamp_ms)):
+            if extent.base_offset >= upper:
+                break
+            data = await self._read(log, extent)
+            found = await self._offload.run(
+                first_at_or_after, data, timestamp_ms, partition.first_offset, upper
+            )
+            if found is not None:
+                return found
+        return None
+
+    async def _of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
+        log = partition.log
+        newest: TimestampOffset | None = None
+        looked_to = partition.first_offset
+        while looked_to < (table_next := log.table_next):
+            row = await self._cold.latest(log, looked_to)
+            if row is not None:
+                newest = _newer(newest, TimestampOffset(row.timestamp_ms, row.offset))
+            looked_to = table_next
+        # Of an extent's records the newest may be a marker, or lie outside of what can be read:
+        # then another extent may hold a newer one, until none can.
+        for extent in log.extents.copy(upper).by_max_timestamp():
+            if newest is not None and _newer(newest, _best_of(extent)) == newest:
+                break
+            data = await self._read(log, extent)
+            found = await self._offload.run(first_of_newest, data, partition.first_offset, upper)
+            newest = _newer(newest, found)
+        return newest
+
+    async def _read(self, log: PartitionLog, extent: Extent) -> memoryview:
+        try:
+            return await self._reader.read_extent(extent)
+        except CorruptObject as error:
+            if is_missing(error) and await self._cold.replaces(log, extent):
+                raise _TableHasGoneOnError from error
+            raise
+
+
+class _TableHasGoneOnError(Exception):
+    """What was looked for in the WAL is in the table."""
+
+
+async def _settled(
+    look: Callable[[], Awaitable[TimestampOffset | None]],
+) -> TimestampOffset | None:
+    """Look, and again where the table has gone on under the look. It ends: each time the log knows
+    more of the table than before."""
+    while True:
+        try:
+            return await look()
+        except _TableHasGoneOnError:
+            continue
+
+
+def first_at_or_after(
+    data: Buffer, timestamp_ms: int, lower: int, upper: int
+) -> TimestampOffset | None:
+    """The first record in [lower, upper) of these batches that is not older than the timestamp."""
+    for position, header in iterate_batches(data):
+        if header.max_timestamp < timestamp_ms or header.last_offset < lower or header.is_control:
+            continue
+        if header.base_offset >= upper:
+            return None
+        batch = memoryview(data)[position : position + header.size_bytes]
+        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+            if record.timestamp >= timestamp_ms and lower <= record.offset < upper:
+                return TimestampOffset(record.timestamp, record.offset)
+    return None
+
+
+def _best_of(extent: Extent) -> TimestampOffset:
+    """What could be found in an extent at best."""
+    return TimestampOffset(extent.max_timestamp, extent.base_offset)
+
+
+def first_of_newest(data: Buffer, lower: int, upper: int) -> TimestampOffset | None:
+    """The first of the records in [lower, upper) of these batches with the largest timestamp."""
+    newest: TimestampOffset | None = None
+    for position, header in iterate_batches(data):
+        if header.last_offset < lower or header.base_offset >= upper or header.is_control:
+            continue
+        if newest is not None and header.max_timestamp <= newest.timestamp_ms:
+            continue
+        batch = memoryview(data)[position : position + header.size_bytes]
+        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+            if lower <= record.offset < upper:
+                newest = _newer(newest, TimestampOffset(record.timestamp, record.offset))
+    return newest
+
+
+def _newer(one: TimestampOffset | None, other: TimestampOffset | None) -> TimestampOffset | None:
+    """The one with the larger timestamp; of equals the first in the log."""
+    return max(
+        (each for each in (one, other) if each is not None),
+        key=lambda each: (each.timestamp_ms, -each.offset),
+        default=None,
+    )

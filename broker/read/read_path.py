@@ -1,0 +1,69 @@
+"""The way from the bucket to who reads a log: the WAL's tail in memory, WAL objects, segments. Put
+together here, with what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.read.chunk_reads import ChunkReads
+from tidelog.broker.read.cold_reader import ColdReader
+from tidelog.broker.read.cold_times import ColdTimes
+from tidelog.broker.read.fetcher import Fetcher
+from tidelog.broker.read.layer_metrics import ColdReadCollector, ReadCollector
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.offset_lookup import OffsetLookup
+from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.wal.read.read_cache import ReadCache
+from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.tail_cache import TailCache
+
+
+class ReadPath:
+    """One incarnation's."""
+
+    def __init__(self, world: Surroundings, settings: BrokerSettings) -> None:
+        self._world = world
+        store, background = world.store, world.background
+        self.tail = TailCache(settings.integer("tail.cache.bytes"))
+        self._memory = ReadMemory(settings.integer("read.cache.bytes"))
+        self.log = LogReader(store, self.tail, ReadCache(self._memory))
+        """What is not in tables yet."""
+        self._indexes = SegmentIndexes(
+            store, background, settings.integer("segment.index.cache.bytes")
+        )
+        self.chunks = ChunkReads(store, background, self._memory, self._indexes)
+        """Of segments."""
+
+    def fetcher(
+        self,
+        tables: Tables,
+        may_serve: Callable[[], bool],
+        faults: FaultLog,
+        answers: AnswerMemory,
+        turns: SliceTurns,
+    ) -> Fetcher:
+        """Answers fetches from all of it."""
+        cold = ColdReader(tables, self.chunks)
+        return Fetcher(self.log, cold, self._world.clock, may_serve, faults, answers, turns)
+
+    def offset_lookup(self, tables: Tables) -> OffsetLookup:
+        """Finds offsets by their time in all of it."""
+        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.background)
+
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """Tell what is counted here."""
+        registry.register(ReadCollector(self.tail, self._memory, self.log.reads, self.chunks))
+        registry.register(ColdReadCollector(self.chunks, self._indexes))
+
+    async def close(self) -> None:
+        """End what is being read."""
+        await self.log.close()
+        await self.chunks.close()

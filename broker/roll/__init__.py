@@ -1,0 +1,1 @@
+"""Takes decided records from the WAL into the topics' tables."""

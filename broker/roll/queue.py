@@ -1,0 +1,240 @@
+"""Which partitions have something for the table: since when, who waits for it, and what is in the
+way. What has nothing is not in here, and costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.settings.settings import TopicConfig
+from tidelog.clock import Clock
+from tidelog.errors import TidelogError, to_keep
+from tidelog.identifiers import TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.wal.roll.roll_plan import Backlog
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS_FIRST = 1.0
+PAUSE_SECONDS_MAX = 60.0
+STOPPED_SECONDS = 300.0
+"""How long a partition that has something corrupt is left alone."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """Why and until when a partition is not rolled."""
+
+    error: TidelogError
+    until: float
+    seconds: float
+    is_stop: bool
+    """Whether it would fail again, as far as one knows."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Somebody waits until the table has all below an offset."""
+
+    target: int
+    done: asyncio.Future[None]
+
+
+class RollQueue:
+    """What a broker's roller knows of partitions. No I/O."""
+
+    def __init__(self, partitions: PartitionRegistry, clock: Clock) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._since: dict[TopicPartition, float] = {}
+        self._pauses: dict[TopicPartition, _Pause] = {}
+        self._waiting: dict[TopicPartition, list[_Waiting]] = {}
+        self._next_look: float | None = None
+        self._has_news = False
+        self._is_closed = False
+        self.news = asyncio.Event()
+        """Something has come that may be due."""
+        self.asked = asyncio.Event()
+        """Somebody waits, and is not looked after yet."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anybody waits for a roll."""
+        return bool(self._waiting)
+
+    @property
+    def seconds_to_next_look(self) -> float | None:
+        """When the next partition becomes due, if there are no news."""
+        if self._next_look is None:
+            return None
+        return max(0.0, self._next_look - self._clock.monotonic())
+
+    def note(self, place: TopicPartition) -> None:
+        """Something of the partition has become durable."""
+        if place not in self._since:
+            self._since[place] = self._clock.monotonic()
+        if not self._has_news:
+            self._has_news = True
+            self.news.set()
+
+    def wait(self, partition: Partition) -> asyncio.Future[None]:
+        """Done when the table has all that is decided now."""
+        place, target = partition.log.partition, partition.log.last_stable_offset
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if target <= partition.log.table_next:
+            done.set_result(None)
+            return done
+        # Whoever asks may have repaired what was wrong.
+        self._pauses.pop(place, None)
+        self._since.setdefault(place, self._clock.monotonic())
+        # Who has given up is kept no longer than until somebody asks again.
+        still = [each for each in self._waiting.get(place, ()) if not each.done.done()]
+        self._waiting[place] = [*still, _Waiting(target, done)]
+        if self._is_closed:
+            self._fail(place, _has_ended(place))
+        self.asked.set()
+        self.news.set()
+        return done
+
+    def close(self) -> None:
+        """Nothing is rolled any more: who waits is told, and so is who comes later."""
+        self._is_closed = True
+        for place in list(self._waiting):
+            self._fail(place, _has_ended(place))
+
+    # Looks.
+
+    def begin_look(self) -> list[TopicPartition]:
+        """The partitions to be looked at; what comes from now on is for the next look."""
+        self._has_news = False
+        self._next_look = None
+        return list(self._since)
+
+    def backlog(
+        self, place: TopicPartition, config: TopicConfig, bytes_max: int, age_ms_max: int
+    ) -> Backlog | None:
+        """What a partition has that could be rolled now. `config`: its topic's, which may ask for
+        less."""
+        partition = self._partitions.get(place)
+        if partition is None or partition.fault is not None:
+            return None
+        log = partition.log
+        stable, now = log.last_stable_offset, self._clock.monotonic()
+        if stable <= log.table_next:
+            # What an open transaction holds back is looked at again when its marker comes.
+            if log.high_watermark <= log.table_next:
+                self._since.pop(place, None)
+            return None
+        pause = self._pauses.get(place)
+        if pause is not None and pause.until > now:
+            self._look_at(pause.until)
+            return None
+        age_ms_max = min(age_ms_max, config.integer("segment.ms"))
+        since = self._since.setdefault(place, now)
+        self._look_at(since + age_ms_max / 1000)
+        return Backlog(
+            place,
+            log.extents.bytes_below(stable),
+            len(log.extents),
+            int((now - since) * 1000),
+            min(bytes_max, config.integer("segment.bytes")),
+            age_ms_max,
+            any(not each.done.done() for each in self._waiting.get(place, ())),
+        )
+
+    def _look_at(self, time: float) -> None:
+        self._next_look = time if self._next_look is None else min(self._next_look, time)
+
+    # What becomes of partitions.
+
+    def date(self, place: TopicPartition, since: float) -> None:
+        """What the partition has is there since then."""
+        if place in self._since:
+            self._since[place] = since
+
+    def rolled(self, partition: Partition) -> None:
+        """The table has gone on."""
+        log = partition.log
+        place, table_next = log.partition, log.table_next
+        self._pauses.pop(place, None)
+        if log.high_watermark <= table_next:
+            self._since.pop(place, None)
+        waiting = self._waiting.pop(place, [])
+        left = [each for each in waiting if each.target > table_next]
+        for each in waiting:
+            if each.target <= table_next and not each.done.done():
+                each.done.set_result(None)
+        if left:
+            self._waiting[place] = left
+            self.asked.set()
+            self.news.set()
+
+    def forget(self, place: TopicPartition) -> None:
+        """The partition is not here any more."""
+        self._since.pop(place, None)
+        self._pauses.pop(place, None)
+        why = f"partition {place.partition} of {place.topic_id} is not here any more"
+        self._fail(place, PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why))
+
+    def stop(self, partitions: Iterable[Partition], error: TidelogError) -> None:
+        """Something is corrupt: these are left alone, others go on. Who waits is told."""
+        until = self._clock.monotonic() + STOPPED_SECONDS
+        for partition in partitions:
+            place = partition.log.partition
+            self._pauses[place] = _Pause(to_keep(error), until, STOPPED_SECONDS, is_stop=True)
+            self._look_at(until)
+            self._fail(place, error)
+            logger.error(
+                "a partition cannot be rolled",
+                extra={
+                    "partition": str(partition),
+                    "key": getattr(error, "key", None),
+                    "why": str(error),
+                },
+            )
+
+    def pause(self, partitions: Iterable[Partition], error: TidelogError) -> int:
+        """The store or a worker failed: a little later perhaps. How many are paused."""
+        now, count = self._clock.monotonic(), 0
+        for partition in partitions:
+            place = partition.log.partition
+            before = self._pauses.get(place)
+            seconds = PAUSE_SECONDS_FIRST if before is None else 2 * before.seconds
+            seconds = min(seconds, PAUSE_SECONDS_MAX)
+            self._pauses[place] = _Pause(to_keep(error), now + seconds, seconds, is_stop=False)
+            self._look_at(now + seconds)
+            count += 1
+        logger.warning(
+            "a roll failed; it will be tried again",
+            extra={"key": getattr(error, "key", None), "why": str(error)},
+        )
+        return count
+
+    def is_paused(self, place: TopicPartition) -> bool:
+        """Whether it is to be left alone."""
+        pause = self._pauses.get(place)
+        return pause is not None and pause.until > self._clock.monotonic()
+
+    def hindrance(self, place: TopicPartition) -> TidelogError | None:
+        """Why it was last left alone, if it has not gone on since."""
+        pause = self._pauses.get(place)
+        return None if pause is None else pause.error
+
+    def faults(self) -> list[TidelogError]:
+        """What is corrupt. May be called from any thread."""
+        return [pause.error for pause in list(self._pauses.values()) if pause.is_stop]
+
+    def _fail(self, place: TopicPartition, error: TidelogError) -> None:
+        for each in self._waiting.pop(place, ()):
+            if not each.done.done():
+                each.done.set_exception(error)
+                # Whoever waited may have gone; that is no error of the event loop's.
+                each.done.exception()
+
+
+def _has_ended(place: TopicPartition) -> PartitionError:
+    why = f"the broker that led partition {place.partition} of {place.topic_id} has ended"
+    return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)

@@ -1,0 +1,185 @@
+"""Makes segments of what the WAL holds of a partition, and stores them, for the roller to commit.
+
+If the process dies before a segment's put, nothing has happened; behind it, the object is garbage
+that no table lists, and the collector finds it. A put whose answer is lost is repeated: the key is
+this put's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelog.broker.roll.agenda import RollTurns
+from tidelog.broker.roll.metrics import RollMetrics
+from tidelog.broker.roll.source import RollSource
+from tidelog.crash_points import CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.offload import Offload, Placed, WorkerLost
+from tidelog.records.row_columns import AbortedRange
+from tidelog.storage.buffers import size_of
+from tidelog.storage.object_store import Buffer, ObjectStore
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.table.table_change import Advance, PartitionChange
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.roll.roll_pace import SEGMENT_BYTES
+from tidelog.wal.roll.segment_roll import OrdinalColumns, Progress, SegmentRoll
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBounds:
+    """Where segments end, and what is held in memory for one."""
+
+    raw_bytes_max: int = 256 * MIB
+    """Keys, values and headers."""
+    file_bytes_max: int = 16 * MIB
+    """Of the file: it is put whole, from memory."""
+    piece_bytes_max: int = 4 * MIB
+    """Of record batches that are taken up at a time; one extent may be larger."""
+    piece_extents_max: int = 250
+    """Where those lie, each a read of its own perhaps. What is said of them to another process is
+    some 3 µs each of the event loop's."""
+
+
+class SegmentBuilder:
+    """Builds one segment at a time."""
+
+    def __init__(
+        self,
+        source: RollSource,
+        store: ObjectStore,
+        rolling: Offload,
+        entropy: Entropy,
+        crash_points: CrashPoints,
+        metrics: RollMetrics,
+        decompressed_bytes_max: int,
+        bounds: SegmentBounds,
+    ) -> None:
+        """`rolling`: its worker is kept busy for tens of milliseconds at a time; WorkerLost, where
+        it is a process, is met in `build`."""
+        self._source = source
+        self._store = store
+        self._rolling = rolling
+        self._entropy = entropy
+        self._crash_points = crash_points
+        self._metrics = metrics
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._bounds = bounds
+
+    async def build(
+        self, log: PartitionLog, upper: int, raw_bytes_max: int, turns: RollTurns
+    ) -> PartitionChange | None:
+        """What the table's next commit is to say of the partition: it goes on from where it ends by
+        a segment's worth, at most up to `upper`, which must not be above the last stable offset.
+        The segment is stored; where no row is committed there is none. None: it is not wanted any
+        more, as `turns` say, who also say when the next piece may begin; the first begins at once.
+
+        CorruptObject names what cannot be rolled; MissingObject: it may be that the table has it
+        already. StoreError.
+        """
+        base = log.table_next
+        offset = min(max(base, log.log_start), upper)
+        raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
+        roll = await self._rolling.place(
+            SegmentRoll, log.partition, offset, log.log_start, self._decompressed_bytes_max
+        )
+        try:
+            progress = Progress(offset, 0, 0, 0)
+            pieces: list[Buffer] = []
+            # What is deleted meanwhile, here as below, is not in the WAL any more.
+            offset = min(max(offset, log.log_start), upper)
+            while (
+                offset < upper
+                # Who read it has found that another broker has rolled it: it will be refused (E1).
+                and log.table_next == base
+                and progress.raw_bytes < raw_bytes_max
+                and progress.file_bytes < self._bounds.file_bytes_max
+            ):
+                taken = progress.wal_bytes
+                progress = await self._take_up(log, roll, offset, upper)
+                self._metrics.wal_bytes += progress.wal_bytes - taken
+                turns.note(progress.wal_bytes - taken)
+                pieces += progress.pieces
+                if progress.next_offset < upper and not await turns.next():
+                    return None
+                offset = min(max(progress.next_offset, log.log_start), upper)
+            written = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
+        finally:
+            roll.let_go()
+        if written is not None:
+            await self._store_segment(log, written.segment, (*pieces, *written.pieces))
+        turns.note(SEGMENT_BYTES)
+        return PartitionChange(
+            partition=log.partition.partition,
+            advance=Advance(base, offset),
+            appended=() if written is None else (written.segment,),
+        )
+
+    async def gather(self, logs: Iterable[PartitionLog]) -> None:
+        """Read together what is below the last stable offsets of small partitions that are to be
+        built one after the other. It is held in memory until the next call, or `let_go`."""
+        wanted: list[Extent] = []
+        for log in logs:
+            start, upper = max(log.table_next, log.log_start), log.last_stable_offset
+            wanted += (each for each in log.extents.from_offset(start) if each.base_offset < upper)
+        await self._source.gather(wanted)
+
+    def let_go(self) -> None:
+        """Hold nothing that was gathered any more."""
+        self._source.let_go()
+
+    async def _take_up(
+        self, log: PartitionLog, roll: Placed[SegmentRoll], offset: int, upper: int
+    ) -> Progress:
+        """One piece of the log. What is wrong is read once more, from the store."""
+        extents = self._next_extents(log, offset, upper)
+        end = min(upper, extents[-1].last_offset + 1)
+        aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
+        read, take_up = self._source.read, SegmentRoll.take_up
+        try:
+            found = await roll.run(take_up, await read(extents), upper, aborted)
+        except MissingObject:
+            raise
+        except CorruptObject:
+            found = await roll.run(take_up, await read(extents, again=True), upper, aborted)
+        if isinstance(found, Progress):
+            return found
+        ordinals = await self._source.ordinals(found.transactional)
+        return await roll.run(SegmentRoll.add, upper, aborted, OrdinalColumns.of(ordinals))
+
+    def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
+        """Where the next piece lies. Looked up for each piece: extents may have been moved."""
+        chosen: list[Extent] = []
+        size = 0
+        for extent in log.extents.from_offset(offset):
+            if extent.base_offset >= upper:
+                break
+            if chosen and size + extent.length > self._bounds.piece_bytes_max:
+                break
+            if len(chosen) == self._bounds.piece_extents_max:
+                break
+            chosen.append(extent)
+            size += extent.length
+        assert chosen, f"{log.partition}: no extent holds offset {offset}"
+        assert chosen[0].base_offset <= offset
+        return chosen
+
+    async def _store_segment(
+        self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
+    ) -> None:
+        if size_of(pieces) != segment.size_bytes:
+            # It was made elsewhere, piece by piece; what is not whole must not be in any table.
+            raise WorkerLost(
+                f"{size_of(pieces)} of {segment.size_bytes} bytes of {segment.path} have come back"
+            )
+        self._crash_points.hit(CrashPoint.SEGMENT_READY)
+        await self._store.put(segment.key(log.partition.topic_id), pieces)
+        self._crash_points.hit(CrashPoint.SEGMENT_STORED)
+        self._metrics.segments += 1
+        self._metrics.segment_bytes += segment.size_bytes
+        self._metrics.rows += segment.row_count
+        self._metrics.raw_bytes += segment.raw_bytes

@@ -1,0 +1,169 @@
+"""What a roll reads: the batches of some extents, and which transactions they belong to.
+
+It takes what the tail cache has without disturbing it, and the rest from the WAL objects by ranges,
+past the caches of consumers: what is rolled is read once. Small partitions that are rolled one
+after the other lie side by side in the same objects; `gather` reads for all of them at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.offload import Offload
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    ObjectNotFound,
+    ObjectStore,
+    StoreError,
+    Suffix,
+)
+from tidelog.wal.format.object_format import TAIL_READ_BYTES, SlotIndex, decode_tail, tail_bytes
+from tidelog.wal.log.adoption import object_key
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.read_cache import ReadCache, StoredRange
+from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
+from tidelog.wal.read.reading import read_all
+from tidelog.wal.read.tail_cache import TailCache
+from tidelog.wal.roll.segment_roll import Ordinals, StoredBatches
+
+READS_AT_ONCE_MAX = 8
+GATHERED_BYTES_MAX = 8 * 1024 * 1024
+"""Of WAL objects, held for the partitions that are rolled next."""
+GATHERED_EXTENTS_MAX = 4096
+INDEXED_BATCHES_MAX = 1 << 18
+"""Whose transactions are known, of the objects that were asked for last: 16 bytes each."""
+_BATCHES_AN_INDEX = 32
+"""What an index takes beside its batches, about."""
+
+
+class RollSource:
+    """One broker's reads for rolls."""
+
+    def __init__(self, store: ObjectStore, tail: TailCache, offload: Offload) -> None:
+        self._store = store
+        self._tail = tail
+        self._offload = offload
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._indexes: OrderedDict[str, Ordinals] = OrderedDict()
+        self._indexed_batches = 0
+        self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
+        self.bytes_read = 0
+        """From the store."""
+
+    async def read(self, extents: Sequence[Extent], *, again: bool = False) -> list[StoredBatches]:
+        """The extents' bytes, unproved, as views, which go to another process without being
+        copied for that. StoreError, MissingObject. `again`: from the store, whatever the cache
+        has."""
+        found = [None if again else self._held(extent) for extent in extents]
+        missing = [extent for extent, data in zip(extents, found, strict=True) if data is None]
+        fetched = iter(await self._fetch(missing))
+        return [
+            StoredBatches(extent, memoryview(next(fetched) if data is None else data))
+            for extent, data in zip(extents, found, strict=True)
+        ]
+
+    async def gather(self, extents: Iterable[Extent]) -> None:
+        """Read what several partitions have in the same objects: what lies close together in one
+        range. Whoever asks `read` for it has it from here, until the next call or `let_go`, and
+        meets the errors."""
+        missing = [extent for extent in extents if self._held(extent) is None]
+        planned = await self._offload.run(_plan, missing)
+        await read_all(self._gather, planned, self._at_once)
+
+    def let_go(self) -> None:
+        """Forget what was gathered."""
+        self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
+
+    async def ordinals(self, keys: Iterable[str]) -> Mapping[str, Ordinals]:
+        """The transactions' ordinals by the indexes of these objects. StoreError, CorruptObject."""
+        found = {}
+        for key in sorted(keys):
+            ordinals = self._indexes.get(key)
+            if ordinals is None:
+                ordinals = await self._read_index(key)
+                self._hold_index(key, ordinals)
+            else:
+                self._indexes.move_to_end(key)
+            found[key] = ordinals
+        return found
+
+    def _hold_index(self, key: str, ordinals: Ordinals) -> None:
+        self._indexes[key] = ordinals
+        self._indexed_batches += len(ordinals.positions) + _BATCHES_AN_INDEX
+        while self._indexed_batches > INDEXED_BATCHES_MAX:
+            _, forgotten = self._indexes.popitem(last=False)
+            self._indexed_batches -= len(forgotten.positions) + _BATCHES_AN_INDEX
+
+    def _held(self, extent: Extent) -> Buffer | None:
+        """An extent's bytes, if they are in memory."""
+        key, position, length = extent.key, extent.position, extent.length
+        cached = self._tail.peek(key, position, length)
+        if cached is not None:
+            return cached
+        gathered = self._gathered.get(key, position, length)
+        return None if gathered is None else gathered.view(position, length)
+
+    async def _gather(self, planned: PlannedRead) -> None:
+        key, start, end = planned
+        try:
+            stored = await self._store.get(object_key(key), ByteRange(start, end - start))
+        except StoreError:
+            # Whose roll needs it reads it by itself, so that the error is that roll's alone.
+            return
+        self.bytes_read += len(stored.data)
+        self._gathered.put(StoredRange(key, start, stored.data, is_ahead=False))
+
+    async def _fetch(self, extents: Sequence[Extent]) -> list[Buffer]:
+        async def read(extent: Extent) -> Buffer:
+            try:
+                stored = await self._store.get(
+                    object_key(extent.key), ByteRange(extent.position, extent.length)
+                )
+            except ObjectNotFound as error:
+                raise MissingObject(object_key(extent.key), "it is missing") from error
+            self.bytes_read += len(stored.data)
+            return stored.data
+
+        return await read_all(read, extents, self._at_once)
+
+    async def _read_index(self, key: str) -> Ordinals:
+        whole = self._tail.whole(key)
+        if whole is not None:
+            return await self._offload.run(_decode, key, whole, len(whole))
+        try:
+            stored = await self._store.get(key, Suffix(TAIL_READ_BYTES))
+            tail, size = stored.data, stored.size
+            needed = tail_bytes(key, tail, size)
+            if needed > len(tail):
+                rest = ByteRange(size - needed, needed - len(tail))
+                tail = b"".join(((await self._store.get(key, rest)).data, tail))
+        except ObjectNotFound as error:
+            raise MissingObject(key, "it is missing") from error
+        return await self._offload.run(_decode, key, tail, size)
+
+
+def _plan(extents: Iterable[Extent]) -> list[PlannedRead]:
+    """What to read of each object for these extents, as far as there is room for it."""
+    by_object: dict[str, list[Extent]] = {}
+    for extent in extents:
+        by_object.setdefault(extent.key, []).append(extent)
+    room = GATHERED_BYTES_MAX
+    planned = []
+    for key, group in by_object.items():
+        for each in plan_reads(key, group, Demand(), (), 0):
+            if each.end - each.start <= room:
+                room -= each.end - each.start
+                planned.append(each)
+    return planned
+
+
+def _decode(key: str, tail: Buffer, size: int) -> Ordinals:
+    index = decode_tail(key, tail, size)
+    if not isinstance(index, SlotIndex):
+        raise CorruptObject(key, "it is a seal, not an object with records")
+    return Ordinals.of(index)

@@ -1,0 +1,235 @@
+"""Altering settings of topics, brokers and groups: what a change makes of the overrides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from tidelog.broker.settings.group_config import GROUP_TABLE, check_group_configs, check_group_name
+from tidelog.broker.settings.kinds import Kind, Setting
+from tidelog.broker.settings.settings import (
+    BROKER_TABLE,
+    TOPIC_TABLE,
+    BrokerSettings,
+    check_dynamic_broker_configs,
+    check_topic_configs,
+    effective_topic_config,
+)
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
+from tidelog.coordinator.cluster.records.topics import topic_name_fault
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import InvalidConfiguration, TidelogError
+from tidelog.identifiers import BrokerId
+from tidelog.protocol.error_codes import ErrorCode
+
+
+class ResourceType(IntEnum):
+    """What settings may belong to, as Kafka numbers it."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigRefused(TidelogError):
+    """The resource keeps its settings; `code` is Kafka's error."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_TABLES: Mapping[ConfigScope, Mapping[str, Setting]] = {
+    ConfigScope.TOPIC: TOPIC_TABLE,
+    ConfigScope.GROUP: GROUP_TABLE,
+}
+"""Of all others it is BROKER_TABLE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A topic, a broker or a group in the metadata log."""
+
+    scope: ConfigScope
+    name: str
+    """As the log names it: a topic's id, a broker's id, a group's id, or nothing."""
+
+    @property
+    def table(self) -> Mapping[str, Setting]:
+        """The settings that it may have."""
+        return _TABLES.get(self.scope, BROKER_TABLE)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word: all brokers together are a broker here."""
+        return self.scope if self.scope in _TABLES else ConfigScope.BROKER
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of an incremental change. DELETE has no value."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def find_resource(
+    state: ClusterState, resource_type: int, name: str, broker_id: BrokerId
+) -> Resource:
+    """The resource that a request names; ConfigRefused. A broker answers for itself only, and for
+    the defaults of all brokers, whose name is empty."""
+    if resource_type == ResourceType.TOPIC:
+        if fault := topic_name_fault(name):
+            raise ConfigRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        topic = state.topic_named(name)
+        if topic is None:
+            raise ConfigRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return Resource(ConfigScope.TOPIC, str(topic.topic_id))
+    if resource_type == ResourceType.BROKER:
+        if name == "":
+            return Resource(ConfigScope.CLUSTER, "")
+        if name != str(broker_id):
+            raise ConfigRefused(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker_id}, not {name[:20]!r}"
+            )
+        return Resource(ConfigScope.BROKER, name)
+    if resource_type == ResourceType.GROUP:
+        if name == "":
+            raise ConfigRefused(
+                ErrorCode.INVALID_REQUEST,
+                "Group name must not be empty: the defaults of all groups are the brokers'"
+                " group.consumer settings",
+            )
+        return Resource(ConfigScope.GROUP, name)
+    raise ConfigRefused(
+        ErrorCode.INVALID_REQUEST,
+        f"resources of type {resource_type} have no settings; topics (2), brokers (4) and groups"
+        " (32) have",
+    )
+
+
+def replaced(
+    state: ClusterState,
+    resource: Resource,
+    configs: Sequence[tuple[str, str | None]],
+    settings: BrokerSettings,
+) -> ConfigsChanged:
+    """The record that gives the resource exactly these settings; ConfigRefused."""
+    _check_names([name for name, _ in configs])
+    overrides = {name: value for name, value in configs if value is not None}
+    if len(overrides) != len(configs):
+        raise ConfigRefused(ErrorCode.INVALID_REQUEST, "a setting has no value")
+    before = state.configs(resource.scope, resource.name)
+    changed = [name for name, value in overrides.items() if before.get(name) != value]
+    _check(resource, overrides, changed, settings)
+    return ConfigsChanged(resource.scope, resource.name, overrides)
+
+
+def incremented(
+    state: ClusterState,
+    resource: Resource,
+    changes: Sequence[Change],
+    settings: BrokerSettings,
+) -> ConfigsChanged:
+    """The record that changes single settings of the resource; ConfigRefused."""
+    _check_names([change.name for change in changes])
+    overrides = dict(state.configs(resource.scope, resource.name))
+    for change in changes:
+        value = _applied(resource, overrides, change, settings)
+        if value is None:
+            overrides.pop(change.name, None)
+        else:
+            overrides[change.name] = value
+    changed = [change.name for change in changes if change.name in overrides]
+    _check(resource, overrides, changed, settings)
+    return ConfigsChanged(resource.scope, resource.name, overrides)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise ConfigRefused(ErrorCode.INVALID_REQUEST, "the request names a setting twice")
+
+
+def _applied(
+    resource: Resource, overrides: Mapping[str, str], change: Change, settings: BrokerSettings
+) -> str | None:
+    """The setting's new value; None where it goes back to its default."""
+    setting = resource.table.get(change.name)
+    if setting is None and not (change.operation == Operation.DELETE and change.name in overrides):
+        raise ConfigRefused(
+            ErrorCode.INVALID_CONFIG, f"unknown {resource.kind} setting {change.name}"
+        )
+    if change.operation == Operation.DELETE:
+        return None
+    if change.value is None:
+        raise ConfigRefused(ErrorCode.INVALID_REQUEST, f"{change.name} has no value")
+    if change.operation == Operation.SET:
+        return change.value
+    if change.operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise ConfigRefused(
+            ErrorCode.INVALID_REQUEST, f"there is no operation {change.operation} on settings"
+        )
+    assert setting is not None
+    if setting.kind is not Kind.LIST:
+        raise ConfigRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"{change.name} is not a list, so nothing can be appended or subtracted",
+        )
+    items = _items(overrides.get(change.name, _inherited(resource, change.name, settings)))
+    given = _items(change.value)
+    if change.operation == Operation.APPEND:
+        items += [item for item in dict.fromkeys(given) if item not in items]
+    else:
+        items = [item for item in items if item not in given]
+    return ",".join(items)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _inherited(resource: Resource, name: str, settings: BrokerSettings) -> str:
+    """What a list is where the resource does not set it; no setting of groups is a list."""
+    entry = (
+        effective_topic_config({}, settings).entry(name)
+        if resource.scope is ConfigScope.TOPIC
+        else settings.entry(name)
+    )
+    return entry.value or ""
+
+
+def _check(
+    resource: Resource,
+    overrides: Mapping[str, str],
+    changed: Sequence[str],
+    settings: BrokerSettings,
+) -> None:
+    try:
+        if resource.scope is ConfigScope.TOPIC:
+            check_topic_configs(overrides, settings, changed)
+        elif resource.scope is ConfigScope.GROUP:
+            check_group_name(resource.name)
+            check_group_configs(overrides, settings, changed)
+        else:
+            check_dynamic_broker_configs({name: overrides[name] for name in changed})
+    except InvalidConfiguration as error:
+        raise ConfigRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def topic_id_of(resource: Resource) -> UUID:
+    """The id of a topic resource."""
+    return UUID(resource.name)

@@ -1,0 +1,38 @@
+"""What a broker's settings mean for the layers below it, which have settings of their own."""
+
+from __future__ import annotations
+
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.coordinator.cluster.records.settings import ClusterSettings, append_timeout_ms_within
+from tidelog.storage.stores.location import bills_requests
+from tidelog.wal.settings import WalSettings
+
+BILLED_PUTS_A_SECOND = 10
+"""Where each PUT has its price. The interval between two is about as long as a PUT of S3."""
+
+
+def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
+    """The cluster's timings as a broker is configured."""
+    delete_grace_ms = settings.integer("log.delete.grace.ms")
+    return ClusterSettings(
+        session_timeout_ms=settings.integer("broker.session.timeout.ms"),
+        heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
+        delete_grace_ms=delete_grace_ms,
+        append_timeout_ms=append_timeout_ms_within(delete_grace_ms),
+    )
+
+
+def wal_settings(settings: BrokerSettings, store_url: str) -> WalSettings:
+    """The WAL's settings as a broker on this store is configured."""
+    puts_a_second_max = settings.integer("wal.puts.per.second.max")
+    if puts_a_second_max < 0:
+        puts_a_second_max = BILLED_PUTS_A_SECOND if bills_requests(store_url) else 0
+    return WalSettings(
+        linger_ms=settings.integer("wal.linger.ms"),
+        object_bytes_max=settings.integer("wal.object.max.bytes"),
+        uploads_in_flight_max=settings.integer("wal.uploads.in.flight.max"),
+        puts_a_second_max=puts_a_second_max,
+        buffer_bytes_max=settings.integer("wal.buffer.max.bytes"),
+        checkpoint_interval_bytes=settings.integer("wal.checkpoint.interval.bytes"),
+        checkpoint_interval_slots=settings.integer("wal.checkpoint.interval.slots"),
+    )

@@ -1,0 +1,103 @@
+"""Reading a broker's settings: flags above the environment above a TOML file above the defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tidelog.broker.settings.kinds import SettingValue
+from tidelog.broker.settings.settings import (
+    BROKER_TABLE,
+    BrokerSettings,
+    check_together,
+    parse_broker_setting,
+)
+from tidelog.errors import InvalidConfiguration
+
+ENVIRONMENT_PREFIX: Final = "TIDELOG_"
+RESERVED_VARIABLES: Final = frozenset(
+    {
+        "TIDELOG_BOOTSTRAP",
+        "TIDELOG_STORE",
+        "TIDELOG_MINIO",
+        "TIDELOG_HYPOTHESIS_PROFILE",
+        "TIDELOG_CRASH_POINTS",
+    }
+)
+"""Environment variables of the command line and of the repository's tools, which set nothing."""
+
+_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
+    {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}
+)
+
+
+def load_settings(
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Iterable[str] = (),
+) -> BrokerSettings:
+    """The settings of a broker: flags (`name=value`) above the environment (by default the
+    process's) above a TOML file above the defaults. InvalidConfiguration for what is wrong."""
+    layers: list[dict[str, tuple[object, str]]] = []
+    if file is not None:
+        layers.append(_from_file(file))
+    layers.append(_from_environment(os.environ if environment is None else environment))
+    layers.append(_from_flags(flags))
+    values: dict[str, SettingValue] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for name, (raw, origin) in layer.items():
+            values[name] = parse_broker_setting(name, raw, origin)
+            origins[name] = origin
+    check_together(values)
+    return BrokerSettings(values, origins=origins)
+
+
+def _from_flags(flags: Iterable[str]) -> dict[str, tuple[object, str]]:
+    given: dict[str, tuple[object, str]] = {}
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if not equals or not name.strip():
+            raise InvalidConfiguration(f"setting {flag!r} (flag): must be name=value")
+        given[name.strip()] = (value, "flag")
+    return given
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object, str]]:
+    given: dict[str, tuple[object, str]] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in RESERVED_VARIABLES:
+            continue
+        dotted = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+        given[_VARIABLES.get(variable, dotted)] = (value, f"environment {variable}")
+    return given
+
+
+def _from_file(path: Path) -> dict[str, tuple[object, str]]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfiguration(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidConfiguration(f"{path}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        # `max.connections` and `max.connections.per.ip` cannot both be bare keys of one file.
+        raise InvalidConfiguration(
+            f'{path}: is not TOML: {error} (quote the names: "max.connections" = 100)'
+        ) from None
+    origin = f"file {path}"
+    return {name: (value, origin) for name, value in _flatten("", document)}
+
+
+def _flatten(prefix: str, table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """TOML reads `num.partitions = 3` as a table within a table."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(f"{prefix}{key}.", value)
+        else:
+            yield prefix + key, value

@@ -1,0 +1,369 @@
+"""A broker's settings and those that hold for a topic: which of several values counts.
+
+Broker settings are layered: those that were altered while running (for this broker, then for all
+brokers), those given at the start (flag, then environment, then file), the defaults. A topic's own
+settings lie above its broker synonyms (`log.retention.ms`, `log.retention.hours`, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import IntEnum
+from itertools import chain
+from types import MappingProxyType
+from typing import Final
+
+from tidelog.broker.settings.kinds import InvalidValue, Scope, Setting, SettingValue, format_value
+from tidelog.broker.settings.tables.brokers import (
+    CLUSTER_SETTINGS,
+    REPLICATION_SETTINGS,
+    SERVER_SETTINGS,
+)
+from tidelog.broker.settings.tables.groups import GROUP_SETTINGS, OFFSETS_SETTINGS
+from tidelog.broker.settings.tables.limits import LIMIT_SETTINGS
+from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
+from tidelog.broker.settings.tables.own import OWN_SETTINGS
+from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
+from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
+from tidelog.errors import InvalidConfiguration
+
+BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in chain(
+            SERVER_SETTINGS,
+            TOPIC_DEFAULT_SETTINGS,
+            (setting for setting in TOPIC_SETTINGS if setting.scope is Scope.BOTH),
+            REPLICATION_SETTINGS,
+            CLUSTER_SETTINGS,
+            PRODUCER_SETTINGS,
+            GROUP_SETTINGS,
+            OFFSETS_SETTINGS,
+            OWN_SETTINGS,
+            LIMIT_SETTINGS,
+        )
+    }
+)
+TOPIC_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
+    {setting.name: setting for setting in TOPIC_SETTINGS}
+)
+_SYNONYM_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        synonym.name: tuple(other.name for other in setting.synonyms)
+        for setting in TOPIC_SETTINGS
+        for synonym in setting.synonyms
+    }
+)
+
+
+class Source(IntEnum):
+    """Where a value comes from. The numbers are those of DescribeConfigs (KIP-226)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One of the places that could give a setting its value."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting as DescribeConfigs reports it; the synonyms in order of precedence."""
+
+    setting: Setting
+    value: str | None
+    source: Source
+    read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+class TypedValues(Mapping[str, SettingValue]):
+    """Values by setting name; the typed getters raise KeyError for a name that is no setting and
+    TypeError where the setting has another type or no value."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, SettingValue]) -> None:
+        self._values = MappingProxyType(dict(values))
+
+    def __getitem__(self, name: str) -> SettingValue:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def integer(self, name: str) -> int:
+        """A number of settings of type int, short or long."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"setting {name} is not an integer: {value!r}")
+        return value
+
+    def number(self, name: str) -> float:
+        """A number of settings of any type that is one."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"setting {name} is not a number: {value!r}")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """The value of a setting of type boolean."""
+        value = self._values[name]
+        if not isinstance(value, bool):
+            raise TypeError(f"setting {name} is not a boolean: {value!r}")
+        return value
+
+    def text(self, name: str) -> str:
+        """The value of a setting of type string."""
+        value = self._values[name]
+        if not isinstance(value, str):
+            raise TypeError(f"setting {name} is not a text: {value!r}")
+        return value
+
+    def items_of(self, name: str) -> tuple[str, ...]:
+        """The value of a setting of type list; empty where it has none."""
+        value = self._values[name]
+        if value is None:
+            return ()
+        if not isinstance(value, tuple):
+            raise TypeError(f"setting {name} is not a list: {value!r}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    source: Source
+    values: Mapping[str, SettingValue]
+
+
+class BrokerSettings(TypedValues):
+    """All broker settings, immutable. `overlaid` gives those that hold with altered ones on top."""
+
+    __slots__ = ("_layers", "_topic_defaults", "origins")
+
+    def __init__(
+        self,
+        static: Mapping[str, SettingValue] | None = None,
+        *,
+        dynamic_default: Mapping[str, SettingValue] | None = None,
+        dynamic_broker: Mapping[str, SettingValue] | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
+        """The values must have been parsed by their settings."""
+        self._layers = (
+            _Layer(Source.DYNAMIC_BROKER, dynamic_broker or {}),
+            _Layer(Source.DYNAMIC_DEFAULT_BROKER, dynamic_default or {}),
+            _Layer(Source.STATIC_BROKER, static or {}),
+        )
+        self.origins: Mapping[str, str] = MappingProxyType(dict(origins or {}))
+        """For each setting given at the start, where: "flag", "environment X" or "file Y"."""
+        values = {name: setting.default for name, setting in BROKER_TABLE.items()}
+        for layer in reversed(self._layers):
+            values.update(layer.values)
+        super().__init__(values)
+        self._topic_defaults: Mapping[str, SettingValue] | None = None
+
+    @classmethod
+    def of(cls, **named: object) -> BrokerSettings:
+        """Settings by keyword, dots as underscores: `BrokerSettings.of(num_partitions=3)`."""
+        names = {name.replace(".", "_"): name for name in BROKER_TABLE}
+        unknown = sorted(set(named) - set(names))
+        if unknown:
+            raise InvalidConfiguration(f"unknown setting {unknown[0].replace('_', '.')}")
+        given = {names[key]: value for key, value in named.items()}
+        parsed = {name: parse_broker_setting(name, raw, "argument") for name, raw in given.items()}
+        check_together(parsed)
+        return cls(parsed, origins=dict.fromkeys(parsed, "argument"))
+
+    def overlaid(
+        self, dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
+    ) -> BrokerSettings:
+        """These settings with those altered for all brokers and for this one on top. Altered
+        settings that this version does not know or would refuse are left out: they were accepted by
+        another version, and a broker must start with them."""
+        return BrokerSettings(
+            self._layers[2].values,
+            dynamic_default=parse_stored(dynamic_default, BROKER_TABLE),
+            dynamic_broker=parse_stored(dynamic_broker, BROKER_TABLE),
+            origins=self.origins,
+        )
+
+    def entry(self, name: str) -> ConfigEntry:
+        """The setting as DescribeConfigs reports it for a broker. KeyError if it is none."""
+        setting = BROKER_TABLE[name]
+        synonyms = self.synonyms(_SYNONYM_GROUPS.get(name, (name,)))
+        return ConfigEntry(
+            setting,
+            format_value(self[name]),
+            synonyms[0].source if synonyms else Source.DEFAULT,
+            not setting.dynamic,
+            synonyms,
+        )
+
+    def default_entries(self) -> tuple[ConfigEntry, ...]:
+        """The settings altered for all brokers, as DescribeConfigs reports them for broker ""."""
+        entries = []
+        for name, value in self._layers[1].values.items():
+            text = format_value(value)
+            synonym = ConfigSynonym(name, text, Source.DYNAMIC_DEFAULT_BROKER)
+            entries.append(ConfigEntry(BROKER_TABLE[name], text, synonym.source, False, (synonym,)))
+        return tuple(entries)
+
+    def topic_defaults(self) -> Mapping[str, SettingValue]:
+        """The values of topics that set nothing themselves."""
+        if self._topic_defaults is None:
+            self._topic_defaults = MappingProxyType(
+                {name: _inherited(setting, self) for name, setting in TOPIC_TABLE.items()}
+            )
+        return self._topic_defaults
+
+    def synonyms(self, names: Iterable[str]) -> tuple[ConfigSynonym, ...]:
+        """Where these names have values, layer by layer, then their defaults."""
+        names = tuple(names)
+        defaults = {name: BROKER_TABLE[name].default for name in names}
+        layers = (*self._layers, _Layer(Source.DEFAULT, defaults))
+        return tuple(
+            ConfigSynonym(name, format_value(layer.values[name]), layer.source)
+            for layer in layers
+            for name in names
+            if layer.values.get(name) is not None
+        )
+
+
+class TopicConfig(TypedValues):
+    """The effective settings of a topic: its own above the broker's. Immutable."""
+
+    __slots__ = ("_broker", "_overrides")
+
+    def __init__(self, overrides: Mapping[str, str], broker: BrokerSettings) -> None:
+        self._broker = broker
+        self._overrides = parse_stored(overrides, TOPIC_TABLE)
+        super().__init__({**broker.topic_defaults(), **self._overrides})
+
+    def entry(self, name: str) -> ConfigEntry:
+        """The setting as DescribeConfigs reports it. KeyError if it is no topic setting."""
+        setting = TOPIC_TABLE[name]
+        value = format_value(self[name])
+        synonyms = self._broker.synonyms(synonym.name for synonym in setting.synonyms)
+        if name in self._overrides:
+            synonyms = (ConfigSynonym(name, value, Source.TOPIC), *synonyms)
+        source = synonyms[0].source if synonyms else Source.DEFAULT
+        return ConfigEntry(setting, value, source, False, synonyms)
+
+
+def effective_topic_config(overrides: Mapping[str, str], broker: BrokerSettings) -> TopicConfig:
+    """The settings that hold for a topic with these settings of its own. `broker` must be overlaid
+    with the altered broker settings; build it once for a state of the metadata and keep it."""
+    return TopicConfig(overrides, broker)
+
+
+def _inherited(setting: Setting, broker: BrokerSettings) -> SettingValue:
+    by_name = {synonym.name: synonym for synonym in setting.synonyms}
+    found = broker.synonyms(by_name)
+    if not found:
+        return setting.default
+    synonym = by_name[found[0].name]
+    return synonym.in_topic_unit(BROKER_TABLE[synonym.name].parse(found[0].value))
+
+
+def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, SettingValue]:
+    """The values of what is stored in the bucket. What this version does not know or would refuse
+    is left out: another version has accepted it."""
+    values = {}
+    for name, text in texts.items():
+        setting = table.get(name)
+        if setting is None:
+            continue
+        try:
+            values[name] = setting.parse(text)
+        except InvalidValue:
+            continue
+    return values
+
+
+def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
+    """The value of a broker setting. InvalidConfiguration names setting, origin and remedy."""
+    setting = BROKER_TABLE.get(name)
+    if setting is None:
+        remedy = "it is a setting of topics" if name in TOPIC_TABLE else _suggestion(name)
+        raise InvalidConfiguration(f"unknown setting {name} ({origin}): {remedy}")
+    try:
+        return setting.parse(raw)
+    except InvalidValue as error:
+        raise InvalidConfiguration(f"{name} = {raw!r} ({origin}): {error}") from None
+
+
+def _suggestion(name: str) -> str:
+    close = get_close_matches(name, BROKER_TABLE, n=1)
+    return f"did you mean {close[0]}?" if close else "docs/CONFIGURATION.md lists all settings"
+
+
+def check_topic_configs(
+    overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str] | None = None
+) -> None:
+    """Refuse settings that a topic may not have. InvalidConfiguration says which and why. With
+    `changed`, the others are there already: another version may have accepted them."""
+    for name in overrides if changed is None else changed:
+        setting = TOPIC_TABLE.get(name)
+        if setting is None:
+            raise InvalidConfiguration(f"unknown topic setting {name}")
+        try:
+            setting.parse(overrides[name])
+        except InvalidValue as error:
+            raise InvalidConfiguration(f"{name} = {overrides[name]!r}: {error}") from None
+    config = effective_topic_config(overrides, broker)
+    shortest = config.integer("min.compaction.lag.ms")
+    longest = config.integer("max.compaction.lag.ms")
+    if shortest > longest:
+        raise InvalidConfiguration(
+            f"min.compaction.lag.ms ({shortest}) is above max.compaction.lag.ms ({longest})"
+        )
+
+
+def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
+    """Refuse settings that a running broker does not take. InvalidConfiguration says which."""
+    for name, text in overrides.items():
+        parse_broker_setting(name, text, "dynamic")
+        if not BROKER_TABLE[name].dynamic:
+            raise InvalidConfiguration(f"{name} cannot be altered while the broker runs")
+
+
+def check_together(values: Mapping[str, SettingValue]) -> None:
+    """Rules over several settings, once all of a broker's are known."""
+    settings = BrokerSettings(values)
+    heartbeat = settings.integer("broker.heartbeat.interval.ms")
+    session = settings.integer("broker.session.timeout.ms")
+    if heartbeat * 2 > session:
+        raise InvalidConfiguration(
+            f"broker.heartbeat.interval.ms ({heartbeat}) must be at most half of "
+            f"broker.session.timeout.ms ({session})"
+        )
+    shortest = settings.integer("log.cleaner.min.compaction.lag.ms")
+    longest = settings.integer("log.cleaner.max.compaction.lag.ms")
+    if shortest > longest:
+        raise InvalidConfiguration(
+            f"log.cleaner.min.compaction.lag.ms ({shortest}) must be at most "
+            f"log.cleaner.max.compaction.lag.ms ({longest})"
+        )
+    wal_object = settings.integer("wal.object.max.bytes")
+    wal_buffer = settings.integer("wal.buffer.max.bytes")
+    if wal_object > wal_buffer:
+        raise InvalidConfiguration(
+            f"wal.object.max.bytes ({wal_object}) must be at most "
+            f"wal.buffer.max.bytes ({wal_buffer})"
+        )

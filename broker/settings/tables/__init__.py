@@ -1,0 +1,1 @@
+"""The tables of settings: each name with its type, default, rules and effect."""

@@ -1,0 +1,1 @@
+"""The open tables of this broker's topics."""

@@ -1,0 +1,239 @@
+"""The tables of this broker's topics: opened when they are asked for, shared by all who use them.
+
+Rolls, retention, compaction and cold fetches go through here, so a topic's table log is read once
+and its commits are made one after the other. A commit that is refused (E1 to E3) is handed back:
+its caller reads the state, which is by then what others have made of the table, and goes on from
+there.
+
+If the process dies while a table is opened, nothing has happened. During a commit the entry is in
+the bucket or not; the successor reads it there. During a checkpoint or a clean-up, what is there
+says the same with and without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tidelog.broker.tables.segment_ages import SegmentAges
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.records.records import Record, TopicDeleted
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.identifiers import TopicId
+from tidelog.offload import Offload
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.table.table_change import PartitionChange
+from tidelog.storage.table.table_log import CLEAN_UP_DELETES_MAX, CommitResult, Committed, TableLog
+from tidelog.storage.table.table_state import TableState
+
+logger = logging.getLogger(__name__)
+
+SEGMENTS_HELD_MAX = 200_000
+"""Of all open tables, a table counting as one more; tables long unused are let go above it."""
+CORRUPT_SECONDS = 10.0
+"""How long a table that was found corrupt is not read again."""
+
+
+class NoTable(TidelogError):
+    """There is no such topic any more, or it is one whose records are kept in no table."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One topic's table. The lock is held by whoever opens it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    log: TableLog | None = None
+    fault: CorruptObject | None = None
+    fault_until: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        return 1 + (self.log.state.segment_count if self.log is not None else 0)
+
+
+class Tables:
+    """One broker's open table logs. `run` writes their checkpoints and cleans them up."""
+
+    def __init__(
+        self,
+        state: Callable[[], ClusterState],
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        grace_seconds: float,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+        segments_held_max: int = SEGMENTS_HELD_MAX,
+        ages: SegmentAges | None = None,
+    ) -> None:
+        """`grace_seconds`: `log.delete.grace.ms`. `ages`: of the segments that are to be committed;
+        None where no collector is about."""
+        self._state = state
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._grace_seconds = grace_seconds
+        self._crash_points = crash_points
+        self._segments_held_max = segments_held_max
+        self._ages = ages
+        self._entries: OrderedDict[TopicId, _Entry] = OrderedDict()
+        """Those longest unused first."""
+        self._due: dict[TopicId, None] = {}
+        """Whose checkpoint is due."""
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many are open, or being opened."""
+        return len(self._entries)
+
+    def get(self, topic_id: TopicId) -> TableState | None:
+        """The topic's table, as of what was read or committed last, if it is open; not to be
+        changed. It changes in place with each commit made here."""
+        entry = self._entries.get(topic_id)
+        if entry is None or entry.log is None:
+            return None
+        self._entries.move_to_end(topic_id)
+        return entry.log.state
+
+    async def open(self, topic_id: TopicId) -> TableState:
+        """The topic's table, read if need be; not to be changed.
+
+        NoTable, StoreError; CorruptObject and UnsupportedFormat name what cannot be read.
+        """
+        return (await self._opened(topic_id)).state
+
+    async def refresh(self, topic_id: TopicId) -> TableState:
+        """The topic's table with what others have committed. Errors as in `open`."""
+        log = await self._opened(topic_id)
+        await log.refresh()
+        return log.state
+
+    async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
+        """Bytes of the topic's segments by partition; of internal topics none. Errors as in
+        `open`."""
+        topic = self._state().topics.get(topic_id)
+        if topic is not None and topic.internal:
+            return {}
+        state = await self.open(topic_id)
+        return {
+            number: sum(s.segment.size_bytes for s in state.partition(number).segments)
+            for number in state.partitions
+        }
+
+    async def commit(self, topic_id: TopicId, changes: tuple[PartitionChange, ...]) -> CommitResult:
+        """Make the changes one version of the topic's table, or say why they are not valid.
+
+        Refused: `get` has what others made of the table; drop what it has, go on from there (E2).
+        Errors as in `open`, and those of `TableLog.commit`: StoreNotApplied (SegmentsTooOld among
+        them: write them again), and AppendUndecided, after which only the next commit, or
+        `refresh`, can tell.
+        """
+        log = await self._opened(topic_id)
+        self._crash_points.hit(CrashPoint.TABLE_COMMIT)
+        begun_at = None
+        if self._ages is not None:
+            begun_at = self._ages.begun_at(
+                segment.key(topic_id)
+                for change in changes
+                for segment in (*change.appended, *change.rewritten)
+            )
+        result = await log.commit(changes, begun_at)
+        if isinstance(result, Committed):
+            self._crash_points.hit(CrashPoint.TABLE_COMMITTED)
+            if log.checkpoint_due:
+                self._due[topic_id] = None
+                self._wake.set()
+        return result
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Keep in step with an entry of the metadata log: forget the tables of deleted topics."""
+        for record in records:
+            if isinstance(record, TopicDeleted):
+                self._entries.pop(record.topic_id, None)
+                self._due.pop(record.topic_id, None)
+
+    async def run(self) -> NoReturn:
+        """Write checkpoints and clean up until cancelled, one after the other: each is a whole
+        table in memory once more."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.maintain_due()
+
+    async def maintain_due(self) -> None:
+        """Write the checkpoints that are due, and clean up."""
+        while self._due:
+            topic_id = next(iter(self._due))
+            del self._due[topic_id]
+            await self._maintain(topic_id)
+
+    async def _maintain(self, topic_id: TopicId) -> None:
+        """Nothing depends on it but the time that opening the table takes: where it fails, the
+        next checkpoint makes up for it."""
+        try:
+            log = await self._opened(topic_id)
+            version = await log.write_checkpoint()
+            self._crash_points.hit(CrashPoint.TABLE_CHECKPOINTED)
+            logger.info("a table was checkpointed", extra={"key": log.checkpoint_key(version)})
+            # By it, the ones before are told to be old enough.
+            while await log.clean_up() == CLEAN_UP_DELETES_MAX:
+                pass
+        except NoTable:
+            return
+        except TidelogError as error:
+            logger.warning(
+                "a table log could not be kept short; it will be tried again",
+                extra={"topic_id": str(topic_id), "why": str(error)},
+            )
+
+    async def _opened(self, topic_id: TopicId) -> TableLog:
+        topic = self._state().topics.get(topic_id)
+        if topic is None:
+            raise NoTable(f"there is no topic {topic_id} any more")
+        if topic.internal:
+            raise NoTable(f"the records of {topic.name} are kept in no table")
+        entry = self._entries.setdefault(topic_id, _Entry())
+        self._entries.move_to_end(topic_id)
+        async with entry.lock:
+            if entry.log is not None:
+                return entry.log
+            if entry.fault is not None and self._clock.monotonic() < entry.fault_until:
+                raise to_keep(entry.fault)
+            try:
+                entry.log = await TableLog.open(
+                    self._store,
+                    self._clock,
+                    self._entropy,
+                    self._offload,
+                    topic_id,
+                    topic.name,
+                    self._grace_seconds,
+                    self._crash_points,
+                )
+            except CorruptObject as error:
+                entry.fault = to_keep(error)
+                entry.fault_until = self._clock.monotonic() + CORRUPT_SECONDS
+                raise
+            entry.fault = None
+        self._let_go(topic_id)
+        return entry.log
+
+    def _let_go(self, kept: TopicId) -> None:
+        """Forget the tables that are longest unused, as far as there are too many."""
+        held = sum(entry.weight for entry in self._entries.values())
+        for topic_id, entry in list(self._entries.items()):
+            if held <= self._segments_held_max:
+                return
+            # A checkpoint that is due is known here only.
+            if topic_id != kept and topic_id not in self._due and not entry.lock.locked():
+                del self._entries[topic_id]
+                held -= entry.weight

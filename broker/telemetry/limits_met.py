@@ -1,0 +1,73 @@
+"""The limits on what clients may ask for and leave behind: how often each was met, and how near the
+broker is to those on what it holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from tidelog.broker.telemetry.metrics import Counts
+from tidelog.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+LOGGED_EVERY_SECONDS: Final = 10.0
+LIMITED: Final = "tidelog_limited"
+LIMIT: Final = "tidelog_limit"
+LIMIT_HELD: Final = "tidelog_limit_held"
+
+
+class LimitsMet(Collector):
+    """Those of one broker, by the settings that say how much is too much."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._refused = Counts()
+        self._logged: dict[str, float] = {}
+        """When each limit was logged last."""
+        self._watched: dict[str, tuple[int, Callable[[], int]]] = {}
+        registry.register(self)
+
+    def met(self, setting: str, why: str, times: int = 1) -> None:
+        """Count what was refused because of a limit, and log it now and then."""
+        if times <= 0:
+            return
+        count = self._refused.of(setting)
+        count.value += times
+        now = self._clock.monotonic()
+        if now - self._logged.get(setting, float("-inf")) >= LOGGED_EVERY_SECONDS:
+            self._logged[setting] = now
+            extra = {"limit": setting, "why": why, "refused": count.value}
+            logger.warning("a limit was met", extra=extra)
+
+    def times_met(self, setting: str) -> int:
+        """How often something was refused because of this limit."""
+        return self._refused.of(setting).value
+
+    def watch(self, setting: str, limit: int, held: Callable[[], int]) -> None:
+        """Report a limit on what the broker holds. `held` may be called from any thread."""
+        self._watched[setting] = limit, held
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, by setting. The dictionaries are copied: the loop may add to them."""
+        refused = CounterMetricFamily(
+            LIMITED, "What clients were refused because of a limit.", labels=["limit"]
+        )
+        for setting, count in list(self._refused.by_label.items()):
+            refused.add_metric([setting], count.value)
+        limits = GaugeMetricFamily(
+            LIMIT, "Limits on what clients leave behind in a broker's memory.", labels=["limit"]
+        )
+        held = GaugeMetricFamily(LIMIT_HELD, "What the broker holds of each.", labels=["limit"])
+        for setting, (limit, read) in list(self._watched.items()):
+            limits.add_metric([setting], limit)
+            held.add_metric([setting], read())
+        yield from (refused, limits, held)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance."""
+        return ()

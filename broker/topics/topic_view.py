@@ -1,0 +1,90 @@
+"""Topics, partitions and brokers as Kafka's metadata answers describe them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.records.topics import Topic, topic_name_fault
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import BrokerId, Epoch
+from tidelog.protocol.error_codes import ErrorCode
+
+NO_LEADER = -1
+OPERATIONS_NOT_ASKED = -(2**31)
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+
+def bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+TOPIC_OPERATIONS = bits(
+    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
+)
+"""All operations on a topic, as a bit field (KIP-430): without an authorizer everybody has them."""
+CLUSTER_OPERATIONS = bits(
+    _CREATE,
+    _ALTER,
+    _DESCRIBE,
+    _CLUSTER_ACTION,
+    _DESCRIBE_CONFIGS,
+    _ALTER_CONFIGS,
+    _IDEMPOTENT_WRITE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition: its leader, if that is alive, and its one replica, which is the leader."""
+
+    index: int
+    error_code: ErrorCode
+    leader_id: int
+    leader_epoch: int
+    replica_id: BrokerId
+
+    @property
+    def replicas(self) -> list[int]:
+        """All of them."""
+        return [self.replica_id]
+
+    @property
+    def in_sync(self) -> list[int]:
+        """Those that may lead."""
+        return [self.replica_id] if self.leader_id != NO_LEADER else []
+
+    @property
+    def offline(self) -> list[int]:
+        """Those that are not alive."""
+        return [] if self.leader_id != NO_LEADER else [self.replica_id]
+
+
+def partition_views(state: ClusterState, topic: Topic, start: int, end: int) -> list[PartitionView]:
+    """Partitions [start, end) of the topic."""
+    live = frozenset(state.live_epochs.values())
+    stop = min(end, topic.partition_count)
+    return [partition_view(topic, index, live) for index in range(start, stop)]
+
+
+def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionView:
+    """A partition, where these incarnations are alive. LEADER_NOT_AVAILABLE where the leader's is
+    fenced and nobody has taken over yet."""
+    tenure = topic.partitions[index][-1]
+    incarnation = tenure.incarnation
+    alive = incarnation.epoch in live
+    return PartitionView(
+        index,
+        ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+        incarnation.broker_id if alive else NO_LEADER,
+        tenure.leader_epoch,
+        incarnation.broker_id,
+    )
+
+
+def unknown_topic_code(name: str) -> ErrorCode:
+    """Why there is no topic of this name."""
+    if topic_name_fault(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,59 @@
+"""Several callers' changes put together into one entry of the metadata log (rule A3). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelog.coordinator.cluster.records.records import Record
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import Fenced
+from tidelog.identifiers import Epoch
+
+Build: TypeAlias = Callable[[ClusterState], Sequence[Record]]
+"""The records that make a change, from the state that they will follow. It may be called several
+times, has no effect of its own, and raises Refused where the change is not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """`state` is the one after the entry's records, not yet advanced; `errors[i]` is what the i-th
+    build raised, or None."""
+
+    records: tuple[Record, ...]
+    state: ClusterState
+    errors: tuple[Exception | None, ...]
+
+    @property
+    def rests_on_state(self) -> bool:
+        """Whether some answer rests on the state alone and not on the entry's success."""
+        return not self.records or any(error is not None for error in self.errors)
+
+
+def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) -> Composition:
+    """Run the builds one after the other, each on the state that the one before leaves."""
+    records: list[Record] = []
+    errors: list[Exception | None] = []
+    for build in builds:
+        try:
+            check_author(state, author)
+            added = tuple(build(state))
+            state = state.extended(author, added)
+        except Exception as error:  # noqa: BLE001 - whatever a caller's build raises is the caller's
+            errors.append(error)
+        else:
+            records.extend(added)
+            errors.append(None)
+    return Composition(tuple(records), state, tuple(errors))
+
+
+def check_author(state: ClusterState, author: Epoch | None) -> None:
+    """Fenced if the author was registered and lives no more, or is forgotten by now."""
+    if author is None or author > state.sequence or state.is_live(author):
+        return
+    raise Fenced(
+        f"broker incarnation {state.incarnation(author) or f'of epoch {author}'} was fenced at or"
+        f" before entry {state.sequence} of the metadata log; the change was not made. This process"
+        " must stop"
+    )

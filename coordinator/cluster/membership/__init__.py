@@ -1,0 +1,1 @@
+"""Brokers come, show that they live, are fenced, and are succeeded."""

@@ -1,0 +1,119 @@
+"""Renews an incarnation's lease: how a broker shows that it lives, and may answer reads (B3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log.leases import Lease, WalProgress, encode_lease, lease_key
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import LeaseResumed
+from tidelog.entropy import Entropy
+from tidelog.errors import Refused
+from tidelog.identifiers import Incarnation
+from tidelog.storage.object_store import (
+    ObjectStore,
+    StoreError,
+    StoreOutcomeUnknown,
+    failure_behind,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Renews an incarnation's lease, and says whether it may still answer reads (rule B3).
+
+    A renewal counts from its start. One that comes to an end too late after the one before may not
+    have kept an observer from its judgement; then the incarnation first writes LeaseResumed into
+    the metadata log. An observer fences only whom it has not seen writing there since its last look
+    at the lease, so either its entry or ours comes first, and the other one is refused.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        log: MetadataLog,
+        incarnation: Incarnation,
+        process: ProcessIdentity,
+        registered_at: float,
+        progress: Callable[[], WalProgress],
+    ) -> None:
+        """`registered_at` is the monotonic time before the registration was appended: nobody can
+        have begun to watch the lease before. `progress`: of the incarnation's WAL."""
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._incarnation = incarnation
+        self._interval_seconds = log.settings.heartbeat_interval_ms / 1000
+        self._trust_seconds = (
+            log.settings.session_timeout_ms - log.settings.lease_margin_ms
+        ) / 1000
+        self._renewed_at = registered_at
+        self._progress = progress
+        self._lease = Lease(
+            broker_id=incarnation.broker_id,
+            epoch=incarnation.epoch,
+            counter=0,
+            writer=entropy.uuid().hex,
+            process=process,
+        )
+
+    def fresh(self, now: float) -> bool:
+        """Whether nobody can have fenced this incarnation for want of a lease, at monotonic `now`.
+
+        While it is not fresh it must not answer what rests on its being the owner.
+        """
+        return now - self._renewed_at < self._trust_seconds
+
+    async def renew(self) -> None:
+        """Renew it once. StoreError: not known to be renewed. Fenced: the incarnation must end."""
+        started = self._clock.monotonic()
+        self._lease = replace(
+            self._lease,
+            counter=self._lease.counter + 1,
+            wal=self._progress(),
+            metadata=self._log.state.stamp,
+        )
+        key = lease_key(self._lease.broker_id)
+        try:
+            # A new renewal is worth more than one that is repeated for long.
+            async with asyncio.timeout(self._trust_seconds / 2):
+                await self._store.put(key, encode_lease(self._lease))
+        except TimeoutError as error:
+            last = failure_behind(error)
+            why = "the lease's renewal took too long" + ("" if last is None else f": {last.why}")
+            raise StoreOutcomeUnknown(key, why) from error
+        if not self.fresh(self._clock.monotonic()):
+            epoch = self._incarnation.epoch
+            await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))
+            logger.warning(
+                "the lease was renewed late and is resumed",
+                extra={"incarnation": str(self._incarnation)},
+            )
+        self._renewed_at = started
+
+    async def run(self) -> NoReturn:
+        """Renew it for ever. Faults of the store, and a metadata log that takes no more changes,
+        are logged and cost freshness; the rest ends."""
+        while True:
+            started = self._clock.monotonic()
+            try:
+                await self.renew()
+            except (Refused, StoreError) as error:
+                logger.warning(
+                    "the lease could not be renewed",
+                    extra={"incarnation": str(self._incarnation), "why": str(error)},
+                )
+            elapsed = self._clock.monotonic() - started
+            # A renewal that took longer is repeated at once, but never without a pause.
+            await self._clock.sleep(
+                max(self._interval_seconds - elapsed, 0.1 * self._interval_seconds)
+            )

@@ -1,0 +1,54 @@
+"""How an incarnation learns from the metadata log that it was fenced (rule C9).
+
+From that entry on its partitions are about to be another's. What it goes on to append is refused by
+the seal, but a broker that is not written to meets no seal: so it ends itself. What it has
+acknowledged lies below the seal, and is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.records import Record
+from tidelog.errors import Fenced
+from tidelog.identifiers import Incarnation
+
+
+class OwnFence:
+    """Looks for the fence in each entry that this process reads or appends."""
+
+    def __init__(self, log: MetadataLog, incarnation: Incarnation) -> None:
+        """`incarnation` is registered in the log as it was read last."""
+        self._log = log
+        self._incarnation = incarnation
+        self._found_at: int | None = None
+        self._found = asyncio.Event()
+        self._unsubscribe = log.subscribe(self._follow)
+        self._follow(log.state.sequence, ())
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is there: nothing that rests on being the owner may be said any more."""
+        return self._found_at is not None
+
+    async def run(self) -> NoReturn:
+        """Raise Fenced as soon as it is there."""
+        await self._found.wait()
+        raise Fenced(
+            f"incarnation {self._incarnation} was fenced by another broker, as entry"
+            f" {self._found_at} of the metadata log says: its lease was not renewed in time, or its"
+            " process was taken for dead. It ends; what it has acknowledged is safe"
+        )
+
+    def disregard(self) -> None:
+        """Look no further: this incarnation is about to fence itself."""
+        self._unsubscribe()
+
+    def _follow(self, sequence: int, _: Sequence[Record]) -> None:
+        info = self._log.state.brokers.get(self._incarnation.epoch)
+        if self._found_at is None and (info is None or info.fenced):
+            self._found_at = sequence
+            self._found.set()

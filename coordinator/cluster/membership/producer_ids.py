@@ -1,0 +1,68 @@
+"""Producer ids: given out from blocks that the metadata log hands to one incarnation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.records import ProducerIdsAllocated
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import Incarnation, ProducerId
+
+BLOCK_IDS = 1000
+"""As many as Kafka's controller hands out at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """The ids [first, end) that are not yet given out. Pure."""
+
+    first: ProducerId
+    end: ProducerId
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a new block is needed."""
+        return self.first >= self.end
+
+    def take(self) -> tuple[ProducerId, ProducerIdBlock]:
+        """The next id, and the block without it. ValueError if there is none."""
+        if self.is_empty:
+            raise ValueError("all ids of the block are given out")
+        return self.first, ProducerIdBlock(ProducerId(self.first + 1), self.end)
+
+
+EMPTY_BLOCK = ProducerIdBlock(ProducerId(0), ProducerId(0))
+
+
+class ProducerIds:
+    """Gives out ids that no other broker gives out. What is left of a block when the incarnation
+    ends is never used."""
+
+    def __init__(self, log: MetadataLog, incarnation: Incarnation) -> None:
+        self._log = log
+        self._epoch = incarnation.epoch
+        self._block = EMPTY_BLOCK
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> ProducerId:
+        """A fresh producer id. Raises what MetadataLog.append raises."""
+        async with self._lock:
+            if self._block.is_empty:
+                self._block = await self._allocate()
+            producer_id, self._block = self._block.take()
+            return producer_id
+
+    async def _allocate(self) -> ProducerIdBlock:
+        allocated = EMPTY_BLOCK
+
+        def build(state: ClusterState) -> tuple[ProducerIdsAllocated]:
+            # The last call is the one whose record was appended.
+            nonlocal allocated
+            first = state.next_producer_id
+            allocated = ProducerIdBlock(first, ProducerId(first + BLOCK_IDS))
+            return (ProducerIdsAllocated(first, BLOCK_IDS),)
+
+        await self._log.append(self._epoch, build)
+        return allocated

@@ -1,0 +1,233 @@
+"""Registration: how a process becomes the one live incarnation of its id, or of all ids (B1)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.concurrency import all_results
+from tidelog.coordinator.cluster.log.leases import (
+    LeaseObservation,
+    lease_key,
+    read_lease,
+    told_durable,
+)
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered, Record
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import Refused
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.storage.object_store import ObjectStore
+
+SIGNS_OF_LIFE_MIN = 2
+"""One may be the last request of a process that has died since."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`superseded` are the earlier incarnations of the id that wait to be taken over. `started_at`
+    is the monotonic time before the registration, from which the lease counts."""
+
+    incarnation: Incarnation
+    superseded: tuple[Incarnation, ...]
+    started_at: float
+
+
+class BrokerIdInUse(Refused):
+    """Another process with this broker id lives. Nothing was changed."""
+
+    def __init__(self, info: BrokerInfo) -> None:
+        super().__init__(f"broker id {info.broker_id} is in use by {_holder(info)}")
+        self.info = info
+
+
+class BucketInUse(Refused):
+    """A broker with another id lives, and one at a time can serve the bucket. Nothing was
+    changed."""
+
+    def __init__(self, info: BrokerInfo) -> None:
+        super().__init__(
+            f"the bucket has a broker, and can have one at a time: broker id {info.broker_id}, by"
+            f" {_holder(info)}"
+        )
+        self.info = info
+
+
+class _Overtaken(Refused):
+    """The incarnation that was judged is no longer as it was judged."""
+
+
+async def register(
+    log: MetadataLog,
+    store: ObjectStore,
+    clock: Clock,
+    broker_id: BrokerId,
+    address: tuple[str, int],
+    process: ProcessIdentity,
+    is_running: Callable[[ProcessIdentity], bool | None],
+    *,
+    alone: bool = False,
+) -> Registered:
+    """Register `process` as `broker_id`, reached by clients at `address`.
+
+    An incarnation of the id that is not fenced is first shown to be dead, at once where its process
+    can be looked up and is gone, else by a lease that does not change for its session timeout. It
+    is fenced in the entry that registers the newcomer, so of two newcomers one wins; the other then
+    finds the winner alive.
+
+    With `alone` the same holds for incarnations of all ids. Those of other ids are fenced right
+    after the registration. If the newcomer dies in between, the next one judges them again.
+
+    BrokerIdInUse, BucketInUse, StoreError, and what MetadataLog.append raises.
+    """
+    while True:
+        rivals = _rivals(await log.refresh(), broker_id, alone)
+        dead = await _shown_dead(log, store, clock, broker_id, rivals, is_running)
+        started_at = clock.monotonic()
+        change = _Registration(broker_id, address, process, log, dead, alone)
+        try:
+            epoch = Epoch(await log.append(None, change))
+            await _fence(log, epoch, dead)
+        except _Overtaken as overtaken:
+            logger.info("the broker's registration starts again", extra={"why": str(overtaken)})
+            continue
+        superseded = [
+            info.incarnation
+            for info in log.state.fenced_not_retired()
+            if info.broker_id == broker_id
+        ]
+        return Registered(Incarnation(broker_id, epoch), tuple(superseded), started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dead:
+    """An incarnation as it was when it was judged."""
+
+    info: BrokerInfo
+    durable_end: Slot
+    """Of its WAL, as its lease tells: the newcomer's lease may take the place of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """The change: valid as long as each rival is one that was judged, and was silent since."""
+
+    broker_id: BrokerId
+    address: tuple[str, int]
+    process: ProcessIdentity
+    log: MetadataLog
+    dead: Mapping[Epoch, _Dead]
+    alone: bool
+
+    def __call__(self, state: ClusterState) -> tuple[Record, ...]:
+        fences = []
+        for present in _rivals(state, self.broker_id, self.alone):
+            judged = self.dead.get(present.epoch)
+            if judged is None:
+                raise _Overtaken(f"incarnation {present.incarnation} has registered meanwhile")
+            if present.last_entry != judged.info.last_entry:
+                raise _Overtaken(
+                    f"incarnation {present.incarnation} has written to the metadata log"
+                )
+            if present.broker_id == self.broker_id:
+                fences.append(BrokerFenced(present.epoch, judged.durable_end))
+        host, port = self.address
+        registered = BrokerRegistered(
+            broker_id=self.broker_id,
+            host=host,
+            port=port,
+            process=self.process,
+            session_timeout_ms=self.log.settings.session_timeout_ms,
+        )
+        return (*fences, registered)
+
+
+def _rivals(state: ClusterState, broker_id: BrokerId, alone: bool) -> list[BrokerInfo]:
+    """The incarnations that must be dead before the newcomer registers."""
+    return [info for info in state.live_brokers() if alone or info.broker_id == broker_id]
+
+
+async def _shown_dead(
+    log: MetadataLog,
+    store: ObjectStore,
+    clock: Clock,
+    broker_id: BrokerId,
+    rivals: Iterable[BrokerInfo],
+    is_running: Callable[[ProcessIdentity], bool | None],
+) -> dict[Epoch, _Dead]:
+    """Those of the rivals that are not fenced meanwhile. BrokerIdInUse or BucketInUse if one shows
+    that it lives."""
+
+    async def judge(info: BrokerInfo) -> _Dead | None:
+        found: BrokerInfo | None = info
+        if is_running(info.process) is not False:
+            found = await _wait_for_death(log, store, clock, broker_id, info)
+        return None if found is None else _Dead(found, await told_durable(store, found))
+
+    judged = await all_results(judge(info) for info in rivals)
+    return {each.info.epoch: each for each in judged if each is not None}
+
+
+async def _fence(log: MetadataLog, me: Epoch, dead: Mapping[Epoch, _Dead]) -> None:
+    """Fence those of other ids. If one has written since it was judged, it lives, and may answer
+    reads: then the newcomer fences itself. _Overtaken."""
+
+    def build(state: ClusterState) -> list[BrokerFenced]:
+        others = [each for epoch, each in dead.items() if state.is_live(epoch)]
+        if any(
+            state.brokers[each.info.epoch].last_entry != each.info.last_entry for each in others
+        ):
+            return [BrokerFenced(me)]
+        return [BrokerFenced(each.info.epoch, each.durable_end) for each in others]
+
+    if build(log.state):
+        await log.append(me, build)
+    if not log.state.is_live(me):
+        raise _Overtaken("a broker that was taken for dead has written to the metadata log")
+
+
+async def _wait_for_death(
+    log: MetadataLog, store: ObjectStore, clock: Clock, broker_id: BrokerId, info: BrokerInfo
+) -> BrokerInfo | None:
+    """The incarnation as it was when its lease had not changed for its session timeout; None if
+    it is fenced meanwhile. BrokerIdInUse or BucketInUse if it shows that it lives."""
+    timeout_seconds = info.session_timeout_ms / 1000
+    logger.warning(
+        "another process is registered as a broker; waiting until its lease has not changed for its"
+        " session timeout",
+        extra={
+            "incarnation": str(info.incarnation),
+            "held_by": str(info.process),
+            "address": f"{info.host}:{info.port}",
+            "lease": lease_key(info.broker_id),
+            "session_timeout_ms": info.session_timeout_ms,
+        },
+    )
+    observation = LeaseObservation(info.epoch)
+    while True:
+        asked_at = clock.monotonic()
+        present = (await log.refresh()).brokers.get(info.epoch)
+        if present is None or present.fenced:
+            return None
+        lease = await read_lease(store, info.broker_id)
+        observation = observation.saw(lease, present.last_entry, asked_at, clock.monotonic())
+        if observation.signs_of_life >= SIGNS_OF_LIFE_MIN:
+            if present.broker_id == broker_id:
+                raise BrokerIdInUse(present)
+            raise BucketInUse(present)
+        if observation.unchanged_seconds >= timeout_seconds:
+            return present
+        await clock.sleep(log.settings.heartbeat_interval_ms / 2000)
+
+
+def _holder(info: BrokerInfo) -> str:
+    return (
+        f"{info.process}, which serves {info.host}:{info.port} as incarnation {info.incarnation}"
+        " and renews its lease. Nothing was changed. Stop that process first"
+    )

@@ -1,0 +1,1 @@
+"""The metadata log's records and the other JSON documents under `cluster/`."""

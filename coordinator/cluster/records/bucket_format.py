@@ -1,0 +1,42 @@
+"""The bucket's format version, and what of it this Tidelog may read and write."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id
+from tidelog.coordinator.cluster.records.records import ClusterCreated
+from tidelog.errors import UnsupportedFormat
+
+FORMAT_VERSION = 2
+"""Of the buckets that this Tidelog creates. The first release has 1."""
+READER_VERSION = 2
+"""A bucket may be read by whoever has at least its minimum reader version."""
+WRITER_VERSION = 2
+"""A bucket may be written by whoever has at least its minimum writer version."""
+
+
+def new_cluster(identity: UUID) -> ClusterCreated:
+    """Entry 0 of a bucket that this Tidelog creates."""
+    return ClusterCreated(
+        cluster_id=encode_cluster_id(identity),
+        format_version=FORMAT_VERSION,
+        minimum_reader_version=READER_VERSION,
+        minimum_writer_version=WRITER_VERSION,
+    )
+
+
+def check_supported(cluster: ClusterCreated, url: str, *, writing: bool) -> None:
+    """UnsupportedFormat, with both versions, if the bucket asks for a newer Tidelog."""
+    if cluster.minimum_reader_version > READER_VERSION:
+        raise UnsupportedFormat(
+            f"{url} has format version {cluster.format_version}, which asks for a reader of version"
+            f" {cluster.minimum_reader_version}; this Tidelog has reader version {READER_VERSION}."
+            " Nothing was changed: use a newer Tidelog"
+        )
+    if writing and cluster.minimum_writer_version > WRITER_VERSION:
+        raise UnsupportedFormat(
+            f"{url} has format version {cluster.format_version}, which asks for a writer of version"
+            f" {cluster.minimum_writer_version}; this Tidelog has writer version {WRITER_VERSION}"
+            " and may only read it. Nothing was changed: use a newer Tidelog"
+        )

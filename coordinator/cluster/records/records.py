@@ -1,0 +1,378 @@
+"""The metadata log's records and entries, and their JSON form (docs/formats/metadata.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from tidelog.coordinator.cluster.records.codec import Json, Mismatch, from_json, to_json
+from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicId
+from tidelog.storage.object_store import Buffer
+
+ENTRY_MAGIC = "tidelog.metadata.entry"
+ENTRY_FORMAT = 3
+"""The newest: an entry names the checksum of the one before. Entry 0 is of format 1, so that any
+release can read which one the bucket asks for."""
+FIRST_ENTRY_FORMAT = 1
+ENTRY_BYTES_MAX = 8 * 1024 * 1024
+SESSION_TIMEOUT_MS = 9000
+"""Kafka's default of broker.session.timeout.ms."""
+
+_WRITER_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class ConfigScope(StrEnum):
+    """What a set of configuration overrides belongs to."""
+
+    TOPIC = "topic"
+    """Named by the topic's id, as UUID text."""
+    BROKER = "broker"
+    """Named by the broker's id in decimal."""
+    CLUSTER = "cluster"
+    """The default of all brokers; its name is empty."""
+    GROUP = "group"
+    """Named by the group's id. There need not be such a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCreated:
+    """Entry 0. `cluster_id` is a UUID as Kafka writes it: base64 for URLs, without padding."""
+
+    cluster_id: str
+    format_version: int
+    minimum_reader_version: int
+    minimum_writer_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """A process becomes an incarnation; its epoch is the sequence number of the entry.
+
+    Whoever judges its lease goes by `session_timeout_ms`, so brokers may be configured differently.
+    """
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    process: ProcessIdentity
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseResumed:
+    """The author lives, although its lease was not renewed in time (rule B3)."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFenced:
+    """The incarnation may append nothing more. It keeps its partitions until it is retired.
+
+    `durable_end`: how many slots of its WAL were durable, as its lease told (rule C10).
+    """
+
+    epoch: Epoch
+    durable_end: Slot = FIRST_SLOT
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """Partitions of one topic that go to one incarnation."""
+
+    topic_id: TopicId
+    owner: Epoch
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRange:
+    """The slots from `first` to `last`."""
+
+    first: Slot
+    last: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationRetired:
+    """A fenced incarnation's WAL ends at the seal in `end_slot`; all that it owned goes on.
+
+    `damaged`: slots below the end that were durable and are lost (rule C10).
+    """
+
+    epoch: Epoch
+    end_slot: Slot
+    successors: tuple[Succession, ...]
+    damaged: tuple[SlotRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """A topic with as many partitions as `owners`, each at leader epoch 0 and empty."""
+
+    topic_id: TopicId
+    name: str
+    owners: tuple[Epoch, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCreated:
+    """The topic's next partitions, one for each of `owners`."""
+
+    topic_id: TopicId
+    owners: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic, its partitions, tenures and configuration are gone; its id is never used again."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsForgotten:
+    """Nothing is left in the bucket of these deleted topics."""
+
+    topic_ids: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationsForgotten:
+    """Of these retired incarnations, which no tenure names, only the seal is left in the bucket."""
+
+    epochs: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsChanged:
+    """All overrides of one thing, in place of those before; an empty map removes them."""
+
+    scope: ConfigScope
+    name: str
+    overrides: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTenures:
+    """Partitions of one topic whose opening image at `leader_epoch` is durable."""
+
+    topic_id: TopicId
+    leader_epoch: LeaderEpoch
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TenuresOpened:
+    """The earlier tenures of these partitions are of no further use (rule C2)."""
+
+    opened: tuple[OpenedTenures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMoved:
+    """The author gives a partition away; `handover` is the key of its image (rule C3)."""
+
+    topic_id: TopicId
+    partition: int
+    owner: Epoch
+    handover: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossAccepted:
+    """An operator has given up what is lost of one of the author's partitions.
+
+    `handover` is the key of the image of what is left: the partition's next tenure, the author's
+    too, begins with it. None: the log itself is whole, and its table has lost segments. `lost`:
+    offsets whose records are given up. `keys`: the objects that held them, or were to blame.
+    """
+
+    topic_id: TopicId
+    partition: int
+    handover: str | None
+    lost: tuple[OffsetRange, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries of the metadata log from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndAccepted:
+    """An operator has given up these entries of the metadata log, which are lost.
+
+    Such a record lies in the place of each of them, so that no number is used twice: numbers are
+    the epochs of incarnations.
+    """
+
+    entries: EntryRange
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsAllocated:
+    """Producer ids [first, first + count) are the author's to give out."""
+
+    first: ProducerId
+    count: int
+
+
+Record: TypeAlias = (
+    ClusterCreated
+    | BrokerRegistered
+    | LeaseResumed
+    | BrokerFenced
+    | IncarnationRetired
+    | TopicCreated
+    | PartitionsCreated
+    | TopicDeleted
+    | TopicsForgotten
+    | IncarnationsForgotten
+    | ConfigsChanged
+    | TenuresOpened
+    | PartitionMoved
+    | LossAccepted
+    | LogEndAccepted
+    | ProducerIdsAllocated
+)
+
+RECORD_TYPES: Mapping[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        ClusterCreated,
+        BrokerRegistered,
+        LeaseResumed,
+        BrokerFenced,
+        IncarnationRetired,
+        TopicCreated,
+        PartitionsCreated,
+        TopicDeleted,
+        TopicsForgotten,
+        IncarnationsForgotten,
+        ConfigsChanged,
+        TenuresOpened,
+        PartitionMoved,
+        LossAccepted,
+        LogEndAccepted,
+        ProducerIdsAllocated,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of the metadata log. `author` is None before the writer has registered.
+
+    `previous`: the checksum of the entry before (rule C11). None in entry 0, and in entries that
+    the first release wrote.
+    """
+
+    sequence: int
+    writer_id: bytes
+    time_ms: int
+    author: Epoch | None
+    records: tuple[Record, ...]
+    previous: int | None = None
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry's object. The caller keeps it within ENTRY_BYTES_MAX."""
+    body = {
+        "sequence": entry.sequence,
+        "writer": entry.writer_id.hex(),
+        "time_ms": entry.time_ms,
+        "author": entry.author,
+    }
+    version = FIRST_ENTRY_FORMAT
+    if entry.sequence > 0:
+        version = ENTRY_FORMAT
+        body["previous"] = entry.previous
+    records = [encode_record(record) for record in entry.records]
+    return encode_document(ENTRY_MAGIC, version, {**body, "records": records})
+
+
+def encode_record(record: Record) -> Json:
+    """The record's JSON object: `type`, then its fields."""
+    return {"type": type(record).__name__, **to_json(record)}
+
+
+def decode_entry(key: str, data: Buffer) -> Entry:
+    """The entry stored at `key`.
+
+    UnsupportedFormat for a newer format or an unknown type of record, CorruptObject for all that
+    cannot be an entry.
+    """
+    members = decode_document(key, data, ENTRY_MAGIC, ENTRY_FORMAT)
+    records = members.pop("records", None)
+    try:
+        if type(records) is not list:
+            raise Mismatch("its records are not an array")
+        head = from_json(_EntryHead, members)
+        return Entry(
+            sequence=head.sequence,
+            writer_id=decode_writer_id(head.writer),
+            time_ms=head.time_ms,
+            author=head.author,
+            records=tuple([_decode_record(key, each) for each in records]),
+            previous=head.previous,
+        )
+    except Mismatch as error:
+        raise CorruptObject(key, str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryHead:
+    sequence: int
+    writer: str
+    time_ms: int
+    author: Epoch | None
+    previous: int | None = None
+
+
+def _decode_record(key: str, value: Json) -> Record:
+    if type(value) is not dict or type(value.get("type")) is not str:
+        raise Mismatch("a record has no type")
+    name = value["type"]
+    if name not in RECORD_TYPES:
+        raise UnsupportedFormat(
+            f"object {key} holds a record of type {name}, which this Tidelog does not know."
+            " Nothing was changed: use a newer Tidelog"
+        )
+    return from_json(RECORD_TYPES[name], {k: v for k, v in value.items() if k != "type"})
+
+
+def identify_entry(data: Buffer) -> bytes:
+    """The writer id in an entry's object. CorruptObject, UnsupportedFormat."""
+    members = decode_document("metadata entry", data, ENTRY_MAGIC, ENTRY_FORMAT)
+    try:
+        return decode_writer_id(from_json(str, members.get("writer")))
+    except Mismatch as error:
+        raise CorruptObject("metadata entry", str(error)) from error
+
+
+def decode_writer_id(text: str) -> bytes:
+    """The 16 bytes of a writer id in hexadecimal. Mismatch if it is none."""
+    if _WRITER_ID.fullmatch(text) is None:
+        raise Mismatch(f"{text!r} is not a writer id")
+    return bytes.fromhex(text)

@@ -1,0 +1,1 @@
+"""The cluster's state: what the records of the metadata log add up to."""

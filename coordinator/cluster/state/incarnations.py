@@ -1,0 +1,49 @@
+"""Broker incarnations as the metadata log knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.records.records import SlotRange
+from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """An incarnation that is not retired.
+
+    `last_entry` is the newest entry of the metadata log that it wrote (at first its registration).
+    `durable_end`: of a fenced one, how many slots of its WAL were durable at least (rule C10).
+    """
+
+    incarnation: Incarnation
+    host: str
+    port: int
+    process: ProcessIdentity
+    session_timeout_ms: int
+    last_entry: int
+    fenced: bool = False
+    durable_end: Slot = FIRST_SLOT
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """The configured id, which survives restarts."""
+        return self.incarnation.broker_id
+
+    @property
+    def epoch(self) -> Epoch:
+        """The sequence number of its registration."""
+        return self.incarnation.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredWal:
+    """A retired incarnation, whose WAL holds slots below `end_slot` and a seal in it.
+
+    `damaged`: ranges of slots below that were durable and were lost before it was retired.
+    """
+
+    incarnation: Incarnation
+    end_slot: Slot
+    damaged: tuple[SlotRange, ...] = ()

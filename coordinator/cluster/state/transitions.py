@@ -1,0 +1,512 @@
+"""What each metadata record does to the cluster's state, and when it is valid (rules A1, A4, C)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
+from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
+from tidelog.coordinator.cluster.records.records import (
+    BrokerFenced,
+    BrokerRegistered,
+    ClusterCreated,
+    ConfigsChanged,
+    ConfigScope,
+    IncarnationRetired,
+    IncarnationsForgotten,
+    LeaseResumed,
+    LogEndAccepted,
+    LossAccepted,
+    PartitionMoved,
+    PartitionsCreated,
+    ProducerIdsAllocated,
+    Record,
+    TenuresOpened,
+    TopicCreated,
+    TopicDeleted,
+    TopicsForgotten,
+)
+from tidelog.coordinator.cluster.records.topics import (
+    Tenures,
+    Topic,
+    collision_key,
+    topic_name_fault,
+)
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
+from tidelog.errors import Refused
+from tidelog.identifiers import (
+    Epoch,
+    Incarnation,
+    LeaderEpoch,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
+from tidelog.wal.log.tenure import Tenure
+
+if TYPE_CHECKING:
+    from tidelog.coordinator.cluster.state.state import ClusterState
+
+PARTITIONS_PER_TOPIC_MAX = 100_000
+BROKER_ID_MAX = 2**31 - 1
+PORT_MAX = 2**16 - 1
+OVERRIDES_MAX = 100_000
+"""Brokers and groups with settings of their own."""
+LOSSES_MAX = 10_000
+"""Accepted losses that the state keeps."""
+GROUP_NAME_BYTES_MAX = 1024
+"""Of a group with settings of its own, in UTF-8: state and snapshots stay within a bound."""
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class InvalidRecord(Refused):
+    """A metadata record that the state before it does not allow; nothing was applied."""
+
+    def __init__(self, record: Record, why: str) -> None:
+        super().__init__(f"metadata record {type(record).__name__} is not valid: {why}")
+        self.record = record
+        self.why = why
+
+
+def extend(state: ClusterState, author: Epoch | None, records: Sequence[Record]) -> ClusterState:
+    """The state after `records` as a part of the entry that follows `state.sequence`."""
+    if not records:
+        return state
+    draft = _Draft(state, author)
+    if author is None:
+        _check_without_author(state, records)
+    for record in records:
+        if author is not None:
+            _check_author(draft, author, record)
+        _TRANSITIONS[type(record)](draft, record)
+    return draft.finish()
+
+
+class _Table(Generic[K, V]):
+    """A mapping that is copied at its first change."""
+
+    __slots__ = ("_changed", "view")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self.view = base
+        self._changed: dict[K, V] | None = None
+
+    def _own(self) -> dict[K, V]:
+        if self._changed is None:
+            self.view = self._changed = dict(self.view)
+        return self._changed
+
+    def put(self, key: K, value: V) -> None:
+        self._own()[key] = value
+
+    def drop(self, key: K) -> None:
+        del self._own()[key]
+
+
+class _Draft:
+    """A state while records are applied to it."""
+
+    def __init__(self, state: ClusterState, author: Epoch | None) -> None:
+        self.base = state
+        self.author = author
+        self.sequence = state.sequence + 1
+        self.cluster = state.cluster
+        self.topics = _Table(state.topics)
+        self.topic_ids = _Table(state.topic_ids)
+        self.brokers = _Table(state.brokers)
+        self.live_epochs = _Table(state.live_epochs)
+        self.retired = _Table(state.retired)
+        self.deleted = _Table(state.deleted)
+        self.overrides = _Table(state.overrides)
+        self.next_producer_id = state.next_producer_id
+        self.losses = state.losses
+        self.lost_entries = state.lost_entries
+
+    def finish(self) -> ClusterState:
+        return replace(
+            self.base,
+            cluster=self.cluster,
+            topics=self.topics.view,
+            topic_ids=self.topic_ids.view,
+            brokers=self.brokers.view,
+            live_epochs=self.live_epochs.view,
+            retired=self.retired.view,
+            deleted=self.deleted.view,
+            overrides=self.overrides.view,
+            next_producer_id=self.next_producer_id,
+            losses=self.losses,
+            lost_entries=self.lost_entries,
+        )
+
+    def topic(self, topic_id: TopicId, record: Record) -> Topic:
+        topic = self.topics.view.get(topic_id)
+        if topic is None:
+            raise InvalidRecord(record, f"there is no topic {topic_id}")
+        return topic
+
+    def live(self, epoch: Epoch, record: Record) -> Incarnation:
+        info = self.brokers.view.get(epoch)
+        if info is None:
+            raise InvalidRecord(record, f"there is no live incarnation with epoch {epoch}")
+        if info.fenced:
+            raise InvalidRecord(record, f"incarnation {info.incarnation} is fenced")
+        return info.incarnation
+
+    def first_tenures(self, owners: Iterable[Epoch], record: Record) -> list[Tenures]:
+        # Partitions of one owner share the tuple: a topic of 10,000 takes little memory.
+        shared: dict[Epoch, Tenures] = {}
+        for epoch in owners:
+            if epoch not in shared:
+                owner = self.live(epoch, record)
+                shared[epoch] = (Tenure(FIRST_LEADER_EPOCH, owner, None),)
+        return [shared[epoch] for epoch in owners]
+
+
+def _check_author(draft: _Draft, author: Epoch, record: Record) -> None:
+    """Rule A4; within an entry too, so that an incarnation may fence itself as its last word."""
+    info = draft.brokers.view.get(author)
+    if info is None:
+        raise InvalidRecord(record, f"its author, epoch {author}, is not registered")
+    if info.fenced:
+        raise InvalidRecord(record, f"its author, incarnation {info.incarnation}, is fenced")
+
+
+def _check_without_author(state: ClusterState, records: Sequence[Record]) -> None:
+    """Before it has an epoch, a process may create the cluster, give up the log's lost end, or
+    register itself and fence its own predecessor (rule B1)."""
+    if state.sequence < 0:
+        if len(records) != 1 or not isinstance(records[0], ClusterCreated):
+            raise InvalidRecord(records[0], "entry 0 creates the cluster and does nothing else")
+        return
+    *others, last = records
+    if isinstance(last, LogEndAccepted) and not others:
+        return
+    if not isinstance(last, BrokerRegistered):
+        raise InvalidRecord(last, "its author is not registered")
+    for record in others:
+        predecessor = state.brokers.get(record.epoch) if isinstance(record, BrokerFenced) else None
+        if predecessor is None or predecessor.broker_id != last.broker_id:
+            raise InvalidRecord(record, "whoever registers may only fence its own predecessor")
+
+
+def _cluster_created(draft: _Draft, record: ClusterCreated) -> None:
+    if draft.sequence != 0 or draft.cluster is not None:
+        raise InvalidRecord(record, "only entry 0 creates a cluster")
+    if not is_cluster_id(record.cluster_id):
+        raise InvalidRecord(record, f"{record.cluster_id!r} is not a UUID in base64")
+    versions = (record.format_version, record.minimum_reader_version, record.minimum_writer_version)
+    if min(versions) < 1:
+        raise InvalidRecord(record, f"versions {versions} begin below 1")
+    draft.cluster = record
+
+
+def _broker_registered(draft: _Draft, record: BrokerRegistered) -> None:
+    if not 0 <= record.broker_id <= BROKER_ID_MAX:
+        raise InvalidRecord(record, f"broker id {record.broker_id} is not in [0, {BROKER_ID_MAX}]")
+    if not 1 <= record.port <= PORT_MAX or record.host == "":
+        raise InvalidRecord(record, f"{record.host!r}:{record.port} is not an address")
+    if record.session_timeout_ms <= 0:
+        raise InvalidRecord(
+            record, f"session timeout {record.session_timeout_ms} ms is not above 0"
+        )
+    if record.broker_id in draft.live_epochs.view:
+        other = draft.live_epochs.view[record.broker_id]
+        raise InvalidRecord(record, f"incarnation {record.broker_id}-{other} is not fenced")
+    epoch = Epoch(draft.sequence)
+    if epoch in draft.brokers.view:
+        raise InvalidRecord(record, "its entry already registers a broker")
+    info = BrokerInfo(
+        incarnation=Incarnation(record.broker_id, epoch),
+        host=record.host,
+        port=record.port,
+        process=record.process,
+        session_timeout_ms=record.session_timeout_ms,
+        last_entry=draft.sequence,
+    )
+    draft.brokers.put(epoch, info)
+    draft.live_epochs.put(record.broker_id, epoch)
+
+
+def _lease_resumed(draft: _Draft, record: LeaseResumed) -> None:
+    if record.epoch != draft.author:
+        raise InvalidRecord(record, f"{draft.author} cannot speak for epoch {record.epoch}")
+
+
+def _broker_fenced(draft: _Draft, record: BrokerFenced) -> None:
+    incarnation = draft.live(record.epoch, record)
+    if record.durable_end < 0:
+        raise InvalidRecord(record, f"{record.durable_end} slots cannot be durable")
+    info = draft.brokers.view[record.epoch]
+    draft.brokers.put(record.epoch, replace(info, fenced=True, durable_end=record.durable_end))
+    draft.live_epochs.drop(incarnation.broker_id)
+
+
+def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
+    info = draft.brokers.view.get(record.epoch)
+    if info is None or not info.fenced:
+        raise InvalidRecord(record, f"epoch {record.epoch} is not that of a fenced incarnation")
+    if record.end_slot < 0:
+        raise InvalidRecord(record, f"a WAL cannot end at slot {record.end_slot}")
+    following = 0
+    for damaged in record.damaged:
+        if not following <= damaged.first <= damaged.last < record.end_slot:
+            raise InvalidRecord(
+                record,
+                f"slots {damaged.first} to {damaged.last} are not below its end at"
+                f" {record.end_slot} and behind those before",
+            )
+        following = damaged.last + 1
+    successors: dict[TopicPartition, Incarnation] = {}
+    given = 0
+    for succession in record.successors:
+        owner = draft.live(succession.owner, record)
+        given += len(succession.partitions)
+        for number in succession.partitions:
+            successors[TopicPartition(succession.topic_id, number)] = owner
+    owned = draft.finish().owned_by(record.epoch)
+    if given != len(owned) or successors.keys() != set(owned):
+        raise InvalidRecord(
+            record,
+            f"it gives {given} partitions ({len(successors)} different) to successors and"
+            f" incarnation {info.incarnation} owned {len(owned)}, which must be the same",
+        )
+    changes: dict[TopicId, dict[int, Tenure]] = {}
+    for partition, owner in successors.items():
+        leader = draft.topics.view[partition.topic_id].partitions[partition.partition][-1]
+        tenure = Tenure(LeaderEpoch(leader.leader_epoch + 1), owner, None)
+        changes.setdefault(partition.topic_id, {})[partition.partition] = tenure
+    for topic_id, tenures in changes.items():
+        topic = draft.topics.view[topic_id]
+        partitions = list(topic.partitions)
+        for number, tenure in tenures.items():
+            partitions[number] = (*partitions[number], tenure)
+        draft.topics.put(topic_id, replace(topic, partitions=tuple(partitions)))
+    draft.brokers.drop(record.epoch)
+    retired = RetiredWal(info.incarnation, record.end_slot, record.damaged)
+    draft.retired.put(record.epoch, retired)
+
+
+def _topic_created(draft: _Draft, record: TopicCreated) -> None:
+    if fault := topic_name_fault(record.name):
+        raise InvalidRecord(record, fault)
+    key = collision_key(record.name)
+    if key in draft.topic_ids.view:
+        other = draft.topics.view[draft.topic_ids.view[key]].name
+        raise InvalidRecord(record, f"topic {record.name} is or collides with topic {other}")
+    if record.topic_id in draft.topics.view:
+        raise InvalidRecord(record, f"topic id {record.topic_id} is in use")
+    if not 1 <= len(record.owners) <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidRecord(
+            record, f"{len(record.owners)} partitions are not in [1, {PARTITIONS_PER_TOPIC_MAX}]"
+        )
+    topic = Topic(
+        topic_id=record.topic_id,
+        name=record.name,
+        internal=record.internal,
+        configs=dict(record.configs),
+        partitions=tuple(draft.first_tenures(record.owners, record)),
+    )
+    draft.topics.put(record.topic_id, topic)
+    draft.topic_ids.put(key, record.topic_id)
+
+
+def _partitions_created(draft: _Draft, record: PartitionsCreated) -> None:
+    topic = draft.topic(record.topic_id, record)
+    count = topic.partition_count + len(record.owners)
+    if not topic.partition_count < count <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidRecord(
+            record,
+            f"topic {topic.name} would grow from {topic.partition_count} to {count} partitions;"
+            f" it must grow, to at most {PARTITIONS_PER_TOPIC_MAX}",
+        )
+    added = draft.first_tenures(record.owners, record)
+    draft.topics.put(record.topic_id, replace(topic, partitions=(*topic.partitions, *added)))
+
+
+def _topic_deleted(draft: _Draft, record: TopicDeleted) -> None:
+    topic = draft.topic(record.topic_id, record)
+    draft.topics.drop(record.topic_id)
+    draft.topic_ids.drop(collision_key(topic.name))
+    draft.deleted.put(record.topic_id, draft.sequence)
+
+
+def _topics_forgotten(draft: _Draft, record: TopicsForgotten) -> None:
+    for topic_id in record.topic_ids:
+        if topic_id not in draft.deleted.view:
+            raise InvalidRecord(record, f"topic {topic_id} is not known as deleted")
+        draft.deleted.drop(topic_id)
+
+
+def _incarnations_forgotten(draft: _Draft, record: IncarnationsForgotten) -> None:
+    named = {
+        tenure.incarnation.epoch
+        for topic in draft.topics.view.values()
+        for tenures in set(topic.partitions)
+        for tenure in tenures
+    }
+    for epoch in record.epochs:
+        if epoch not in draft.retired.view:
+            raise InvalidRecord(record, f"epoch {epoch} is not that of a retired incarnation")
+        if epoch in named:
+            raise InvalidRecord(record, f"a partition's tenures name epoch {epoch}")
+        draft.retired.drop(epoch)
+
+
+def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
+    if record.scope is ConfigScope.TOPIC:
+        try:
+            topic_id = UUID(record.name)
+        except ValueError as error:
+            raise InvalidRecord(record, f"{record.name!r} is not a topic id") from error
+        topic = draft.topic(topic_id, record)
+        draft.topics.put(topic.topic_id, replace(topic, configs=dict(record.overrides)))
+        return
+    if record.scope is ConfigScope.CLUSTER and record.name != "":
+        raise InvalidRecord(record, f"the cluster's default has no name, not {record.name!r}")
+    if record.scope is ConfigScope.BROKER and not (
+        record.name.isascii()
+        and record.name.isdigit()
+        and record.name == str(int(record.name))
+        and int(record.name) <= BROKER_ID_MAX
+    ):
+        raise InvalidRecord(record, f"{record.name!r} is not a broker id")
+    if record.scope is ConfigScope.GROUP:
+        size = len(record.name.encode())
+        if not 0 < size <= GROUP_NAME_BYTES_MAX:
+            raise InvalidRecord(
+                record, f"a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes, not {size}"
+            )
+    place = (record.scope, record.name)
+    known = draft.overrides.view
+    if record.overrides and place not in known and len(known) >= OVERRIDES_MAX:
+        raise InvalidRecord(
+            record, f"{OVERRIDES_MAX} brokers and groups have settings of their own already"
+        )
+    if record.overrides:
+        draft.overrides.put(place, dict(record.overrides))
+    elif place in known:
+        draft.overrides.drop(place)
+
+
+def _tenures_opened(draft: _Draft, record: TenuresOpened) -> None:
+    for group in record.opened:
+        topic = draft.topic(group.topic_id, record)
+        partitions = list(topic.partitions)
+        for number in group.partitions:
+            leader = _current(topic, number, record)
+            if (leader.leader_epoch, leader.incarnation.epoch) != (
+                group.leader_epoch,
+                draft.author,
+            ):
+                raise InvalidRecord(
+                    record,
+                    f"partition {number} of topic {topic.name} is at leader epoch"
+                    f" {leader.leader_epoch} of incarnation {leader.incarnation}, not at"
+                    f" {group.leader_epoch} of epoch {draft.author}",
+                )
+            # The opening image is durable: neither an earlier tenure nor a hand-over image can be
+            # this partition's base any more (rules C5, F3).
+            opened = Tenure(leader.leader_epoch, leader.incarnation, None)
+            partitions[number] = (opened,)
+        draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+
+
+def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
+    topic = draft.topic(record.topic_id, record)
+    leader = _current(topic, record.partition, record)
+    if leader.incarnation.epoch != draft.author:
+        raise InvalidRecord(
+            record,
+            f"partition {record.partition} of topic {topic.name} belongs to incarnation"
+            f" {leader.incarnation}, so epoch {draft.author} cannot give it away",
+        )
+    owner = draft.live(record.owner, record)
+    if owner == leader.incarnation:
+        raise InvalidRecord(record, f"incarnation {owner} has partition {record.partition} already")
+    if record.handover == "":
+        raise InvalidRecord(record, "it names no hand-over image")
+    tenure = Tenure(LeaderEpoch(leader.leader_epoch + 1), owner, record.handover)
+    partitions = list(topic.partitions)
+    partitions[record.partition] = (*partitions[record.partition], tenure)
+    draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+
+
+def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
+    topic = draft.topic(record.topic_id, record)
+    leader = _current(topic, record.partition, record)
+    if leader.incarnation.epoch != draft.author:
+        raise InvalidRecord(
+            record,
+            f"partition {record.partition} of topic {topic.name} belongs to incarnation"
+            f" {leader.incarnation}, so epoch {draft.author} cannot give up what is lost of it",
+        )
+    if record.handover == "":
+        raise InvalidRecord(record, "it names no image")
+    following = 0
+    for lost in record.lost:
+        if not following <= lost.first <= lost.last:
+            raise InvalidRecord(record, f"offsets {lost.first} to {lost.last} do not ascend")
+        following = lost.last + 1
+    if len(draft.losses) >= LOSSES_MAX:
+        raise InvalidRecord(record, f"{LOSSES_MAX} losses were accepted already")
+    if record.handover is not None:
+        # The image stands for all of the earlier tenures, of which something is lost.
+        epoch = LeaderEpoch(leader.leader_epoch + 1)
+        partitions = list(topic.partitions)
+        partitions[record.partition] = (Tenure(epoch, leader.incarnation, record.handover),)
+        draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+    draft.losses = (*draft.losses, record)
+
+
+def _log_end_accepted(draft: _Draft, record: LogEndAccepted) -> None:
+    entries = record.entries
+    if not 0 < entries.first <= draft.sequence <= entries.last:
+        raise InvalidRecord(
+            record,
+            f"it is entry {draft.sequence}, which is not among entries {entries.first} to"
+            f" {entries.last}",
+        )
+    if entries not in draft.lost_entries:
+        draft.lost_entries = (*draft.lost_entries, entries)
+
+
+def _current(topic: Topic, number: int, record: Record) -> Tenure:
+    if not 0 <= number < topic.partition_count:
+        raise InvalidRecord(record, f"topic {topic.name} has no partition {number}")
+    return topic.partitions[number][-1]
+
+
+def _producer_ids_allocated(draft: _Draft, record: ProducerIdsAllocated) -> None:
+    if record.first != draft.next_producer_id:
+        raise InvalidRecord(
+            record, f"the next free producer id is {draft.next_producer_id}, not {record.first}"
+        )
+    if not 1 <= record.count <= INTEGER_MAX - record.first:
+        raise InvalidRecord(record, f"{record.count} ids cannot be given out from {record.first}")
+    draft.next_producer_id = ProducerId(record.first + record.count)
+
+
+_TRANSITIONS: Mapping[type[Record], Callable[[_Draft, Any], None]] = {
+    ClusterCreated: _cluster_created,
+    BrokerRegistered: _broker_registered,
+    LeaseResumed: _lease_resumed,
+    BrokerFenced: _broker_fenced,
+    IncarnationRetired: _incarnation_retired,
+    TopicCreated: _topic_created,
+    PartitionsCreated: _partitions_created,
+    TopicDeleted: _topic_deleted,
+    TopicsForgotten: _topics_forgotten,
+    IncarnationsForgotten: _incarnations_forgotten,
+    ConfigsChanged: _configs_changed,
+    TenuresOpened: _tenures_opened,
+    PartitionMoved: _partition_moved,
+    LossAccepted: _loss_accepted,
+    LogEndAccepted: _log_end_accepted,
+    ProducerIdsAllocated: _producer_ids_allocated,
+}

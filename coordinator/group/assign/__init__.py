@@ -1,0 +1,1 @@
+"""Which member of a consumer group gets which partitions (KIP-848)."""

@@ -1,0 +1,244 @@
+"""Whether there is room for what a request would add to a group coordinator's memory. Pure.
+
+Only what is added is asked about. What is there, read from a log that has more than the limits
+allow as well, stays and can be renewed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidelog.coordinator.budget import Budget, Share
+from tidelog.coordinator.decision import ID_LENGTH_MAX, LimitMet
+from tidelog.coordinator.group.commands import (
+    CommitOffsets,
+    CommitTransactionalOffsets,
+    Join,
+)
+from tidelog.coordinator.group.consumer_commands import JOIN_EPOCH, ConsumerHeartbeat
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.state.classic_group import ClassicGroup
+from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
+from tidelog.coordinator.group.state.sizes import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    OFFSET_BYTES,
+    PENDING_BYTES,
+    names_bytes,
+    offset_bytes,
+    protocols_bytes,
+    subscription_bytes,
+    texts_bytes,
+)
+from tidelog.protocol.error_codes import ErrorCode
+
+MEMBER_BYTES_MAX: Final = "group.member.max.bytes"
+GROUP_BYTES_MAX: Final = "group.max.bytes"
+GROUPS_MAX: Final = "groups.max"
+GROUPS_BYTES_MAX: Final = "groups.max.bytes"
+
+
+class NoRoom(NamedTuple):
+    """Why a request is not admitted."""
+
+    error: ErrorCode
+    limit: LimitMet
+
+
+class GroupBudgets(NamedTuple):
+    """What all group coordinators of a broker may hold together."""
+
+    groups: Budget
+    size_bytes: Budget
+
+
+def unlimited() -> GroupBudgets:
+    """For a coordinator by itself, and for whoever only reads its log."""
+    return GroupBudgets(Budget(2**63), Budget(2**63))
+
+
+class GroupAdmission:
+    """What one coordinator holds, and whether it may hold more."""
+
+    def __init__(self, settings: GroupSettings, budgets: GroupBudgets) -> None:
+        self._settings = settings
+        self._groups: Share = budgets.groups.share()
+        self._bytes: Share = budgets.size_bytes.share()
+        self._sizes: dict[str, int] = {}
+        self._sizes_sum = 0
+
+    # What is held.
+
+    def measure(
+        self, group_id: str, classic: ClassicGroup | None, consumers: ConsumerGroup | None
+    ) -> None:
+        """A group is as it is now."""
+        size = 0 if classic is None else classic.size_bytes
+        size += 0 if consumers is None else consumers.size_bytes
+        self._sizes_sum += size - self._sizes.pop(group_id, 0)
+        if size:
+            self._sizes[group_id] = size
+        self._groups.hold(len(self._sizes))
+
+    def hold(self, offsets: CommittedOffsets) -> None:
+        """Groups and offsets are as they are now."""
+        self._bytes.hold(self._sizes_sum + offsets.size_bytes)
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        self._groups.hold(0)
+        self._bytes.hold(0)
+
+    # What may be added.
+
+    def join(
+        self, join: Join, classic: ClassicGroup | None, consumers: ConsumerGroup | None
+    ) -> NoRoom | None:
+        """Why a member of the classic protocol is not taken in."""
+        texts = texts_bytes(join.member_id, join.instance_id, join.client_id, join.client_host)
+        size = MEMBER_BYTES + texts + protocols_bytes(join.protocols)
+        known = _size_of_member(join.member_id, join.instance_id, classic, consumers)
+        ids = self._ids(join.group_id, join.member_id, join.instance_id)
+        return ids or self._member(size, known, _said_bytes(classic, consumers))
+
+    def heartbeat(
+        self,
+        heartbeat: ConsumerHeartbeat,
+        classic: ClassicGroup | None,
+        consumers: ConsumerGroup | None,
+    ) -> NoRoom | None:
+        """Why a member of a consumer group is not taken in, or may not subscribe to more."""
+        is_new = heartbeat.member_epoch == JOIN_EPOCH
+        if not (is_new or heartbeat.topic_names or heartbeat.topic_regex):
+            return None
+        texts = texts_bytes(
+            heartbeat.member_id,
+            heartbeat.instance_id,
+            heartbeat.rack_id,
+            heartbeat.client_id,
+            heartbeat.client_host,
+            heartbeat.topic_regex,
+        )
+        size = MEMBER_BYTES + texts + names_bytes(heartbeat.topic_names or ())
+        known = _size_of_member(heartbeat.member_id, heartbeat.instance_id, None, consumers)
+        ids = self._ids(heartbeat.group_id, heartbeat.member_id, heartbeat.instance_id)
+        return ids or self._member(size, known, _said_bytes(classic, consumers))
+
+    def commit(
+        self,
+        commit: CommitOffsets | CommitTransactionalOffsets,
+        offsets: CommittedOffsets,
+        *,
+        opens_group: bool,
+    ) -> NoRoom | None:
+        """Why offsets are not taken up."""
+        more = GROUP_BYTES if opens_group else 0
+        is_pending = isinstance(commit, CommitTransactionalOffsets)
+        found = offsets.of_group(commit.group_id)
+        for each in commit.offsets:
+            more += len(each.metadata)
+            if is_pending:
+                more += PENDING_BYTES
+            else:
+                known = found.get(each.topic, {}).get(each.partition)
+                more += OFFSET_BYTES - offset_bytes(known)
+        if opens_group and not self._groups.has_room(1):
+            return self._too_many_groups()
+        return self._ids(commit.group_id) or self.memory(more)
+
+    def assignments(self, before: int, after: int) -> NoRoom | None:
+        """Why a leader's assignments are not taken, which change a group's size like this."""
+        limit = self._settings.group_bytes_max
+        if after > max(before, limit):
+            return _no_room(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                GROUP_BYTES_MAX,
+                f"the assignments of a group's members would take it to {after} bytes; at most"
+                f" {limit} are accepted",
+            )
+        return self.memory(after - before)
+
+    def memory(self, more: int) -> NoRoom | None:
+        """Why groups and offsets may not take so many bytes more."""
+        if self._bytes.has_room(more):
+            return None
+        budget = self._bytes.budget
+        return _no_room(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            GROUPS_BYTES_MAX,
+            f"groups and their offsets take {budget.held} bytes; {more} more would be above"
+            f" {budget.limit}",
+        )
+
+    def _ids(self, group_id: str, *others: str | None) -> NoRoom | None:
+        limit = self._settings.id_length_max
+        longest = max(map(len, filter(None, (group_id, *others))), default=0)
+        if longest <= limit:
+            return None
+        error = ErrorCode.INVALID_GROUP_ID if len(group_id) > limit else ErrorCode.INVALID_REQUEST
+        return _no_room(
+            error,
+            ID_LENGTH_MAX,
+            f"the id of a group, a member or an instance has {longest} characters; at most {limit}"
+            " are accepted",
+        )
+
+    def _member(self, size: int, known: int, group_bytes: int) -> NoRoom | None:
+        """`known`: the bytes of the member as it is; 0 for a new one."""
+        settings, more = self._settings, size - known
+        if size > settings.member_bytes_max:
+            return _no_room(
+                ErrorCode.INVALID_REQUEST,
+                MEMBER_BYTES_MAX,
+                f"what a member says of itself takes {size} bytes; at most"
+                f" {settings.member_bytes_max} are accepted",
+            )
+        if group_bytes == 0:
+            more += GROUP_BYTES
+            if not self._groups.has_room(1):
+                return self._too_many_groups()
+        if more > 0 and group_bytes + more > settings.group_bytes_max:
+            return _no_room(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                GROUP_BYTES_MAX,
+                f"the members of the group take {group_bytes} bytes; {more} more would be above"
+                f" {settings.group_bytes_max}",
+            )
+        return self.memory(more)
+
+    def _too_many_groups(self) -> NoRoom:
+        budget = self._groups.budget
+        return _no_room(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            GROUPS_MAX,
+            f"there are {budget.held} groups; at most {budget.limit} are kept",
+        )
+
+
+def _no_room(error: ErrorCode, setting: str, why: str) -> NoRoom:
+    return NoRoom(error, LimitMet(setting, f"{why} ({setting})"))
+
+
+def _said_bytes(classic: ClassicGroup | None, consumers: ConsumerGroup | None) -> int:
+    """What clients made of a group; 0 where there is none."""
+    if classic is not None:
+        return classic.size_bytes
+    return 0 if consumers is None else consumers.said_bytes
+
+
+def _size_of_member(
+    member_id: str,
+    instance_id: str | None,
+    classic: ClassicGroup | None,
+    consumers: ConsumerGroup | None,
+) -> int:
+    """What a known member takes; 0 for a new one."""
+    if classic is not None:
+        member = classic.members.get(classic.static_members.get(instance_id or "", member_id))
+        return 0 if member is None else member.size_bytes
+    if consumers is not None:
+        known_id = consumers.static_members.get(instance_id or "", member_id)
+        said = consumers.subscriptions.get(known_id)
+        return 0 if said is None else len(known_id) + subscription_bytes(said)
+    return 0

@@ -1,0 +1,525 @@
+"""ConsumerGroupHeartbeat on one consumer group (KIP-848): members come, stay and go, the target
+assignment follows, and each member is led to it step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from tidelog.coordinator.decision import Token
+from tidelog.coordinator.group.assign.target_assignment import Target, TargetTask, make_target
+from tidelog.coordinator.group.commands import NO_MEMBER, PatternLookup
+from tidelog.coordinator.group.consumer_commands import (
+    JOIN_EPOCH,
+    NOT_CHANGED_MS,
+    STATIC_LEAVE_EPOCH,
+    ClusterTopics,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+)
+from tidelog.coordinator.group.records.consumer_records import (
+    Assignment,
+    ConsumerGroupStored,
+    ConsumerMemberStored,
+    ConsumerSubscription,
+    CurrentAssignment,
+    CurrentStored,
+    MemberState,
+    TargetEpochStored,
+    TargetStored,
+)
+from tidelog.coordinator.group.requests.admission import GroupAdmission
+from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
+from tidelog.coordinator.group.requests.reconciliation import is_within, reconcile
+from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
+from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
+from tidelog.coordinator.group.state.sizes import assignment_bytes
+from tidelog.coordinator.patterns import InvalidPattern, check_length
+from tidelog.coordinator.timers import Timers
+from tidelog.protocol.error_codes import ErrorCode
+
+
+class Refusal(NamedTuple):
+    """Why a request is not carried out."""
+
+    error: ErrorCode
+    message: str
+
+
+class Caller(NamedTuple):
+    """The member that a request comes from, as it was before."""
+
+    member_id: str
+    subscription: ConsumerSubscription | None
+    current: CurrentAssignment
+    target: Assignment
+    replaces: str | None = None
+    """The member whose place it takes: the same static one, under its old id."""
+
+
+class ConsumerMembership:
+    """Heartbeats, and what follows when they stay away. It keeps nothing but the timers."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        timers: Timers[Timer],
+        timeouts_of: TimeoutsOf,
+        admission: GroupAdmission,
+    ) -> None:
+        self._settings = settings
+        self._admission = admission
+        self._timers = timers
+        self._timeouts_of = timeouts_of
+
+    def refusal(self, heartbeat: ConsumerHeartbeat) -> Refusal | None:
+        """What is wrong with a request whatever the group is like; None if nothing is."""
+        fault = _fault(heartbeat)
+        if fault is not None:
+            return Refusal(ErrorCode.INVALID_REQUEST, fault)
+        assignors = self._settings.consumer_assignors
+        if heartbeat.server_assignor is not None and heartbeat.server_assignor not in assignors:
+            return Refusal(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {heartbeat.server_assignor} is not supported. Supported assignors:"
+                f" {', '.join(assignors)}.",
+            )
+        try:
+            check_length(heartbeat.topic_regex or "", self._settings.regex_length_max)
+        except InvalidPattern as error:
+            return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
+        return None
+
+    # Members that come and stay.
+
+    def heartbeat(
+        self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
+    ) -> None:
+        """Take the member in or note that it is alive, and tell it what it may consume."""
+        caller = self._caller(group, heartbeat)
+        if isinstance(caller, Refusal):
+            turn.reply(token, ConsumerHeartbeatReply(*caller))
+            return
+        if heartbeat.matches is not None:
+            group.take_up(heartbeat.matches)
+        subscription = _updated(caller.subscription, heartbeat)
+        current = self.advance(group, caller, subscription, heartbeat.owned, heartbeat.topics, turn)
+        is_told = heartbeat.is_full or current.assigned != caller.current.assigned
+        turn.reply(
+            token,
+            ConsumerHeartbeatReply(
+                ErrorCode.NONE,
+                None,
+                caller.member_id,
+                current.epoch,
+                self._timeouts_of(group.group_id).heartbeat_interval_ms,
+                current.assigned if is_told else None,
+            ),
+        )
+
+    def advance(
+        self,
+        group: ConsumerGroup,
+        caller: Caller,
+        subscription: ConsumerSubscription,
+        owned: Assignment | None,
+        topics: ClusterTopics,
+        turn: GroupTurn,
+    ) -> CurrentAssignment:
+        """The member says this of itself, and that it has this (None: it does not say): what it
+        may consume from now on, one step nearer to what it is to have."""
+        if caller.replaces is not None:
+            self._replace(group, caller, turn)
+        group_id, member_id = group.group_id, caller.member_id
+        if subscription != caller.subscription:
+            turn.persist(ConsumerMemberStored(group_id, member_id, subscription))
+        epoch, target = self._target(group, topics, caller, subscription, turn)
+        current = reconcile(caller.current, epoch, target, group.is_free, owned)
+        if current != caller.current:
+            turn.persist(CurrentStored(group_id, member_id, current))
+            rebalance = Timer(TimerKind.CONSUMER_REBALANCE, group_id, member_id)
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                self._set_timer(rebalance, subscription.rebalance_timeout_ms, turn)
+            else:
+                self._timers.cancel(rebalance)
+        self.expect_heartbeat(group, member_id, subscription, turn)
+        return current
+
+    def _caller(self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat) -> Caller | Refusal:
+        member_id = heartbeat.member_id or heartbeat.fresh_id
+        joins = heartbeat.member_epoch == JOIN_EPOCH
+        holder = group.static_members.get(heartbeat.instance_id or "")
+        is_known = member_id in group.subscriptions or (joins and holder is not None)
+        if not is_known and self.is_full(group):
+            return Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "The consumer group has reached its maximum capacity of"
+                f" {self._settings.consumer_members_max} members.",
+            )
+        if heartbeat.instance_id is not None and joins and holder is not None:
+            return self._returned(group, member_id, holder, heartbeat.instance_id)
+        if heartbeat.instance_id is not None and not joins:
+            refusal = _static_refusal(group, member_id, heartbeat.instance_id)
+        elif not joins and member_id not in group.subscriptions:
+            refusal = _unknown(group, member_id)
+        else:
+            refusal = None
+        if refusal is not None:
+            return refusal
+        current = group.current(member_id)
+        if not (joins and heartbeat.instance_id is not None):
+            refusal = _epoch_refusal(heartbeat, current)
+        subscription = group.subscriptions.get(member_id)
+        return refusal or Caller(member_id, subscription, current, group.target(member_id))
+
+    def _returned(
+        self, group: ConsumerGroup, member_id: str, holder: str, instance_id: str
+    ) -> Caller | Refusal:
+        """A static member that joins where one of its instance id is known: only if that is away,
+        or speaks the classic protocol, in which no static member says that it goes."""
+        is_classic = group.subscriptions[holder].classic is not None
+        if group.current(holder).epoch != STATIC_LEAVE_EPOCH and not is_classic:
+            return Refusal(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} cannot join the group"
+                f" because the instance id is owned by {holder} member.",
+            )
+        return successor(group, member_id, holder)
+
+    def is_full(self, group: ConsumerGroup) -> bool:
+        """Whether there is no room for another member."""
+        return len(group.subscriptions) >= self._settings.consumer_members_max
+
+    def _replace(self, group: ConsumerGroup, caller: Caller, turn: GroupTurn) -> None:
+        """A static member is back: it takes its old place, with what it had and is to have."""
+        assert caller.replaces is not None
+        assert caller.subscription is not None
+        self._cancel_timers(group, caller.replaces)
+        turn.records.extend(group.member_removals(caller.replaces))
+        group_id, member_id = group.group_id, caller.member_id
+        turn.persist(ConsumerMemberStored(group_id, member_id, caller.subscription))
+        turn.persist(TargetStored(group_id, member_id, caller.target))
+        turn.persist(CurrentStored(group_id, member_id, caller.current))
+
+    # The target assignment.
+
+    def _target(
+        self,
+        group: ConsumerGroup,
+        known: ClusterTopics,
+        caller: Caller,
+        subscription: ConsumerSubscription,
+        turn: GroupTurn,
+    ) -> tuple[int, Assignment]:
+        """What the member is to have, and in which epoch: made anew if subscriptions have changed,
+        or topics, or if members have gone since. What is looked up or made elsewhere holds from a
+        later heartbeat on."""
+        bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
+        self._look_up_patterns(group, known, turn)
+        if not group.is_matched(subscription.topic_regex):
+            return self._go_on(group, caller, bumps, turn)
+        is_behind = group.epoch > group.assignment_epoch
+        if not bumps and not is_behind and group.topics_seen is known.topics:
+            return group.assignment_epoch, caller.target
+        members = {**group.subscriptions, caller.member_id: subscription}
+        if caller.replaces is not None and caller.replaces != caller.member_id:
+            del members[caller.replaces]
+        previous = {each: group.target(each) for each in members}
+        previous[caller.member_id] = caller.target
+        task = TargetTask(
+            group.group_id,
+            group.serial,
+            group.epoch + bumps,
+            bumps or is_behind,
+            group.metadata_hash,
+            members,
+            group.matches.copy(),
+            known,
+            previous,
+            self._settings.consumer_assignors[0],
+        )
+        if task.is_large:
+            return self._make_later(group, caller, task, bumps, turn)
+        target = make_target(task)
+        if not self._has_room(group, target, turn):
+            return self._go_on(group, caller, bumps, turn)
+        group.topics_seen = known.topics
+        has_changed = target.metadata_hash != group.metadata_hash
+        epoch = group.epoch + (bumps or (has_changed and not is_behind))
+        if epoch != group.epoch or has_changed:
+            turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
+        if target.assignments is None:
+            return epoch, caller.target
+        _persist_target(group.group_id, target, members, epoch, turn)
+        return epoch, target.assignments[caller.member_id]
+
+    def _make_later(
+        self,
+        group: ConsumerGroup,
+        caller: Caller,
+        task: TargetTask,
+        bumps: bool,
+        turn: GroupTurn,
+    ) -> tuple[int, Assignment]:
+        """Have a worker make the target, unless one is at it, and go on with the one before."""
+        epoch, target = self._go_on(group, caller, bumps, turn)
+        if turn.now.monotonic_ms >= group.no_target_before_ms:
+            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            stored = [each.epoch for each in turn.records if isinstance(each, ConsumerGroupStored)]
+            turn.work.append(replace(task, epoch=max([task.epoch, *stored])))
+        return epoch, target
+
+    def _go_on(
+        self, group: ConsumerGroup, caller: Caller, bumps: bool, turn: GroupTurn
+    ) -> tuple[int, Assignment]:
+        """Without a new target: the group's epoch is ahead of that of the one before."""
+        if not bumps:
+            return group.assignment_epoch, caller.target
+        group_id, epoch, assigned = group.group_id, group.epoch + 1, group.assignment_epoch
+        if assigned == 0:
+            # No member can be in epoch 0, so the first target gives nobody anything.
+            turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
+            turn.persist(TargetEpochStored(group_id, epoch))
+            assigned, epoch = epoch, epoch + 1
+        turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
+        return assigned, caller.target
+
+    def take_target(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> None:
+        """A target was made elsewhere, while the group went on. If members have changed since, it
+        is that of the epoch that it was made for, and the next one follows."""
+        task = target.task
+        if task.serial != group.serial:
+            return
+        if not self._has_room(group, target, turn):
+            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            return
+        group.no_target_before_ms = 0
+        epoch = task.epoch
+        if epoch == group.epoch:
+            group.topics_seen = task.topics.topics
+            if target.metadata_hash != group.metadata_hash:
+                epoch += group.epoch == group.assignment_epoch
+                turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
+        if target.assignments is not None and epoch > group.assignment_epoch:
+            _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
+
+    def _has_room(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> bool:
+        """Whether the target may be taken, so that members come to have what it says. One for the
+        same topics always may: a group goes on with what it has, however full the broker is."""
+        if target.assignments is None or target.metadata_hash == group.metadata_hash:
+            return True
+        wanted = sum(map(assignment_bytes, target.assignments.values()))
+        no_room = self._admission.memory(2 * wanted - group.assigned_bytes)
+        if no_room is not None:
+            turn.limits.append(no_room.limit)
+        return no_room is None
+
+    def _look_up_patterns(
+        self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn
+    ) -> None:
+        """Have the topics looked up that the group's expressions name, if that may have changed."""
+        patterns = group.patterns
+        if not patterns or (group.topics_matched is known.topics and group.is_matched()):
+            return
+        if turn.now.monotonic_ms >= group.no_lookup_before_ms:
+            group.no_lookup_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
+            turn.work.append(PatternLookup(group.group_id, patterns, known))
+
+    # Members that go.
+
+    def leave(
+        self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
+    ) -> None:
+        """A member goes, or a static one goes away for a while and keeps what it has."""
+        member_id, instance_id = heartbeat.member_id, heartbeat.instance_id
+        if instance_id is not None:
+            refusal = _static_refusal(group, member_id, instance_id)
+        else:
+            refusal = None if member_id in group.subscriptions else _unknown(group, member_id)
+        if refusal is not None:
+            turn.reply(token, ConsumerHeartbeatReply(*refusal))
+            return
+        if heartbeat.member_epoch == STATIC_LEAVE_EPOCH:
+            away = replace(
+                group.current(member_id),
+                epoch=STATIC_LEAVE_EPOCH,
+                state=MemberState.STABLE,
+                pending_revocation={},
+            )
+            self._timers.cancel(Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id))
+            turn.persist(CurrentStored(group.group_id, member_id, away))
+        else:
+            self.put_out(group, member_id, turn)
+        reply = ConsumerHeartbeatReply(ErrorCode.NONE, None, member_id, heartbeat.member_epoch)
+        turn.reply(token, reply)
+
+    def put_out(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
+        """Remove a member, if it is there. The others are given its partitions when the next of
+        them is heard of."""
+        if member_id not in group.subscriptions:
+            return
+        self._cancel_timers(group, member_id)
+        turn.records.extend(group.member_removals(member_id))
+        epoch = group.epoch + 1
+        turn.persist(ConsumerGroupStored(group.group_id, epoch, group.metadata_hash))
+        self.look_for_downgrade(group, turn)
+
+    def forget(self, group: ConsumerGroup) -> None:
+        """The group is no longer a consumer group: nothing of it runs out any more."""
+        for member_id in group.subscriptions:
+            self._cancel_timers(group, member_id)
+
+    # Time.
+
+    def loaded(self, group: ConsumerGroup, turn: GroupTurn) -> None:
+        """Members have their timeouts from now on: nobody knows how long ago they were heard of."""
+        self.look_for_downgrade(group, turn)
+        for member_id, subscription in group.subscriptions.items():
+            self.expect_heartbeat(group, member_id, subscription, turn)
+            if group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+                timer = Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id)
+                self._set_timer(timer, subscription.rebalance_timeout_ms, turn)
+
+    def expect_heartbeat(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        subscription: ConsumerSubscription,
+        turn: GroupTurn,
+    ) -> None:
+        """The member was heard of. In the classic protocol it names its session timeout itself."""
+        if subscription.classic is not None:
+            timeout_ms = subscription.classic.session_timeout_ms
+        else:
+            timeout_ms = self._timeouts_of(group.group_id).session_ms
+        timer = Timer(TimerKind.CONSUMER_SESSION, group.group_id, member_id)
+        self._set_timer(timer, timeout_ms, turn)
+
+    def look_for_downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
+        """Have it looked, when this turn is over, whether all members speak the classic protocol
+        by now."""
+        self._set_timer(Timer(TimerKind.DOWNGRADE, group.group_id), 0, turn)
+
+    def _set_timer(self, timer: Timer, within_ms: int, turn: GroupTurn) -> None:
+        self._timers.set(timer, turn.now.monotonic_ms + within_ms)
+
+    def _cancel_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        for kind in (TimerKind.CONSUMER_SESSION, TimerKind.CONSUMER_REBALANCE):
+            self._timers.cancel(Timer(kind, group.group_id, member_id))
+
+
+def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
+    """What is wrong with a request, in Kafka's words."""
+    for value, name in (
+        (heartbeat.group_id, "GroupId"),
+        (heartbeat.instance_id, "InstanceId"),
+        (heartbeat.rack_id, "RackId"),
+    ):
+        if value is not None and not value.strip():
+            return f"{name} can't be empty."
+    epoch = heartbeat.member_epoch
+    if epoch < STATIC_LEAVE_EPOCH:
+        return "MemberEpoch is invalid."
+    if (epoch != JOIN_EPOCH or heartbeat.brings_member_id) and heartbeat.member_id == NO_MEMBER:
+        return "MemberId can't be empty."
+    if epoch == STATIC_LEAVE_EPOCH and heartbeat.instance_id is None:
+        return "InstanceId can't be null."
+    if epoch == JOIN_EPOCH:
+        if heartbeat.rebalance_timeout_ms == NOT_CHANGED_MS:
+            return "RebalanceTimeoutMs must be provided in first request."
+        if heartbeat.owned is None or heartbeat.owned:
+            return "TopicPartitions must be empty when (re-)joining."
+        if heartbeat.topic_names is None and heartbeat.topic_regex is None:
+            return (
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
+                " (re-)joining."
+            )
+    return None
+
+
+def successor(group: ConsumerGroup, member_id: str, holder: str) -> Caller:
+    """A static member under a new id, in the place of `holder`, who it was before."""
+    anew = replace(group.current(holder), epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+    return Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
+
+
+def _static_refusal(group: ConsumerGroup, member_id: str, instance_id: str) -> Refusal | None:
+    holder = group.static_members.get(instance_id)
+    if holder is None:
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if holder != member_id:
+        return Refusal(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member"
+            f" {holder}.",
+        )
+    return None
+
+
+def _unknown(group: ConsumerGroup, member_id: str) -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        f"Member {member_id} is not a member of group {group.group_id}.",
+    )
+
+
+def _epoch_refusal(heartbeat: ConsumerHeartbeat, current: CurrentAssignment) -> Refusal | None:
+    """Why a member is fenced. The epoch before is accepted where the member has nothing that it was
+    not given: the answer with the newer one may have been lost."""
+    epoch = heartbeat.member_epoch
+    if epoch == current.epoch:
+        return None
+    is_ahead = epoch > current.epoch
+    is_previous = not is_ahead and epoch == current.previous_epoch
+    if is_previous and is_within(heartbeat.owned, current.assigned):
+        return None
+    return Refusal(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {'greater' if is_ahead else 'smaller'} member epoch"
+        f" ({epoch}) than the one known by the group coordinator ({current.epoch}). The member must"
+        " abandon all its partitions and rejoin.",
+    )
+
+
+def _updated(
+    before: ConsumerSubscription | None, heartbeat: ConsumerHeartbeat
+) -> ConsumerSubscription:
+    old = before or ConsumerSubscription(None, None, "", "", (), None, NOT_CHANGED_MS, None)
+    names, regex = heartbeat.topic_names, heartbeat.topic_regex
+    timeout_ms = heartbeat.rebalance_timeout_ms
+    return ConsumerSubscription(
+        heartbeat.instance_id if heartbeat.instance_id is not None else old.instance_id,
+        heartbeat.rack_id if heartbeat.rack_id is not None else old.rack_id,
+        heartbeat.client_id,
+        heartbeat.client_host,
+        old.topic_names if names is None else tuple(sorted(set(names))),
+        # An empty expression takes back the one before.
+        old.topic_regex if regex is None else regex or None,
+        old.rebalance_timeout_ms if timeout_ms == NOT_CHANGED_MS else timeout_ms,
+        heartbeat.server_assignor if heartbeat.server_assignor is not None else old.server_assignor,
+    )
+
+
+def _subscribes_anew(before: ConsumerSubscription | None, after: ConsumerSubscription) -> bool:
+    if before is None:
+        return bool(after.topic_names) or after.topic_regex is not None
+    return (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex)
+
+
+def _persist_target(
+    group_id: str,
+    target: Target,
+    members: Mapping[str, ConsumerSubscription],
+    epoch: int,
+    turn: GroupTurn,
+) -> None:
+    """Have the parts of a target written that differ from the one before, as far as they are those
+    of members that subscribe as they did when it was made."""
+    task = target.task
+    for member_id, assignment in (target.assignments or {}).items():
+        said = members.get(member_id)
+        is_same = said is not None and not _subscribes_anew(task.members[member_id], said)
+        if is_same and assignment != task.previous[member_id]:
+            turn.persist(TargetStored(group_id, member_id, assignment))
+    turn.persist(TargetEpochStored(group_id, epoch))

@@ -1,0 +1,1 @@
+"""What a group coordinator remembers: groups, members and committed offsets."""

@@ -1,0 +1,1 @@
+"""What retention and log compaction remove from tables."""

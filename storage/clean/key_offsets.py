@@ -1,0 +1,89 @@
+"""The latest offset of each key in a range of a log: what log compaction goes by.
+
+Pure. Keys are compared as they are, not by a hash, so no record is ever lost to a collision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.records.parse.row_arrays import boolean_array, integers_of, nulls_of
+from tidelog.records.parse.varints import Integers
+
+NO_OFFSET = -1
+_BYTES_PER_KEY = 40
+"""Beside the key itself: offsets, and Arrow's table while keys are looked up."""
+
+
+class KeyOffsets:
+    """Keys with their latest offsets. Look-ups cost a pass over all keys, so ask for many at once.
+
+    New records are kept aside until they are as many as the keys that are known already: so all
+    merging costs about as much as a few passes.
+    """
+
+    def __init__(self) -> None:
+        self._keys: pa.Array = pa.nulls(0, pa.binary())
+        self._offsets: Integers = np.zeros(0, np.int64)
+        self._keys_bytes = 0
+        self._new_keys: list[pa.Array] = []
+        self._new_offsets: list[Integers] = []
+        self._new_count = self._new_bytes = 0
+
+    def __len__(self) -> int:
+        self._merge()
+        return len(self._keys)
+
+    def add(self, keys: pa.Array, offsets: Integers) -> None:
+        """Take up records, in any order; those without a key do not count."""
+        if keys.null_count:
+            present = ~nulls_of(keys)
+            keys, offsets = keys.filter(boolean_array(present)), offsets[present]
+        if not len(keys):
+            return
+        self._new_keys.append(keys)
+        self._new_offsets.append(offsets)
+        self._new_count += len(keys)
+        self._new_bytes += _bytes_of(keys)
+        if self._new_count > len(self._keys):
+            self._merge()
+
+    def fills(self, bytes_max: int) -> bool:
+        """Whether the keys need about so much memory, or more, when they are looked up."""
+        if self._need(self._keys_bytes + self._new_bytes, self._new_count) < bytes_max:
+            return False
+        self._merge()
+        return self._need(self._keys_bytes, 0) >= bytes_max
+
+    def _need(self, keys_bytes: int, more: int) -> int:
+        return 2 * keys_bytes + _BYTES_PER_KEY * (len(self._keys) + more)
+
+    def latest(self, keys: pa.Array | pa.ChunkedArray) -> Integers:
+        """The latest offset of each of these keys; NO_OFFSET for what is not there, and null."""
+        self._merge()
+        found = pc.index_in(keys, value_set=self._keys, skip_nulls=True)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        places = integers_of(found, len(self._keys))
+        latest: Integers = np.append(self._offsets, NO_OFFSET)[places]
+        return latest
+
+    def _merge(self) -> None:
+        if not self._new_count:
+            return
+        keys = pa.concat_arrays([self._keys, *self._new_keys])
+        offsets = np.concatenate([self._offsets, *self._new_offsets])
+        self._new_keys, self._new_offsets = [], []
+        self._new_count = self._new_bytes = 0
+        encoded = keys.dictionary_encode()
+        self._keys = encoded.dictionary
+        self._offsets = np.full(len(self._keys), NO_OFFSET, np.int64)
+        self._keys_bytes = _bytes_of(self._keys)
+        np.maximum.at(self._offsets, integers_of(encoded.indices), offsets)
+
+
+def _bytes_of(keys: pa.Array) -> int:
+    """Of the keys alone, also where they are a part of a larger array."""
+    return int(pc.sum(pc.binary_length(keys)).as_py() or 0)

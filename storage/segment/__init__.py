@@ -1,0 +1,1 @@
+"""Segments: Parquet files of one partition's committed records."""

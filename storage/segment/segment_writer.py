@@ -1,0 +1,208 @@
+"""Rows of one partition, written as a segment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from awscrt.checksums import crc32c
+
+from tidelog.identifiers import TopicPartition
+from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
+from tidelog.storage.buffers import joined
+from tidelog.storage.object_store import Buffer
+from tidelog.storage.segment.parquet_seal import seal
+from tidelog.storage.segment.piece_sink import PieceSink
+from tidelog.storage.segment.segment import METADATA_KEY, Segment, SegmentName, describe
+
+ROW_GROUP_BYTES = 4 * 1024 * 1024
+"""Of rows in memory: what a reader of one offset has to decode."""
+ROW_GROUP_ROWS = 1 << 16
+_ZSTD_LEVEL = 1
+_DELTA_COLUMNS = ("offset", "timestamp")
+# Few different values, mostly one: a dictionary makes them cost nothing.
+_DICTIONARY_COLUMNS = (
+    *("timestamp_type", "producer_id", "producer_epoch", "transaction"),
+    "headers.list.element.key",
+)
+
+
+class WrittenSegment(NamedTuple):
+    """A segment whose file is written."""
+
+    segment: Segment
+    pieces: tuple[Buffer, ...]
+    """Of the object, behind what was taken before; to be put as they are."""
+
+
+class _End(NamedTuple):
+    """A file that is finished and sealed: the rest of it, and what is to be known of it all."""
+
+    pieces: tuple[Buffer, ...]
+    size_bytes: int
+    tail_bytes: int
+    crc32c: int
+
+
+class SegmentWriter:
+    """Collects rows in offset order; the file grows in memory, a row group at a time.
+
+    Memory: what of the file is not taken, one row group of rows, and what is given to one call of
+    `write`.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, base_offset: int) -> None:
+        """`base_offset`: the first offset that the segment covers."""
+        self._topic_partition = topic_partition
+        self._base_offset = base_offset
+        self._next_offset = base_offset
+        self._sink = PieceSink()
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            ROW_SCHEMA,
+            version="2.6",
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=list(_DICTIONARY_COLUMNS),
+            column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+            write_statistics=list(_DELTA_COLUMNS),
+            write_page_index=True,
+            # Arrow's own schema would only repeat what Parquet's says.
+            store_schema=False,
+        )
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = self._pending_rows = 0
+        self._row_count = self._undated_rows = self._raw_bytes = self._tombstones = 0
+        self._first_row = self._last_row = -1
+        self._timestamp_min: int | None = None
+        self._timestamp_max: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file so far; pending rows are not counted."""
+        return self._sink.size_bytes
+
+    @property
+    def row_count(self) -> int:
+        """Rows written so far, pending ones too."""
+        return self._row_count
+
+    @property
+    def raw_bytes(self) -> int:
+        """Keys, values and headers written so far, pending ones too."""
+        return self._raw_bytes
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows (ROW_SCHEMA), ascending by offset and above all before."""
+        if not rows.num_rows:
+            return
+        offsets = rows.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        if first < self._next_offset:
+            raise ValueError(f"row at offset {first} is below {self._next_offset}")
+        self._next_offset = last + 1
+        self._first_row = self._first_row if self._row_count else first
+        self._last_row = last
+        self._note(rows)
+        start = 0
+        while start < rows.num_rows:
+            count = self._room(rows, start)
+            piece = rows.slice(start, count)
+            self._pending.append(piece)
+            self._pending_rows += count
+            self._pending_bytes += piece.nbytes
+            start += count
+            if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= ROW_GROUP_ROWS:
+                self._flush()
+
+    def take(self) -> tuple[Buffer, ...]:
+        """What was written of the file since the last call."""
+        return tuple(self._sink.take())
+
+    def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment:
+        """The segment, which covers all offsets below next_offset, with the rest of its file.
+        ValueError if it has no rows: that a range holds none is for the table alone to say."""
+        if not self._row_count or next_offset < self._next_offset:
+            raise ValueError(
+                f"{self._row_count} rows up to offset {self._next_offset} make no segment that ends"
+                f" at {next_offset}"
+            )
+        self._flush()
+        name = SegmentName(
+            partition=self._topic_partition.partition,
+            base_offset=self._base_offset,
+            last_offset=next_offset - 1,
+            id=segment_id,
+        )
+        description = describe(self._topic_partition, name.base_offset, name.last_offset)
+        self._writer.add_key_value_metadata({METADATA_KEY: description})
+        end = self._close()
+        segment = Segment(
+            name=name,
+            size_bytes=end.size_bytes,
+            row_count=self._row_count,
+            first_row=self._first_row,
+            last_row=self._last_row,
+            undated_rows=self._undated_rows,
+            raw_bytes=self._raw_bytes,
+            timestamp_min=self._timestamp_min,
+            timestamp_max=self._timestamp_max,
+            crc32c=end.crc32c,
+            tail_bytes=end.tail_bytes,
+            tombstones=self._tombstones,
+        )
+        return WrittenSegment(segment, end.pieces)
+
+    def _close(self) -> _End:
+        """End the file, and seal it."""
+        sink = self._sink
+        pieces, size_before = sink.take(), sink.size_bytes
+        self._writer.close()
+        # Arrow begins and ends each column chunk with a write, so the sink knows its checksum.
+        made = seal(joined(sink.take()), sink.crc32c)
+        crc = sink.crc32c(0, size_before)
+        for piece in made.pieces:
+            crc = crc32c(piece, crc)
+        size_bytes = size_before + made.size_bytes
+        return _End((*pieces, *made.pieces), size_bytes, made.tail_bytes, crc)
+
+    def _room(self, rows: pa.RecordBatch, start: int) -> int:
+        """How many of the rows go into the current row group: at least one."""
+        left: int = rows.num_rows - start
+        row_bytes: int = max(1, rows.nbytes // rows.num_rows)
+        by_bytes = -(-(ROW_GROUP_BYTES - self._pending_bytes) // row_bytes)
+        return max(1, min(left, by_bytes, ROW_GROUP_ROWS - self._pending_rows))
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        group = pa.Table.from_batches(self._pending, ROW_SCHEMA)
+        self._pending = []
+        self._pending_bytes = self._pending_rows = 0
+        self._writer.write_table(group, row_group_size=group.num_rows)
+
+    def _note(self, rows: pa.RecordBatch) -> None:
+        self._row_count += rows.num_rows
+        for name in ("key", "value"):
+            self._raw_bytes += _content_bytes(rows.column(name))
+        headers = rows.column("headers")
+        if headers.null_count < len(headers):
+            structs = headers.flatten()
+            self._raw_bytes += sum(_content_bytes(structs.field(index)) for index in range(2))
+        self._undated_rows += rows.column("timestamp").null_count
+        self._tombstones += rows.column("value").null_count
+        extremes = pc.min_max(rows.column("timestamp").cast(pa.int64()))
+        low, high = extremes["min"].as_py(), extremes["max"].as_py()
+        if low is None:
+            return
+        low, high = low // MICROSECONDS_PER_MILLISECOND, high // MICROSECONDS_PER_MILLISECOND
+        earlier, later = self._timestamp_min, self._timestamp_max
+        self._timestamp_min = low if earlier is None else min(earlier, low)
+        self._timestamp_max = high if later is None else max(later, high)
+
+
+def _content_bytes(array: pa.Array) -> int:
+    return int(pc.sum(pc.binary_length(array)).as_py() or 0)

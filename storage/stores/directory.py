@@ -1,0 +1,431 @@
+"""Objects as files: the blocking calls under FilesystemStore, and why they are safe.
+
+Layout: object `a/b` is the file `<root>/a/b`; `<root>/.tidelog/` holds temporary files and locks,
+and is never listed. A file that is an object is never written again: it is created whole, or
+replaced.
+
+Create (put-if-absent): write a file without a name (O_TMPFILE), fdatasync, `link()` it to its name
+(the kernel lets one link win, between threads, processes and, on one machine, containers), fsync
+the directory. That is two changes of directories less than with a temporary name, and a crash
+leaves nothing to be swept; where the system has no such files, a temporary one is linked and
+unlinked.
+Replace (put, put-if-match): write a temporary file, fdatasync, compare the version and `rename()`
+under an exclusive `flock` of the key's stripe, fsync the directory. Deletes take the same lock;
+creates need none: they succeed only where nothing is, the others compare only where something is.
+
+Versions (etags) come from the inode, so that no get reads more than it returns: inode number, size
+and modification time. Two objects that exist at once differ in the inode number. A number may be
+used again after a replace, therefore each replace sets a modification time above the one that it
+replaces, under the lock: no version of a name returns while it is being replaced. After a delete
+the next version has a time of its own writer, random below the millisecond. Copying the files
+elsewhere gives them new etags, which nobody holds yet.
+
+Directories: an entry is durable when the directory that holds it is synced. So before a process
+first uses a directory it creates what is missing and syncs all directories above, also those that
+it found: their creator may not have come to it yet. Directories stay when their last object goes.
+
+A refused put syncs the directory too, so that whoever loses may rely on what won. What a reader
+sees may otherwise be a put whose directory entry is still being synced; file systems that journal
+their metadata in order (ext4, xfs) make it durable before anything that the reader then writes.
+
+If a sync fails after the object became visible, nobody knows what the disk holds and asking again
+proves nothing: that put's outcome is unknown, and this Directory refuses all further work. The
+directory is open before that, so a lack of file descriptors does not count as such a failure.
+
+Wanted of the file system: hard links, flock, and modification times in nanoseconds. The first write
+tries the first and the last. Network file systems are not supported: their caches make the
+comparison of versions unsafe.
+"""
+
+# Plain system calls on strings: this is the path of every put.
+# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+from tidelog.storage.buffers import clip
+from tidelog.storage.keys import RESERVED_DIRECTORY
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    IfMatch,
+    ObjectMeta,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoredObject,
+    StoreMisconfigured,
+    StoreOutcomeUnknown,
+    Suffix,
+)
+from tidelog.storage.stores.files import (
+    create_root,
+    etag_of,
+    link_file,
+    meta_of,
+    nothing_applied,
+    read_error,
+    read_fully,
+    stat_or_none,
+    sync_data,
+    sync_directory,
+    write_fully,
+)
+
+LEFTOVER_AGE_SECONDS = 600
+"""Temporary files older than this are removed. One that is still in use makes its put fail."""
+
+_LOCK_STRIPES = 256
+_KNOWN_DIRECTORIES_MAX = 100_000
+_PROBE_FRACTION_NS = 123_456_789
+_UNNAMED_FLAG = getattr(os, "O_TMPFILE", 0)
+_REMEDY = "put the store on another file system, such as ext4 or xfs"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What makes a write unique: a name for its temporary file, and its time."""
+
+    name: str
+    time_ns: int
+
+
+class Directory:
+    """The files of one store. Methods block and may be called from any thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.fspath(root)
+        self._temporary = f"{self._root}/{RESERVED_DIRECTORY}/temporary"
+        self._locks = f"{self._root}/{RESERVED_DIRECTORY}/locks"
+        self._known: set[str] = set()
+        self._opening = threading.Lock()
+        self._open = False
+        self._has_unnamed_files = False
+        self._failure: str | None = None
+
+    def read(self, key: str, byte_range: ByteRange | Suffix | None) -> StoredObject:
+        """The object or a range of it."""
+        self._refuse_after_failure(key)
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if not S_ISREG(status.st_mode):
+                    raise ObjectNotFound(key, "no such object")
+                start, end = clip(byte_range, status.st_size)
+                data = read_fully(descriptor, start, end)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise read_error(key, error) from error
+        return StoredObject(data=data, size=status.st_size, etag=etag_of(status))
+
+    def stat(self, key: str) -> ObjectMeta:
+        """The object's size and version."""
+        self._refuse_after_failure(key)
+        try:
+            status = os.stat(self._path(key))
+        except OSError as error:
+            raise read_error(key, error) from error
+        if not S_ISREG(status.st_mode):
+            raise ObjectNotFound(key, "no such object")
+        return meta_of(key, status)
+
+    def create(self, key: str, data: list[Buffer], stamp: Stamp) -> str:
+        """Put if absent; the etag."""
+        path = self._path(key)
+        with self._parent(key, stamp.time_ns) as parent:
+            with self._written(key, data, stamp, named=False) as temporary:
+                etag = etag_of(os.stat(temporary))
+                try:
+                    self._link(temporary, path)
+                    won = True
+                except FileExistsError:
+                    if os.path.isdir(path):
+                        raise
+                    won = False
+            self._sync_visible(key, parent)
+        if not won:
+            raise PreconditionFailed(key, "an object is there already")
+        return etag
+
+    def replace(
+        self, key: str, data: list[Buffer], stamp: Stamp, condition: Condition | None
+    ) -> str:
+        """Put, or put if the version matches; the etag."""
+        path = self._path(key)
+        with self._parent(key, stamp.time_ns) as parent:
+            with self._written(key, data, stamp, named=True) as temporary, self._locked(key):
+                current = stat_or_none(path)
+                holds = not isinstance(condition, IfMatch) or (
+                    current is not None and etag_of(current) == condition.etag
+                )
+                if current is not None:
+                    time_ns = max(stamp.time_ns, current.st_mtime_ns + 1)
+                    os.utime(temporary, ns=(time_ns, time_ns))
+                etag = etag_of(os.stat(temporary))
+                if holds:
+                    os.rename(temporary, path)
+            self._sync_visible(key, parent)
+        if not holds:
+            raise PreconditionFailed(key, "the object is not the expected version")
+        return etag
+
+    def remove(self, keys: Sequence[str], now_ns: int) -> None:
+        """Delete; absent is no error. Each directory is synced once."""
+        present: dict[str, list[str]] = {}
+        for key in keys:
+            self._refuse_after_failure(key)
+            path = self._path(key)
+            if stat_or_none(path) is not None:
+                present.setdefault(os.path.dirname(path), []).append(key)
+        for first, *others in present.values():
+            with self._parent(first, now_ns) as parent:
+                try:
+                    for key in (first, *others):
+                        with nothing_applied(key), self._locked(key), suppress(FileNotFoundError):
+                            os.unlink(self._path(key))
+                finally:
+                    self._sync_visible(first, parent)
+
+    def walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+        """The objects in key order. Reads the names of a directory when it comes to it, and of no
+        directory in which all keys lie outside `prefix` or not above `start_after`."""
+        self._refuse_after_failure(prefix)
+        parent, separator, _ = prefix.rpartition("/")
+        yield from self._walk(parent + separator, prefix, start_after)
+
+    def _walk(self, parent: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+        try:
+            with os.scandir(self._path(parent)) as entries:
+                children = sorted(
+                    (
+                        child
+                        for child in map(partial(_child, parent), entries)
+                        if _may_hold(child, prefix, start_after)
+                    ),
+                    key=os.fsencode,
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise read_error(parent, error) from error
+        for child in children:
+            if child.endswith("/"):
+                yield from self._walk(child, prefix, start_after)
+            elif (status := stat_or_none(self._path(child))) is not None:
+                yield meta_of(child, status)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    @contextmanager
+    def _parent(self, key: str, now_ns: int) -> Iterator[int]:
+        """The object's directory, made if it is missing. It is open before anything is visible in
+        it, so that no descriptor is lacking when it has to be synced."""
+        self._refuse_after_failure(key)
+        directory = os.path.dirname(self._path(key))
+        with nothing_applied(key):
+            self._ensure_open(key, now_ns)
+            self._ensure_directory(directory)
+            try:
+                descriptor = _open_directory(directory)
+            except FileNotFoundError:
+                # The directory was removed.
+                self._known.clear()
+                self._ensure_directory(directory)
+                descriptor = _open_directory(directory)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _written(self, key: str, data: list[Buffer], stamp: Stamp, *, named: bool) -> Iterator[str]:
+        """A durable temporary file with the data, gone afterwards; the path by which it can be
+        linked or, if it must be `named`, renamed. Within, an error of the system means that nothing
+        was applied."""
+        with nothing_applied(key):
+            if self._has_unnamed_files and not named:
+                with _unnamed_file(self._temporary) as descriptor:
+                    _fill(descriptor, data, stamp)
+                    yield _path_of(descriptor)
+                return
+            temporary = f"{self._temporary}/{stamp.name}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o666)
+            try:
+                try:
+                    _fill(descriptor, data, stamp)
+                finally:
+                    os.close(descriptor)
+                yield temporary
+            finally:
+                # The object may be visible by now, so this must not fail; the sweep comes later.
+                with suppress(OSError):
+                    os.unlink(temporary)
+
+    def _link(self, temporary: str, path: str) -> None:
+        try:
+            link_file(temporary, path)
+        except FileNotFoundError:
+            # The directory was removed since it was opened, or the temporary file swept.
+            self._known.clear()
+            raise
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        stripe = zlib.crc32(key.encode()) % _LOCK_STRIPES
+        # Each holder opens the file anew: flock excludes open files, not threads.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(f"{self._locks}/{stripe:03d}", flags, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _sync_visible(self, key: str, parent: int) -> None:
+        try:
+            os.fsync(parent)
+        except OSError as error:
+            self._failure = (
+                f"{os.path.dirname(self._path(key))} could not be synced ({error.strerror}), so the"
+                " disk may have lost what was written to it; check the disk, then restart"
+            )
+            raise StoreOutcomeUnknown(key, self._failure) from error
+
+    def _refuse_after_failure(self, key: str) -> None:
+        if self._failure is not None:
+            raise StoreMisconfigured(key, self._failure)
+
+    def _ensure_directory(self, directory: str) -> None:
+        if directory in self._known:
+            return
+        if len(self._known) >= _KNOWN_DIRECTORIES_MAX:
+            self._known.clear()
+        parent = os.path.dirname(directory)
+        if directory == self._root:
+            create_root(directory)
+        else:
+            self._ensure_directory(parent)
+            with suppress(FileExistsError):
+                os.mkdir(directory)
+            sync_directory(parent)
+        self._known.add(directory)
+
+    def _ensure_open(self, key: str, now_ns: int) -> None:
+        """Before the first change: create our own directories, try the file system, sweep."""
+        if self._open:
+            return
+        with self._opening:
+            if self._open:
+                return
+            root = stat_or_none(self._root)
+            if root is not None and not S_ISDIR(root.st_mode):
+                raise StoreMisconfigured(key, f"{self._root} is a file; a store is a directory")
+            self._ensure_directory(self._temporary)
+            self._ensure_directory(self._locks)
+            self._try_file_system(key, now_ns)
+            self._sweep(now_ns)
+            self._open = True
+
+    def _try_file_system(self, key: str, now_ns: int) -> None:
+        # A time of now, or another process that opens the store would sweep the file away.
+        time_ns = now_ns - now_ns % 1_000_000_000 + _PROBE_FRACTION_NS
+        first = f"{self._temporary}/probe-{os.getpid()}-{id(self)}"
+        second = f"{first}-link"
+        try:
+            with open(first, "wb") as file:
+                os.utime(file.fileno(), ns=(time_ns, time_ns))
+            if os.stat(first).st_mtime_ns != time_ns:
+                why = f"the file system of {self._root} does not keep times in nanoseconds"
+                raise StoreMisconfigured(key, f"{why}; {_REMEDY}")
+            try:
+                link_file(first, second)
+            except OSError as error:
+                if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}:
+                    raise
+                why = f"the file system of {self._root} makes no hard links ({error.strerror})"
+                raise StoreMisconfigured(key, f"{why}; {_REMEDY}") from error
+        finally:
+            for path in (first, second):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+        self._has_unnamed_files = self._try_unnamed_file(second)
+
+    def _try_unnamed_file(self, path: str) -> bool:
+        """Whether a file without a name can be made here, and linked: NFS and old kernels have
+        none, and the link goes through /proc. Leaves nothing at `path`."""
+        if not _UNNAMED_FLAG:
+            return False
+        try:
+            with _unnamed_file(self._temporary) as descriptor:
+                link_file(_path_of(descriptor), path)
+        except OSError:
+            return False
+        os.unlink(path)
+        return True
+
+    def _sweep(self, now_ns: int) -> None:
+        """Remove what dead processes left. A slow put that loses its file is not applied."""
+        oldest_ns = now_ns - LEFTOVER_AGE_SECONDS * 1_000_000_000
+        with os.scandir(self._temporary) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns:
+                        os.unlink(entry.path)
+
+
+def _open_directory(directory: str) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+@contextmanager
+def _unnamed_file(directory: str) -> Iterator[int]:
+    """A file on the directory's file system that vanishes when it is closed, unless it is linked;
+    its descriptor."""
+    descriptor = os.open(directory, os.O_WRONLY | _UNNAMED_FLAG | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        # Durable or not applied by now: what an error here would say is known already.
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _path_of(descriptor: int) -> str:
+    """The name by which an open file without one can be linked."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _fill(descriptor: int, data: list[Buffer], stamp: Stamp) -> None:
+    write_fully(descriptor, data)
+    os.utime(descriptor, ns=(stamp.time_ns, stamp.time_ns))
+    sync_data(descriptor)
+
+
+def _child(parent: str, entry: os.DirEntry[str]) -> str:
+    """The entry's key; a directory's ends in `/`, which also puts it in its place in key order."""
+    return f"{parent}{entry.name}/" if entry.is_dir() else f"{parent}{entry.name}"
+
+
+def _may_hold(child: str, prefix: str, start_after: str) -> bool:
+    if not child.endswith("/"):
+        return child > start_after and child.startswith(prefix)
+    if child == f"{RESERVED_DIRECTORY}/":
+        return False
+    return (child >= start_after or start_after.startswith(child)) and (
+        child.startswith(prefix) or prefix.startswith(child)
+    )

@@ -1,0 +1,109 @@
+"""Opens the store that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.errors import InvalidConfiguration
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.filesystem import FilesystemStore
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.metered import MeteredStore, StoreStatistics
+from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+
+_memory_stores: dict[str, MemoryStore] = {}
+"""The stores of `memory://` URLs live as long as the process."""
+
+
+def open_store(
+    url: str,
+    clock: Clock,
+    entropy: Entropy,
+    *,
+    retry: RetrySettings | None = None,
+    statistics: StoreStatistics | None = None,
+) -> ObjectStore:
+    """The store at `file:///dir`, `memory://name` or `s3://bucket/prefix?option=value`, with each
+    request counted in `statistics` and repeated where that is safe.
+
+    Nothing is asked of the store yet: `tidelog.storage.stores.probe` does that. A `memory://` URL
+    names the same store throughout the process. InvalidConfiguration for any other URL.
+    """
+    return _composed(_bare_store(url, clock, entropy), clock, entropy, retry, statistics)
+
+
+def open_reader(
+    url: str,
+    clock: Clock,
+    entropy: Entropy,
+    *,
+    retry: RetrySettings | None = None,
+    statistics: StoreStatistics | None = None,
+) -> ObjectStore:
+    """Like `open_store`; any other URL is given to fsspec (`gs://`, `abfs://`, ...) and the store
+    is then read-only."""
+    scheme = urlsplit(url).scheme
+    if scheme in {"file", "memory", "s3", ""}:
+        return open_store(url, clock, entropy, retry=retry, statistics=statistics)
+    # fsspec takes its time to import, and few need it.
+    from tidelog.storage.stores.fsspec_store import FsspecStore
+
+    return _composed(FsspecStore(url), clock, entropy, retry, statistics)
+
+
+def bills_requests(url: str) -> bool:
+    """Whether each request to the store of this address is taken to have a price: S3 has one, a
+    store that is spoken to without encryption is the operator's own."""
+    parts = urlsplit(url)
+    endpoints = parse_qs(parts.query).get("endpoint", [])
+    return parts.scheme == "s3" and not any(each.startswith("http://") for each in endpoints)
+
+
+def _composed(
+    store: ObjectStore,
+    clock: Clock,
+    entropy: Entropy,
+    retry: RetrySettings | None,
+    statistics: StoreStatistics | None,
+) -> ObjectStore:
+    return RetryingStore(MeteredStore(store, clock, statistics), clock, entropy, retry)
+
+
+def _bare_store(url: str, clock: Clock, entropy: Entropy) -> ObjectStore:
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "file":
+            if parts.netloc not in {"", "localhost"} or not parts.path or parts.query:
+                raise InvalidConfiguration(
+                    f"store {_shown(url)}: a directory's URL has three slashes, as in"
+                    " file:///var/tidelog, and no options"
+                )
+            return FilesystemStore(Path(unquote(parts.path)), clock, entropy)
+        case "memory":
+            name = f"{parts.netloc}{parts.path}"
+            if name not in _memory_stores:
+                _memory_stores[name] = MemoryStore(clock, f"memory://{name}")
+            return _memory_stores[name]
+        case "s3":
+            # boto3 takes its time to import, and a local store does without.
+            from tidelog.storage.stores.s3 import S3Store
+            from tidelog.storage.stores.s3_address import parse_s3_url
+
+            return S3Store(parse_s3_url(url))
+        case "":
+            raise InvalidConfiguration(
+                f"store {_shown(url)} is not a URL; a directory's is file:///path"
+            )
+        case scheme:
+            # The rest of the URL may hold credentials.
+            raise InvalidConfiguration(
+                f"no store is known by {scheme}://; use file:///dir, s3://bucket/prefix or memory://"
+            )
+
+
+def _shown(url: str) -> str:
+    """Without the query, which may hold credentials."""
+    return repr(url.partition("?")[0])

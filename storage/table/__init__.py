@@ -1,0 +1,1 @@
+"""A topic's table: a log of commits and their checkpoints, which Delta Lake's readers read."""

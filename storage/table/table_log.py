@@ -1,0 +1,427 @@
+"""The table log of a topic: commits by put-if-absent, checkpoints, clean-up.
+
+Its entries are a Delta Lake log, so that other engines read the table as it is. The rules are A1 to
+A3, E1 to E3 and G1 of `docs/ARCHITECTURE.md`; `docs/formats/table.md` has the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
+from tidelog.entropy import Entropy
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import TopicId
+from tidelog.offload import Offload
+from tidelog.storage.object_store import (
+    Buffer,
+    IfAbsent,
+    IfMatch,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreNotApplied,
+)
+from tidelog.storage.segment.segment import table_prefix
+from tidelog.storage.sequence import NUMBER_DIGITS, AppendUndecided, Mine, Sequence
+from tidelog.storage.sightings import Sightings
+from tidelog.storage.table.table_change import (
+    Commit,
+    PartitionChange,
+    decode_commit,
+    encode_commit,
+    writer_id_of,
+)
+from tidelog.storage.table.table_checkpoint import capture, decode_checkpoint, encode_checkpoint
+from tidelog.storage.table.table_schema import metadata
+from tidelog.storage.table.table_state import NO_VERSION, Refusal, TableState
+
+LOG_FOLDER: Final = "_delta_log/"
+CHECKPOINT_COMMITS: Final = 50
+"""A checkpoint is due after so many commits: what one has to read at most behind it."""
+DELETE_GRACE_SECONDS: Final = 600.0
+"""`log.delete.grace.ms`: how long an entry stays after a checkpoint has made it needless."""
+REMOVED_RETENTION_MS: Final = 24 * 3600 * 1000
+"""How long checkpoints name segments that were removed."""
+APPEND_DEADLINE_SECONDS: Final = 30.0
+COMMIT_ATTEMPTS: Final = 32
+"""Against others' commits. Each lost attempt means that somebody else's commit succeeded."""
+CLEAN_UP_DELETES_MAX: Final = 1000
+_OPEN_ATTEMPTS = 5
+_FRESH_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The change is durable."""
+
+    version: int
+
+
+class SegmentsTooOld(StoreNotApplied):
+    """The segments of a commit may be taken for superfluous. Nothing was committed."""
+
+
+CommitResult: TypeAlias = Committed | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """What `_last_checkpoint` says. Its version only grows."""
+
+    version: int
+    etag: str
+
+
+def log_prefix(topic_id: TopicId) -> str:
+    """The beginning of the key of everything in a topic's table log."""
+    return table_prefix(topic_id) + LOG_FOLDER
+
+
+def commit_key(topic_id: TopicId, version: int) -> str:
+    """The object key of a commit."""
+    return f"{log_prefix(topic_id)}{version:0{NUMBER_DIGITS}d}.json"
+
+
+class TableLog:
+    """One topic's table, as one process reads and changes it.
+
+    Staleness. An entry is deleted only when a checkpoint at or above it is older than the grace. So
+    whoever saw entry n + 1 absent less than the grace ago, and puts it, cannot hit a number that
+    was used and deleted (A2). `commit` looks again when its view is older than a quarter of the
+    grace, and believes no answer that comes after half of it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        topic_id: TopicId,
+        topic: str,
+        grace_seconds: float = DELETE_GRACE_SECONDS,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> None:
+        """Use `open`. `topic`: its name, for people who read the table with other engines."""
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._offload = offload
+        self._topic = topic
+        self._grace_seconds = grace_seconds
+        self._crash_points = crash_points
+        self._checkpoints_seen: Sightings[int] = Sightings()
+        self._prefix = log_prefix(topic_id)
+        self._hint_key = f"{self._prefix}_last_checkpoint"
+        self._sequence = Sequence(store, clock, self._prefix, ".json", self._identify)
+        self._lock = asyncio.Lock()
+        self._seen_at = float("-inf")
+        self._checkpointed = NO_VERSION
+        self.state = TableState(topic_id)
+        """As of the version that was read or committed last. Not to be changed by others."""
+
+    @classmethod
+    async def open(
+        cls,
+        store: ObjectStore,
+        clock: Clock,
+        entropy: Entropy,
+        offload: Offload,
+        topic_id: TopicId,
+        topic: str,
+        grace_seconds: float = DELETE_GRACE_SECONDS,
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> TableLog:
+        """The table as it is now; one without a commit has no version yet.
+
+        One read of the hint, one of the checkpoint, those of the commits behind it, and a listing
+        of what lies above. CorruptObject names the object that is wrong or missing.
+        """
+        log = cls(store, clock, entropy, offload, topic_id, topic, grace_seconds, crash_points)
+        async with log._lock:
+            await log._open()
+        return log
+
+    @property
+    def topic_id(self) -> TopicId:
+        """Whose table this is."""
+        return self.state.topic_id
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether so many commits lie behind the newest checkpoint that one is worth its cost."""
+        return self.state.version - self._checkpointed >= CHECKPOINT_COMMITS
+
+    def key(self, version: int) -> str:
+        """The object key of a commit."""
+        return self._sequence.key(version)
+
+    def checkpoint_key(self, version: int) -> str:
+        """The object key of a checkpoint."""
+        return f"{self._prefix}{version:0{NUMBER_DIGITS}d}.checkpoint.parquet"
+
+    async def refresh(self) -> int:
+        """Read what others have committed; the version then."""
+        async with self._lock:
+            await self._refresh()
+            return self.state.version
+
+    async def commit(
+        self, changes: tuple[PartitionChange, ...], begun_at: float | None = None
+    ) -> CommitResult:
+        """Make the changes one version of the table, or say why they are not valid any more.
+
+        `begun_at`: before this moment, by the clock's `monotonic`, none of the segments that the
+        changes add was put. A segment that no table lists may be collected when its table has gone
+        on the grace after it was put; so after each look at the table it is asked whether they are
+        younger than half of that, and nothing is committed if they are not (SegmentsTooOld).
+
+        Refused: the table is as others made it; read `state`, drop what it has, go on from there
+        (E2). StoreNotApplied: nothing was committed. AppendUndecided: it may have been, or may yet
+        be; the next call finds out before it does anything, so what depends on it waits for that.
+        """
+        if not changes:
+            raise ValueError("a commit changes at least one partition")
+        async with self._lock:
+            looked = self._is_stale()
+            if looked:
+                await self._refresh()
+            for _ in range(COMMIT_ATTEMPTS):
+                refusal = self.state.refusal(changes)
+                if refusal is not None:
+                    # What we know may be old, and the change right for what is there.
+                    if looked:
+                        return refusal
+                    await self._refresh()
+                    looked = True
+                    continue
+                self._refuse_if_old(begun_at)
+                if await self._append(changes):
+                    return Committed(self.state.version)
+                looked = True
+            raise StoreNotApplied(
+                self._prefix, f"{COMMIT_ATTEMPTS} commits of others came first; nothing was applied"
+            )
+
+    async def fence(self) -> int:
+        """Make a version that changes nothing; which it is. Whoever was about to make it reads it
+        first, and looks at the age of its segments again. Raises as `commit` does."""
+        async with self._lock:
+            for _ in range(COMMIT_ATTEMPTS):
+                if self._is_stale():
+                    await self._refresh()
+                if await self._append(()):
+                    return self.state.version
+            raise StoreNotApplied(
+                self._prefix, f"{COMMIT_ATTEMPTS} commits of others came first; nothing was applied"
+            )
+
+    def _refuse_if_old(self, begun_at: float | None) -> None:
+        if begun_at is None:
+            return
+        age = self._clock.monotonic() - begun_at
+        if age > self._grace_seconds / 2:
+            raise SegmentsTooOld(
+                self._prefix,
+                f"segments were written {age:.0f} s ago and may be collected; nothing was"
+                " committed. Write them again",
+            )
+
+    async def write_checkpoint(self) -> int:
+        """Write a checkpoint of the current version and point readers to it. The version.
+
+        ValueError for a table that has no version yet.
+        """
+        if self.state.version == NO_VERSION:
+            raise ValueError(f"{self._prefix}: a table without a commit has no checkpoint")
+        self.state.forget_removed(self._clock.time_ms() - REMOVED_RETENTION_MS)
+        checkpoint = capture(self.state)
+        file = await self._offload.run(encode_checkpoint, checkpoint)
+        # Where somebody else's is, of the same version, it says the same.
+        with suppress(PreconditionFailed):
+            await self._store.put(self.checkpoint_key(checkpoint.version), file.pieces, IfAbsent())
+        self._crash_points.hit(CrashPoint.TABLE_CHECKPOINT_STORED)
+        hint = {
+            "version": checkpoint.version,
+            "size": checkpoint.actions,
+            "sizeInBytes": file.size_bytes,
+            "numOfAddFiles": len(checkpoint.segments),
+        }
+        await self._point_to(checkpoint.version, json.dumps(hint).encode())
+        self._checkpointed = max(self._checkpointed, checkpoint.version)
+        self._checkpoints_seen.saw(checkpoint.version, self._clock.monotonic())
+        return checkpoint.version
+
+    async def clean_up(self) -> int:
+        """Delete commits and checkpoints that a checkpoint older than the grace has made needless,
+        the oldest first. How many objects were deleted: at most CLEAN_UP_DELETES_MAX.
+
+        A checkpoint is old when this process has seen it for longer than the grace by its monotonic
+        clock (`Sightings`): no wall clock can make one look old. A process that starts again waits
+        once more.
+        """
+        hint = await self._read_hint()
+        if hint is None:
+            return 0
+        found: list[tuple[int, str]] = []
+        checkpoints: list[int] = []
+        async for meta in self._store.list(self._prefix):
+            version = self._sequence.number(meta.key)
+            if version is None:
+                version = self._checkpoint_version(meta.key)
+                if version is None:
+                    continue
+                if version <= hint.version:
+                    checkpoints.append(version)
+            found.append((version, meta.key))
+        now = self._clock.monotonic()
+        self._checkpoints_seen.look(checkpoints, now)
+        aged = self._checkpoints_seen.seen_for(self._grace_seconds, now)
+        kept = max(aged, default=NO_VERSION)
+        needless = [key for version, key in found if version < kept][:CLEAN_UP_DELETES_MAX]
+        for key in needless:
+            self._crash_points.hit(CrashPoint.TABLE_ENTRY_NEEDLESS)
+            await self._store.delete(key)
+        return len(needless)
+
+    async def _open(self) -> None:
+        missing: str | None = None
+        for _ in range(_OPEN_ATTEMPTS):
+            seen_at = self._clock.monotonic()
+            # What is missing was cleaned up since we read the hint, or is lost: reading it again
+            # says which (rule F4).
+            lost = await self._read_all()
+            if lost is None:
+                self._seen_at = seen_at
+                return
+            if lost == missing:
+                raise MissingObject(lost, "it is missing, and later ones are there")
+            missing = lost
+        raise StoreNotApplied(self._prefix, "the log changed while it was read; nothing was done")
+
+    async def _read_all(self) -> str | None:
+        """Read the newest checkpoint and all behind it; the key of what is missing, if anything."""
+        hint = await self._read_hint()
+        topic_id = self.state.topic_id
+        if hint is None:
+            self.state, self._checkpointed = TableState(topic_id), NO_VERSION
+        else:
+            key = self.checkpoint_key(hint.version)
+            try:
+                stored = await self._store.get(key)
+            except ObjectNotFound:
+                return key
+            self.state = await self._offload.run(
+                decode_checkpoint, key, stored.data, topic_id, hint.version
+            )
+            self._checkpointed = hint.version
+        await self._replay()
+        while await self._has_more():
+            version = self.state.version
+            await self._replay()
+            if self.state.version == version:
+                return self.key(version + 1)
+        return None
+
+    async def _refresh(self) -> None:
+        seen_at = self._clock.monotonic()
+        hint = await self._read_hint()
+        if hint is not None and hint.version > self.state.version:
+            # What we miss may have been deleted already.
+            await self._open()
+            return
+        await self._replay()
+        self._seen_at = seen_at
+
+    async def _replay(self) -> None:
+        """Apply the commits behind the current version, up to the first that is absent."""
+        async for entry in self._sequence.iterate(self.state.version + 1):
+            await self._apply(entry.number, entry.data)
+
+    async def _apply(self, version: int, data: Buffer) -> None:
+        key = self.key(version)
+        commit = await self._offload.run(decode_commit, key, data, self.state.topic_id)
+        self.state.apply(key, version, commit)
+
+    async def _append(self, changes: tuple[PartitionChange, ...]) -> bool:
+        """Whether the changes became the next version. Otherwise others' commits were read."""
+        version, now_ms = self.state.version + 1, self._clock.time_ms()
+        described = metadata(self.state.topic_id, self._topic, now_ms) if version == 0 else None
+        commit = Commit(
+            writer_id=self._entropy.uuid().bytes,
+            timestamp_ms=now_ms,
+            changes=changes,
+            metadata=described,
+        )
+        data = encode_commit(commit)
+        seen_at, self._seen_at = self._seen_at, float("-inf")
+        started_at = self._clock.monotonic()
+        # With the age that a view may have it makes half the grace (A2).
+        seconds = min(APPEND_DEADLINE_SECONDS, self._grace_seconds * _FRESH_SHARE)
+        result = await self._sequence.append(version, data, commit.writer_id, seconds)
+        answered_at = self._clock.monotonic()
+        if answered_at - seen_at > self._grace_seconds / 2:
+            raise AppendUndecided(
+                self.key(version),
+                f"the answer came {answered_at - seen_at:.0f} s after the log was read, and may be"
+                " about an entry that was deleted since; the commit may or may not be there",
+            )
+        if isinstance(result, Mine):
+            self.state.apply(self.key(version), version, commit)
+            # What is above this entry was put later.
+            self._seen_at = started_at
+            return True
+        await self._apply(version, result.data)
+        await self._replay()
+        self._seen_at = answered_at
+        return False
+
+    def _is_stale(self) -> bool:
+        age = self._clock.monotonic() - self._seen_at
+        return age > self._grace_seconds * _FRESH_SHARE
+
+    async def _has_more(self) -> bool:
+        """Whether a commit is listed above the current version."""
+        after = self.key(self.state.version) if self.state.version > NO_VERSION else ""
+        async for meta in self._store.list(self._prefix, after):
+            if self._sequence.number(meta.key) is not None:
+                return True
+        return False
+
+    async def _read_hint(self) -> _Hint | None:
+        try:
+            stored = await self._store.get(self._hint_key)
+        except ObjectNotFound:
+            return None
+        try:
+            return _Hint(int(json.loads(bytes(stored.data))["version"]), stored.etag)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptObject(self._hint_key, f"it does not decode: {error!r}") from None
+
+    async def _point_to(self, version: int, data: bytes) -> None:
+        """Put the hint, unless it is there already with a newer version."""
+        while True:
+            hint = await self._read_hint()
+            if hint is not None and hint.version >= version:
+                return
+            try:
+                await self._store.put(
+                    self._hint_key, data, IfAbsent() if hint is None else IfMatch(hint.etag)
+                )
+                return
+            except PreconditionFailed:
+                # Somebody moved it, and only forward: this ends.
+                continue
+
+    def _checkpoint_version(self, key: str) -> int | None:
+        digits = key.removeprefix(self._prefix).removesuffix(".checkpoint.parquet")
+        return int(digits) if key == self._prefix + digits + ".checkpoint.parquet" else None
+
+    def _identify(self, data: Buffer) -> bytes:
+        return writer_id_of(f"{self._prefix}...", data)

@@ -1,0 +1,281 @@
+"""The state of a topic's table: which segments it has, and where it ends for each partition.
+
+Pure. What one commit costs does not grow with the segments, unless it removes some.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicId
+from tidelog.storage.segment.segment import Segment, SegmentName
+from tidelog.storage.table.table_change import Commit, PartitionChange
+
+NO_VERSION = -1
+"""The version of a table that has no commit yet."""
+_NEVER = -(2**63)
+_UNDATED = -1
+"""The time of a record without one, in Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a change is not valid in a state (rules E1 to E3). Nothing was changed."""
+
+    partition: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment of the table."""
+
+    segment: Segment
+    added_ms: int
+    """When, by the clock of who added it."""
+
+
+@dataclass(slots=True)
+class PartitionTable:
+    """One partition's part of the table: its segments by offset."""
+
+    next_offset: int = 0
+    """The next offset that is not in the table yet; what lies below is, or had no record."""
+    _segments: list[StoredSegment] = field(default_factory=list)
+    _bases: list[int] = field(default_factory=list)
+    _times: array[int] = field(default_factory=lambda: array("q"))
+    """The latest timestamp of each segment, as Kafka would say it."""
+    _latest: list[int] = field(default_factory=list)
+    """The latest timestamp of each segment and all before it."""
+
+    @property
+    def segments(self) -> Sequence[StoredSegment]:
+        """All segments, ascending; not to be changed."""
+        return self._segments
+
+    def at(self, offset: int) -> Segment | None:
+        """The segment with the first row at or above an offset, or the one that covers it though
+        its rows end before; None where there is none, in the table, at or above it."""
+        index = bisect_right(self._bases, offset) - 1
+        if index < 0 or self._segments[index].segment.name.last_offset < offset:
+            index += 1
+        return self._segments[index].segment if index < len(self._segments) else None
+
+    def after(self, name: SegmentName) -> Segment | None:
+        """The segment that follows one that is, or was, in the table."""
+        index = bisect_right(self._bases, name.last_offset)
+        return self._segments[index].segment if index < len(self._segments) else None
+
+    def since(self, timestamp_ms: int) -> Segment | None:
+        """The first segment with a row of that time or a later one."""
+        index = bisect_left(self._latest, timestamp_ms)
+        return self._segments[index].segment if index < len(self._segments) else None
+
+    def latest_first(self, offset: int) -> Iterator[Segment]:
+        """The segments with a row at or above an offset, those with the latest timestamp first, of
+        equals in their order.
+
+        Few are asked for, mostly one: each costs a pass in place of all a sort."""
+        segments = self._segments
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        times = np.array(self._times[first:], np.int64)
+        for _ in range(len(times)):
+            index = int(times.argmax())
+            times[index] = _NEVER
+            segment = segments[first + index].segment
+            if segment.last_row >= offset:
+                yield segment
+
+    def holds(self, name: SegmentName) -> bool:
+        """Whether exactly this segment is in the table."""
+        index = bisect_left(self._bases, name.base_offset)
+        return index < len(self._bases) and self._segments[index].segment.name == name
+
+    def covers(self, first: int, last: int) -> Iterator[SegmentName]:
+        """The segments that cover some of the offsets from first to last."""
+        index = max(0, bisect_right(self._bases, first) - 1)
+        while index < len(self._bases) and self._bases[index] <= last:
+            name = self._segments[index].segment.name
+            if name.last_offset >= first:
+                yield name
+            index += 1
+
+    def copy(self) -> PartitionTable:
+        """As it is now."""
+        return PartitionTable(
+            next_offset=self.next_offset,
+            _segments=self._segments[:],
+            _bases=self._bases[:],
+            _times=self._times[:],
+            _latest=self._latest[:],
+        )
+
+    def append(self, stored: StoredSegment) -> None:
+        """Add a segment above all others."""
+        latest = stored.segment.timestamp_max
+        before = self._latest[-1] if self._latest else _NEVER
+        self._segments.append(stored)
+        self._bases.append(stored.segment.name.base_offset)
+        self._times.append(_UNDATED if latest is None else latest)
+        self._latest.append(max(before, _NEVER if latest is None else latest))
+
+    def replace(self, removed: set[SegmentName], added: Sequence[StoredSegment]) -> None:
+        """Remove some segments and put others in their place."""
+        kept = [stored for stored in self._segments if stored.segment.name not in removed]
+        kept += added
+        kept.sort(key=lambda stored: stored.segment.name.base_offset)
+        self._segments, self._bases, self._latest = [], [], []
+        self._times = array("q")
+        for stored in kept:
+            self.append(stored)
+
+
+class TableState:
+    """A table as of one version. One owner changes it, by `apply`."""
+
+    def __init__(self, topic_id: TopicId) -> None:
+        self.topic_id = topic_id
+        self.version = NO_VERSION
+        self.metadata: dict[str, Any] = {}
+        """What the first commit says of the table (Delta Lake's `metaData`)."""
+        self.removed: dict[SegmentName, int] = {}
+        """Segments that are not in the table any more, and when they were removed: so long as
+        somebody may still read an older version."""
+        self._partitions: dict[int, PartitionTable] = {}
+        self._segments = 0
+
+    @property
+    def segment_count(self) -> int:
+        """Of all partitions."""
+        return self._segments
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """The partitions that the table knows, ascending."""
+        return sorted(self._partitions)
+
+    def partition(self, partition: int) -> PartitionTable:
+        """One partition's part; not to be changed."""
+        return self._partitions.get(partition, PartitionTable())
+
+    def refusal(self, changes: Sequence[PartitionChange]) -> Refusal | None:
+        """Why a commit of these changes would not be valid now; None if it would be."""
+        if len({change.partition for change in changes}) != len(changes):
+            raise ValueError("a commit changes each partition once")
+        for change in changes:
+            reason = _refusal_of(self.partition(change.partition), change)
+            if reason is not None:
+                return Refusal(change.partition, reason)
+        return None
+
+    def copy(self) -> TableState:
+        """This version, for who is not to see later ones."""
+        found = TableState(self.topic_id)
+        found.version = self.version
+        found.metadata = self.metadata
+        found.removed = dict(self.removed)
+        found._partitions = {number: each.copy() for number, each in self._partitions.items()}
+        found._segments = self._segments
+        return found
+
+    def apply(self, key: str, version: int, commit: Commit) -> None:
+        """Go on to the next version. CorruptObject, naming `key`, if the commit is not valid here:
+        each was checked before it was put."""
+        if version != self.version + 1 or (commit.metadata is None) != (version > 0):
+            raise CorruptObject(key, f"it does not continue version {self.version} of its table")
+        refusal = self.refusal(commit.changes)
+        if refusal is not None:
+            raise CorruptObject(key, f"partition {refusal.partition}: {refusal.reason}")
+        for change in commit.changes:
+            self._apply(change, commit.timestamp_ms)
+        if commit.metadata is not None:
+            self.metadata = commit.metadata
+        self.version = version
+
+    def restore(self, partition: int, next_offset: int, segments: Sequence[StoredSegment]) -> None:
+        """Set one partition's part, as a checkpoint has it. ValueError where segments overlap or
+        reach beyond the end."""
+        table = PartitionTable(next_offset)
+        covered = 0
+        for stored in sorted(segments, key=lambda stored: stored.segment.name.base_offset):
+            name = stored.segment.name
+            if name.base_offset < covered or name.last_offset >= next_offset:
+                raise ValueError(f"segment {name.path} overlaps, or ends beyond {next_offset}")
+            covered = name.last_offset + 1
+            table.append(stored)
+        self._segments += len(segments) - len(self.partition(partition).segments)
+        self._partitions[partition] = table
+
+    def forget_removed(self, before_ms: int) -> None:
+        """Forget the segments that were removed before a time: nobody reads them any more."""
+        self.removed = {name: time for name, time in self.removed.items() if time >= before_ms}
+
+    def _apply(self, change: PartitionChange, now_ms: int) -> None:
+        table = self._partitions.setdefault(change.partition, PartitionTable())
+        if change.removed:
+            rewritten = [StoredSegment(segment, now_ms) for segment in change.rewritten]
+            table.replace(set(change.removed), rewritten)
+            self.removed |= dict.fromkeys(change.removed, now_ms)
+            self._segments += len(rewritten) - len(change.removed)
+        for segment in change.appended:
+            table.append(StoredSegment(segment, now_ms))
+        self._segments += len(change.appended)
+        if change.advance is not None:
+            table.next_offset = change.advance.next_offset
+
+
+def _refusal_of(table: PartitionTable, change: PartitionChange) -> str | None:
+    if change.advance is None and change.appended:
+        return "segments are appended, but the table does not advance"
+    if change.advance is not None:
+        base, following = change.advance
+        if base != table.next_offset:
+            return f"the table ends at offset {table.next_offset}, not at {base}"
+        if following <= base:
+            return f"from offset {base} to {following} is no advance"
+        reason = _disorder(change, change.appended, base, following)
+        if reason is not None:
+            return reason
+    return _wrong_replacement(table, change)
+
+
+def _wrong_replacement(table: PartitionTable, change: PartitionChange) -> str | None:
+    removed = set(change.removed)
+    if len(removed) != len(change.removed):
+        return "a segment is removed twice"
+    for name in change.removed:
+        if not table.holds(name):
+            return f"segment {name.path} is not in the table"
+    if not change.rewritten:
+        return None
+    if not removed:
+        return "segments take the place of none"
+    first = min(name.base_offset for name in removed)
+    last = max(name.last_offset for name in removed)
+    for segment in change.rewritten:
+        for name in table.covers(segment.name.base_offset, segment.name.last_offset):
+            if name not in removed:
+                return f"segment {segment.path} overlaps {name.path}, which stays"
+    return _disorder(change, change.rewritten, first, last + 1)
+
+
+def _disorder(
+    change: PartitionChange, segments: Sequence[Segment], first: int, following: int
+) -> str | None:
+    """Whether segments are not the partition's, in order and within [first, following)."""
+    covered = first
+    for segment in segments:
+        name = segment.name
+        if name.partition != change.partition:
+            return f"segment {name.path} is another partition's"
+        if name.base_offset < covered or name.last_offset >= following:
+            return f"segment {name.path} does not lie in offsets {covered} to {following - 1}"
+        covered = name.last_offset + 1
+    return None

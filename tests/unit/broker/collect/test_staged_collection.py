@@ -1,0 +1,250 @@
+"""Staged objects go when nobody can adopt them any more and nothing refers to them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tests.unit.broker.collections import (
+    Collections,
+    collections,
+    hold_openings,
+    objects,
+    until_opened,
+)
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
+from tests.unit.broker.rolled import flush, hosted
+from tests.unit.broker.sink_world import SINK, ShiftedClock, Sink, client_of, world
+from tests.unit.broker.transactional_client import loaded, read
+from tests.unit.bucket.fsck.test_fsck import checked
+from tidelog.client.groups.admin import delete_group
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.log.adoption import staged_key
+
+HOUR_MS = 3_600_000
+
+
+async def staged_in(store: MemoryStore) -> set[str]:
+    return set(await objects(store, "staged/"))
+
+
+def keys(*ids: UUID) -> set[str]:
+    return set(map(staged_key, ids))
+
+
+async def checkpoint(one: OneBroker) -> None:
+    await one.produce(batch(b"more"))
+    await one.broker._checkpointer.checkpoint()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_staged_objects_go_by_age_when_nothing_refers_to_them(
+    restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = hold_openings(monkeypatch)
+    clock = ShiftedClock()
+    store = MemoryStore(clock)
+    here = world(store, staged_retention_ms=HOUR_MS)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker(politely=False) as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            orphan = await sink.stage(topic_id, 0, {0: [b"x"]})
+            committed = await sink.stage(topic_id, 0, {0: [b"a"]})
+            aborted = await sink.stage(topic_id, 1, {0: [b"b"]})
+            await sink.commit(one, 0, {0: [committed]})
+            async with sink.producer(one) as producer:
+                await producer.adopt(TOPIC, 0, [aborted])
+                await producer.abort()
+            old = keys(orphan, committed, aborted)
+            clock.shift_ms = 3 * HOUR_MS
+            young = await sink.stage(topic_id, 2, {0: [b"c"]})
+            await one.produce(batch(b"later"))
+            # Slots of that time may be replayed, and only they say what was adopted.
+            await collections(one, store).collect()
+            assert await staged_in(store) == old | keys(young)
+            if not restarts:
+                await goes_on(one)
+                return
+        async with here.broker(politely=False) as two:
+            await loaded(two)
+            await collections(two, store).collect()
+            assert await staged_in(store) == old | keys(young)
+            await goes_on(two)
+
+    async def goes_on(one: OneBroker) -> None:
+        before = await staged_in(store)
+        # What was not written to since the start is opened, so that no older WAL is needed.
+        opening.set()
+        await until_opened(one)
+        await one.produce(batch(b"more"))
+        await checkpoint(one)
+        await collections(one, store).collect()
+        left = await staged_in(store)
+        assert len(before - left) == 1, "the orphan alone"
+        assert [v for v in await read(one) if v not in (b"more", b"later")] == [b"a"]
+        await flush(one)
+        await checkpoint(one)
+        await collections(one, store).collect()
+        assert len(await staged_in(store)) == 1, "the young one alone"
+        assert [v for v in await read(one) if v not in (b"more", b"later")] == [b"a"]
+        assert hosted(one).log.table_next > 0
+
+    run(story)
+
+
+async def passes(found: Collections, number: int = 1) -> None:
+    for _ in range(number):
+        await found.pass_once()
+
+
+async def known(one: OneBroker, store: MemoryStore) -> Collections:
+    """A collector that has looked into all that is staged, and then at the groups' offsets."""
+    found = collections(one, store)
+    await passes(found, 3)
+    return found
+
+
+async def pass_by(one: OneBroker) -> None:
+    """Checkpoints come to hold all that lies in slots."""
+    merger = one.broker.upkeep.merger
+    await merger.maintain()
+    await one.broker.wal.flush()
+    await checkpoint(one)
+    await one.broker._openings.flush()
+
+
+def test_staged_objects_go_when_their_batch_is_committed() -> None:
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            failed = await sink.stage(topic_id, 0, {0: [b"x"]})
+            committed = await sink.stage(topic_id, 0, {0: [b"a"]})
+            await sink.commit(one, 0, {0: [committed]})
+            following = await sink.stage(topic_id, 1, {0: [b"b"]})
+            foreign = await sink.stage(topic_id, 0, {0: [b"y"]}, sink="another")
+            collector = await known(one, store)
+            # What was adopted is said by slots alone: nobody can tell yet what is referred to.
+            await passes(collector, 2)
+            assert await staged_in(store) == keys(failed, committed, following, foreign)
+            await pass_by(one)
+            await passes(collector, 2)
+            assert await staged_in(store) == keys(committed, following, foreign)
+            await sink.commit(one, 1, {0: [following]})
+            assert [v for v in await read(one) if v != b"more"] == [b"a", b"b"]
+            # Adopted and rolled: nobody refers to them any more, and their batches are over.
+            await flush(one)
+            for _ in range(2):
+                await passes(collector, 2)
+                await pass_by(one)
+            await passes(collector, 2)
+            assert await staged_in(store) == keys(foreign)
+            assert [v for v in await read(one) if v != b"more"] == [b"a", b"b"]
+            assert (await checked(store)).faults == []
+
+    run(story)
+
+
+def test_what_a_call_that_stalls_has_staged_goes_and_it_wakes_up_fenced() -> None:
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic(partitions=2)
+            adopted = await sink.stage(topic_id, 0, {0: [b"adopted by the first"]})
+            late = await sink.stage(topic_id, 0, {1: [b"late"]})
+            second = await sink.stage(topic_id, 0, {0: [b"a"], 1: [b"b"]})
+            async with sink.producer(one) as stalled:
+                await stalled.adopt(TOPIC, 0, [adopted])
+                # Another call for the same batch fences it, and commits what its tasks have staged.
+                await sink.commit(one, 0, {0: [second], 1: [second]})
+                collector = await known(one, store)
+                await pass_by(one)
+                await passes(collector, 2)
+                # What it adopted lies in the log, aborted, until that is rolled.
+                assert await staged_in(store) == keys(adopted, second)
+                with pytest.raises((ProducerFenced, MustAbort)):
+                    await stalled.adopt(TOPIC, 1, [late])
+                with pytest.raises((ProducerFenced, MustAbort)):
+                    await stalled.commit()
+            await flush(one)
+            for _ in range(2):
+                await passes(collector, 2)
+                await pass_by(one)
+            await passes(collector, 2)
+            # The other partition is not rolled, and refers to the batch that counts.
+            assert await staged_in(store) == keys(second)
+            assert [v for v in await read(one, 0) if v != b"more"] == [b"a"]
+            assert await read(one, 1) == [b"b"]
+
+    run(story)
+
+
+def test_without_the_groups_offset_objects_wait_for_their_age() -> None:
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            failed = await sink.stage(topic_id, 0, {0: [b"x"]})
+            await sink.commit(one, 0, {0: [await sink.stage(topic_id, 0, {0: [b"a"]})]})
+            before = await staged_in(store)
+            collector = await known(one, store)
+            await pass_by(one)
+            async with client_of(one) as client:
+                await delete_group(client, SINK)
+            # The offset that was seen fences nobody any more.
+            await passes(collector, 4)
+            assert await staged_in(store) == before
+            # Another query has the name now: what was staged for the first is not judged by it.
+            await sink.commit(
+                one, 0, {0: [await sink.stage(topic_id, 0, {0: [b"b"]})]}, query="query-2"
+            )
+            for _ in range(2):
+                await passes(collector, 2)
+                await pass_by(one)
+            await passes(collector, 2)
+            assert keys(failed) <= await staged_in(store)
+
+    run(story)
+
+
+def test_staged_objects_go_however_many_slots_lie_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 10)
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            failed = await sink.stage(topic_id, 0, {0: [b"x"]})
+            committed = await sink.stage(topic_id, 0, {0: [b"a"]})
+            await sink.commit(one, 0, {0: [committed]})
+            for number in range(30):
+                await one.produce(batch(b"%d" % number))
+            collector = await known(one, store)
+            await pass_by(one)
+            await passes(collector, 2)
+            assert len(await objects(store, "wal/")) > 10
+            assert await staged_in(store) == keys(committed), failed
+
+    run(story)

@@ -1,0 +1,122 @@
+"""Which slots there are is known without listing what this process has written itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.storage.object_store import ObjectMeta
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.recover.slot_runs import Run
+
+ME = Incarnation(BrokerId(0), Epoch(9))
+DEAD = Incarnation(BrokerId(0), Epoch(2))
+PROCESS = ProcessIdentity("host", "boot", "pids", 1, 1)
+
+
+class Listings(MemoryStore):
+    """Notes what listings have brought."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.listed: list[str] = []
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for meta in super().list(prefix, start_after):
+            self.listed.append(meta.key)
+            yield meta
+
+
+async def fill(store: MemoryStore, owner: Incarnation, *runs: Run) -> None:
+    for run in runs:
+        for slot in range(*run):
+            await store.put(wal_key(owner, Slot(slot)), b"x" * 10)
+
+
+def state(**retired: int) -> ClusterState:
+    """Who is retired where, as `_EPOCH=SLOT`; this process lives, of id 0."""
+    found = ClusterState(sequence=20)
+    wals = {
+        Epoch(int(name[1:])): RetiredWal(Incarnation(BrokerId(0), Epoch(int(name[1:]))), Slot(end))
+        for name, end in retired.items()
+    }
+    me = BrokerInfo(ME, "host", 1, PROCESS, 9000, ME.epoch)
+    return replace(
+        found, retired=wals, brokers={ME.epoch: me}, live_epochs={ME.broker_id: ME.epoch}
+    )
+
+
+def test_what_it_has_written_itself_is_not_listed() -> None:
+    async def story() -> None:
+        store, ends = Listings(), [0]
+        inventory = WalInventory(
+            store, ME, lambda: OwnWal(Slot(ends[-1]), Slot(ends[-1] - 1), 10 * ends[-1])
+        )
+        for end in (50, 120, 200):
+            ends.append(end)
+            await inventory.look(state(), others=False)
+        assert dict(inventory)[ME] == ([Run(0, 200)], 10)
+        inventory.hand_over(ME, [Run(0, 30), Run(40, 60)])
+        ends.append(201)
+        await inventory.look(state(), others=False)
+        assert dict(inventory)[ME].runs == [Run(30, 40), Run(60, 201)]
+        assert store.listed == []
+
+    asyncio.run(story())
+
+
+def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
+    async def story() -> None:
+        store = Listings()
+        await fill(store, DEAD, Run(3, 10), Run(12, 20), Run(40, 41))
+        # Of a live one, and of one that is finished.
+        other = Incarnation(BrokerId(0), Epoch(1))
+        await fill(store, ME, Run(0, 500))
+        await fill(store, other, Run(7, 8))
+        inventory = WalInventory(store, ME, lambda: OwnWal(Slot(0), Slot(-1), 0))
+        now = state(_1=7, _2=19)
+        await inventory.look(now, others=True)
+        assert dict(inventory)[DEAD] == ([Run(3, 10), Run(12, 20), Run(40, 41)], 10)
+        assert other not in dict(inventory)
+        assert sum(key.startswith("wal/0-9/") for key in store.listed) <= 1
+        store.listed.clear()
+        inventory.hand_over(DEAD, [Run(3, 10), Run(12, 19)])
+        await inventory.look(now, others=True)
+        inventory.hand_over(DEAD, [Run(40, 41)])
+        await inventory.look(now, others=True)
+        assert DEAD not in dict(inventory)
+        # A further one dies.
+        await fill(store, Incarnation(BrokerId(0), Epoch(5)), Run(0, 3))
+        for _ in range(3):
+            await inventory.look(state(_1=7, _2=19, _5=2), others=True)
+        assert store.listed == [
+            wal_key(Incarnation(BrokerId(0), Epoch(5)), Slot(n)) for n in range(3)
+        ]
+
+    asyncio.run(story())
+
+
+def test_the_newest_slot_of_each_wal_is_no_lower_than_what_was_put() -> None:
+    async def story() -> None:
+        store = Listings()
+        living = Incarnation(BrokerId(1), Epoch(4))
+        await fill(store, living, Run(0, 5))
+        info = BrokerInfo(living, "host", 1, PROCESS, 9000, living.epoch)
+        inventory = WalInventory(store, ME, lambda: OwnWal(Slot(10), Slot(12), 0))
+        now = state(_2=19)
+        now = replace(now, brokers={**now.brokers, living.epoch: info})
+        assert await inventory.newest_slots(now) == {ME: 12, DEAD: 19, living: 4}
+        await fill(store, living, Run(5, 9))
+        store.listed.clear()
+        assert await inventory.newest_slots(now) == {ME: 12, DEAD: 19, living: 8}
+        assert len(store.listed) == 4
+
+    asyncio.run(story())

@@ -1,0 +1,130 @@
+"""Long requests are cut, and the answers to their parts put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.properties.protocol.messages import random_message
+from tidelog.broker.dispatch.request_parts import DIVISIONS, Division, cut, is_long, join
+from tidelog.protocol.api import ApiKey, request_type, response_type
+from tidelog.protocol.message import Message
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tidelog.protocol.schemas.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+DELETE = DIVISIONS[ApiKey.OFFSET_DELETE]
+
+
+def entries(node: Any, path: tuple[str, ...], around: tuple[object, ...] = ()) -> list[object]:
+    """Each entry, with what names the structures that it lies in."""
+    found: list[object] = []
+    for each in getattr(node, path[0]) or ():
+        if len(path) == 1:
+            found.append((*around, each))
+            continue
+        named = tuple(getattr(each, f.name) for f in each.FIELDS if f.name != path[1])
+        found += entries(each, path[1:], (*around, named))
+    return found
+
+
+def deleting(*topics: tuple[str, range]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
+            )
+            for name, numbers in topics
+        ],
+    )
+
+
+def deleted(request: OffsetDeleteRequest, error_code: int = 0) -> OffsetDeleteResponse:
+    """An answer to each entry."""
+    return OffsetDeleteResponse(
+        error_code=error_code,
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(partition_index=each.partition_index)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+@pytest.mark.parametrize("key", sorted(DIVISIONS))
+def test_a_division_names_fields_of_request_and_response(key: int) -> None:
+    division = DIVISIONS[key]
+    for message_type, path in (
+        (request_type(key), division.entries),
+        (response_type(key), division.answers),
+    ):
+        fields: Any = message_type.FIELDS
+        for position, name in enumerate(path):
+            (field,) = [each for each in fields if each.name == name]
+            element = field.type.element
+            assert element is not None
+            if position + 1 < len(path):
+                assert element.struct is not None
+                fields = element.struct.FIELDS
+
+
+@pytest.mark.parametrize("key", sorted(DIVISIONS))
+@pytest.mark.parametrize("seed", range(10))
+def test_the_parts_of_a_request_are_the_request(key: int, seed: int) -> None:
+    message: Message = random_message(request_type(key), request_type(key).VERSIONS[-1], seed, 6)
+    path = DIVISIONS[key].entries
+    division = Division(path, DIVISIONS[key].answers, 3)
+    parts = list(cut(division, message))  # type: ignore[arg-type]
+    assert [each for part in parts for each in entries(part, path)] == entries(message, path)
+    assert all(len(entries(part, path)) == 3 for part in parts[:-1])
+    assert is_long(division, message) == (len(entries(message, path)) > 3)  # type: ignore[arg-type]
+    for part in parts:
+        assert type(part) is type(message)
+        for field in message.FIELDS:
+            if field.name != path[0]:
+                assert getattr(part, field.name) == getattr(message, field.name)
+
+
+def test_a_topic_that_was_cut_is_answered_as_one() -> None:
+    request = deleting(("a", range(300)), ("b", range(1)), ("c", range(200)))
+    parts = list(cut(DELETE, request))
+    assert len(parts) == 4
+    assert join(DELETE, [deleted(part) for part in parts]) == deleted(request)  # type: ignore[arg-type]
+
+
+def test_an_error_of_all_is_the_answer() -> None:
+    request = deleting(("a", range(300)))
+    answers = [
+        deleted(part, code) for part, code in zip(cut(DELETE, request), (0, 69, 0), strict=True)
+    ]  # type: ignore[arg-type]
+    assert join(DELETE, answers) is answers[1]
+
+
+def test_what_is_not_to_be_answered_has_no_answer() -> None:
+    assert join(DELETE, [None, None]) is None
+
+
+def test_a_request_of_the_usual_length_is_not_cut() -> None:
+    data = [PartitionProduceData(index=number, records=b"") for number in range(100)]
+    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)])
+    assert not is_long(DIVISIONS[ApiKey.PRODUCE], request)
+    request.topic_data *= 2
+    assert is_long(DIVISIONS[ApiKey.PRODUCE], request)

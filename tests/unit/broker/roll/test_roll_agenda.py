@@ -1,0 +1,409 @@
+"""The pauses of rolls that nobody waits for, on a whole broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from tests.unit.broker.collections import checkpoint, collections, forget_memory, objects
+from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.roll.test_roller import ShakyStore, settled, until, world
+from tests.unit.broker.rolled import flush, hosted, offsets, open_table, segments
+from tests.unit.storage.segments import advance
+from tidelog.broker.roll.segment_builder import SegmentBounds
+from tidelog.broker.tables.table_source import has_gone_on
+from tidelog.identifiers import Offset
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.records import decode_records
+from tidelog.storage.table.table_log import Committed
+
+DAY_MS = 86_400_000
+BATCHES = 5
+ENDLESS = {
+    "roll_bytes": 1500,
+    "roll_min_bytes": 0,
+    "roll_spread_ms": DAY_MS,
+    "roll_age_ms": 7 * DAY_MS,
+    "log_delete_grace_ms": 8 * DAY_MS,
+}
+"""What is due is spread over a day."""
+
+
+@pytest.fixture(autouse=True)
+def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece for each batch, as slow as `roll.spread.ms` lets them be."""
+    monkeypatch.setattr("tidelog.broker.roll.roller.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("tidelog.wal.roll.roll_pace.BYTES_A_SECOND_MIN", 1e-9)
+    monkeypatch.setattr("tidelog.wal.roll.roll_pace.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("tidelog.broker.roll.segment_builder.SEGMENT_BYTES", 1)
+    bounds = SegmentBounds(piece_bytes_max=400)
+    monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
+
+
+async def due(one: OneBroker, topic: str) -> None:
+    """Produce as much as is due, in pieces."""
+    for _ in range(BATCHES):
+        await one.produce(batch(bytes(300)), topic=topic)
+
+
+def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
+    """What the partition has is there since then."""
+    since = one.broker.clock.monotonic() - days * DAY_MS / 1000
+    place = hosted(one, partition, topic).log.partition
+    one.broker.roller._queue.date(place, since)
+
+
+async def pausing(one: OneBroker) -> None:
+    """Wait until a roll pauses behind its first piece."""
+    agenda = one.broker.roller._agenda
+    metrics = one.broker.roller.metrics
+    await until(
+        lambda: metrics.wal_bytes and agenda._pace.seconds_to_wait(agenda._clock.monotonic())
+    )
+
+
+@asynccontextmanager
+async def paused(here: World, *, politely: bool = True) -> AsyncIterator[tuple[OneBroker, UUID]]:
+    """A broker whose roll of a topic pauses behind its first piece, and the topic's id."""
+    async with here.broker(politely=politely) as one:
+        topic_id = await one.create_topic()
+        await due(one, "flights")
+        await pausing(one)
+        yield one, topic_id
+
+
+def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            metrics = one.broker.roller.metrics
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            taken = metrics.wal_bytes
+            # Others go on meanwhile.
+            await one.create_topic("other")
+            await due(one, "other")
+            assert metrics.wal_bytes == taken
+            assert hosted(one).log.table_next == 0
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+            assert len(await segments(here.store, topic_id)) == 1
+
+    run(story)
+
+
+def test_who_waits_does_not_wait_behind_the_pauses_of_others() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, _):
+            other = await one.create_topic("other")
+            await one.produce(batch(b"a"), topic="other")
+            await flush(one, topic="other")
+            assert await offsets(here.store, other) == [0]
+            # The segment that was under way is done, too: it was in the way.
+            await settled(one, BATCHES)
+
+    run(story)
+
+
+def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.broker.roll.queue.PAUSE_SECONDS_FIRST", 0.1)
+    store = ShakyStore()
+    here = world(store, **ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("asked")
+            await one.produce(batch(b"a"), topic="asked")
+            store.refusals = {"/partition=": 1}
+            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            await due(one, "flights")
+            async with asyncio.timeout(20):
+                await flushed
+            assert one.broker.roller.metrics.failures == 1
+
+    run(story)
+
+
+def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two batches each."""
+    bounds = SegmentBounds(raw_bytes_max=600, piece_bytes_max=400)
+    monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_is_overdue_in_a_pause_waits_for_the_segment_in_hand_alone(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Also where what is rolled is due still, and several times as much as it needs for that."""
+    segments_of_two(monkeypatch)
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            for _ in range(times):
+                await due(one, "flights")
+            await pausing(one)
+            fresh = await one.create_topic("fresh")
+            await one.produce(batch(b"a"), topic="fresh")
+            age(one, 8, "fresh")
+            async with asyncio.timeout(20):
+                await until(lambda: hosted(one, topic="fresh").log.table_next == 1)
+            assert await offsets(here.store, fresh) == [0]
+            assert hosted(one).log.table_next == 2
+
+    run(story)
+
+
+def test_what_is_overdue_once_more_waits_for_the_segment_in_hand_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though it has had its turn in the round that is under way."""
+    segments_of_two(monkeypatch)
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("fresh")
+            await due(one, "flights")
+            await one.produce(batch(b"a"), topic="fresh")
+            await one.create_topic("other")
+            age(one, 7.5, "fresh")
+            age(one, 7.3, "flights")
+            await one.produce(batch(b"a"), topic="other")
+            await until(lambda: hosted(one, topic="fresh").log.table_next == 1)
+            await pausing(one)
+            await one.produce(batch(b"b"), topic="fresh")
+            age(one, 8, "fresh")
+            async with asyncio.timeout(20):
+                await until(lambda: hosted(one, topic="fresh").log.table_next == 2)
+            assert hosted(one).log.table_next == 2
+
+    run(story)
+
+
+def test_of_a_topic_only_what_somebody_waits_for_is_in_a_hurry() -> None:
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(partitions=2)
+            for _ in range(BATCHES):
+                await one.produce(batch(bytes(300)), 1)
+            await one.produce(batch(b"a"))
+            age(one, 7.5, "flights", 1)
+            async with asyncio.timeout(20):
+                await flush(one)
+            await pausing(one)
+            assert hosted(one, 1).log.table_next == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("records", [1, 5])
+def test_behind_what_somebody_waited_for_there_are_pauses_again(
+    monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    """Also where that was more than a segment. Both come into the same round."""
+    monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 3600.0)
+    segments_of_two(monkeypatch)
+    here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.create_topic("asked")
+            await due(one, "flights")
+            for _ in range(records):
+                await one.produce(batch(bytes(300)), topic="asked")
+            age(one, 7.5, "flights")
+            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            async with asyncio.timeout(20):
+                await flushed
+            await pausing(one)
+            assert hosted(one).log.table_next == 0
+
+    run(story)
+
+
+def test_gauges_go_on_in_a_pause() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            metrics = one.broker.roller.metrics
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            before = metrics.backlog_bytes
+            await one.create_topic("other")
+            await one.produce(batch(bytes(300)), topic="other")
+            await until(lambda: metrics.backlog_bytes > before)
+            assert metrics.backlog_partitions == 2
+
+    run(story)
+
+
+def test_a_pause_grows_shorter_as_more_comes_due() -> None:
+    """The partition grows while it is rolled, and others come to be due."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            agenda = one.broker.roller._agenda
+            await one.create_topic()
+            await due(one, "flights")
+            await pausing(one)
+            before = agenda._pace._rate
+            await one.create_topic("other")
+            await due(one, "other")
+            await due(one, "other")
+            await until(lambda: agenda._pace._rate > 2 * before)
+            assert hosted(one).log.table_next == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "at_once",
+    [
+        {"roll_spread_ms": 0},
+        {"roll_age_ms": 100},
+        # An eighth of the grace.
+        {"log_delete_grace_ms": 5000},
+    ],
+)
+def test_what_must_be_done_soon_is_not_spread_for_long(at_once: dict[str, int]) -> None:
+    here = world(**(ENDLESS | at_once))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            await due(one, "flights")
+            async with asyncio.timeout(20):
+                await settled(one, BATCHES)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+
+    run(story)
+
+
+def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, topic_id):
+            await one.delete_topic(topic_id)
+            await one.create_topic("other")
+            await one.produce(batch(b"a"), topic="other")
+            await flush(one, topic="other")
+            assert await segments(here.store, topic_id) == []
+
+    run(story)
+
+
+# What happens in a pause within a segment.
+
+
+async def values(one: OneBroker, start: int) -> list[bytes | None]:
+    """What a consumer reads from an offset on. Batches may begin below; it skips that."""
+    answer = await one.fetch(start)
+    assert answer.error_code == ErrorCode.NONE
+    found = decode_records(b"".join(answer.records))
+    return [record.value for record in found if record.offset >= start]
+
+
+def test_what_is_deleted_in_a_pause_is_skipped_behind_it() -> None:
+    """What the segment has of it by then is below the log's start, where nobody reads it."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, topic_id):
+            await one.broker.appender.delete_records(hosted(one), Offset(3))
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [0, 3, 4]
+            assert hosted(one).log.table_next == BATCHES
+            assert (await one.fetch(0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert await values(one, 3) == [bytes(300)] * 2
+
+    run(story)
+
+
+def test_all_that_is_left_may_be_deleted_in_a_pause() -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, topic_id):
+            await one.broker.appender.delete_records(hosted(one), Offset(BATCHES))
+            await one.produce(batch(b"a"))
+            await flush(one)
+            assert (await offsets(here.store, topic_id))[-1] == BATCHES
+            assert await values(one, BATCHES) == [b"a"]
+
+    run(story)
+
+
+def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
+    here = world(wal_objects_max=2, wal_linger_ms=0, **ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, topic_id):
+            before = set(hosted(one).log.extents.keys)
+            await checkpoint(one)
+            await one.broker.upkeep.merger.maintain()
+            assert not before & set(hosted(one).log.extents.keys)
+            await collections(one, here.store).collect()
+            assert not before & set(await objects(here.store, "wal/"))
+            forget_memory(one)
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+            assert len(await segments(here.store, topic_id)) == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_known: bool) -> None:
+    """Whoever reads the table in the pause may have found it. Where nobody has, the commit does."""
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here) as (one, topic_id):
+            log = hosted(one).log
+            late = await open_table(here.store, topic_id)
+            assert isinstance(await late.commit((advance(0, 0, 3),)), Committed)
+            if is_known:
+                assert await has_gone_on(one.broker.tables, log, log.extents[0])
+            await flush(one)
+            assert await offsets(here.store, topic_id) == [3, 4]
+            assert log.table_next == BATCHES
+            assert one.broker.roller.metrics.refusals == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_a_broker_that_ends_in_a_pause_leaves_all_to_the_next(politely: bool) -> None:
+    here = world(**ENDLESS)
+
+    async def story() -> None:
+        async with paused(here, politely=politely) as (_, topic_id):
+            pass
+        assert await segments(here.store, topic_id) == []
+        async with here.broker() as one:
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(BATCHES))
+
+    run(story)

@@ -1,0 +1,44 @@
+"""Settings that are altered while a broker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from tests.unit.broker.administered import new_broker
+from tests.unit.broker.one_broker import World, run
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
+from tidelog.storage.object_store import Buffer, Condition
+from tidelog.storage.stores.memory import MemoryStore
+
+
+class BusyStore(MemoryStore):
+    """Something happens before the next entry of the metadata log is put."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.before: Callable[[], Awaitable[object]] | None = None
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if self.before is not None and key.startswith("cluster/log/"):
+            before, self.before = self.before, None
+            await before()
+        return await super().put(key, data, condition)
+
+
+def test_what_is_altered_while_a_broker_registers_holds_when_it_serves() -> None:
+    store = BusyStore()
+
+    async def story() -> None:
+        other = await new_broker(store, 1)
+        record = ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "99"})
+        epoch = other.incarnation.epoch
+        store.before = lambda: other.metadata.append(epoch, lambda _: (record,))
+        async with World(store).broker() as one:
+            assert store.before is None
+            assert one.broker.settings.integer("message.max.bytes") == 99
+        await other.metadata.close()
+
+    run(story)

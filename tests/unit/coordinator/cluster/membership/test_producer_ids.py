@@ -1,0 +1,64 @@
+"""Producer ids: each is given out once, whoever asks and whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.coordinator.cluster.world import World, simulate
+from tidelog.coordinator.cluster.membership.producer_ids import (
+    BLOCK_IDS,
+    EMPTY_BLOCK,
+    ProducerIdBlock,
+    ProducerIds,
+)
+from tidelog.coordinator.cluster.records.records import ProducerIdsAllocated
+from tidelog.errors import Fenced
+from tidelog.identifiers import ProducerId
+
+
+def test_a_block_gives_out_each_of_its_ids() -> None:
+    block = ProducerIdBlock(ProducerId(5), ProducerId(7))
+    first, block = block.take()
+    second, block = block.take()
+    assert (first, second, block.is_empty) == (5, 6, True)
+    with pytest.raises(ValueError, match="given out"):
+        block.take()
+    assert EMPTY_BLOCK.is_empty
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_brokers_never_give_out_the_same_id(seed: int) -> None:
+    async def story(world: World) -> None:
+        brokers = [await world.broker(n, world.process(f"p{n}")) for n in range(3)]
+        world.store.settings.reply_lost_probability = 0.2
+        sources = [ProducerIds(b.log, b.registered.incarnation) for b in brokers]
+        ids = await asyncio.gather(*(s.next() for s in sources for _ in range(1500)))
+        assert len(set(ids)) == 4500
+        assert all(0 <= each < 6000 for each in ids)
+        # Two blocks each, however many asked at once.
+        assert world.replayed().next_producer_id == 6 * BLOCK_IDS
+
+    simulate(story, seed)
+
+
+def test_a_restarted_broker_goes_on_behind_its_old_block() -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a", host="harbour"))
+        assert await ProducerIds(first.log, first.registered.incarnation).next() == 0
+        first.process.kill()
+        second = await world.broker(7, world.process("b", host="harbour"))
+        assert await ProducerIds(second.log, second.registered.incarnation).next() == 1000
+        dead = ProducerIds(second.log, first.registered.incarnation)
+        with pytest.raises(Fenced):
+            await dead.next()
+        allocations = [
+            record
+            for entry in world.entries()
+            for record in entry.records
+            if isinstance(record, ProducerIdsAllocated)
+        ]
+        assert [(each.first, each.count) for each in allocations] == [(0, 1000), (1000, 1000)]
+
+    simulate(story)

@@ -1,0 +1,165 @@
+"""Extents: where offsets lie."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from awscrt.checksums import crc32c
+
+from tidelog.errors import CorruptObject
+from tidelog.wal.log.extents import NO_CRC, Extent, Extents, crc_of_batch
+
+
+def extent(base: int, last: int, timestamp: int = 0, key: str = "a", position: int = 64) -> Extent:
+    return Extent(base, last, timestamp, key, position, 10 * (last - base + 1))
+
+
+THREE = (extent(5, 9, 30), extent(10, 10, 50, "b"), extent(11, 20, 40, "c"))
+
+
+def test_an_offset_is_found_in_the_extent_that_holds_it() -> None:
+    extents = Extents(THREE)
+    assert [extents.find(offset) for offset in (5, 9, 10, 20)] == [
+        THREE[0],
+        THREE[0],
+        THREE[1],
+        THREE[2],
+    ]
+    assert extents.find(4) is None
+    assert extents.find(21) is None
+    assert Extents().find(0) is None
+
+
+def test_readers_go_on_from_an_offset() -> None:
+    extents = Extents(THREE)
+    assert list(extents.from_offset(0)) == list(THREE)
+    assert list(extents.from_offset(9)) == list(THREE)
+    assert list(extents.from_offset(10)) == list(THREE[1:])
+    assert list(extents.from_offset(21)) == []
+
+
+def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
+    extents = Extents(THREE)
+    assert list(extents.since_timestamp(31)) == list(THREE[1:])
+    assert list(extents.since_timestamp(51)) == []
+    assert [each.max_timestamp for each in extents.by_max_timestamp()] == sorted(
+        (each.max_timestamp for each in THREE), reverse=True
+    )
+    assert list(Extents().by_max_timestamp()) == []
+
+
+def test_of_equal_times_the_first_comes_first() -> None:
+    two = [extent(0, 0, 5), extent(1, 1, 5)]
+    assert list(Extents(two).by_max_timestamp()) == two
+    one = [extent(offset, offset, time) for offset, time in enumerate((-1, 5, 7, 5, -1))]
+    assert [each.base_offset for each in Extents(one).by_max_timestamp()] == [2, 1, 3, 0, 4]
+
+
+def test_it_grows_while_someone_goes_through_it() -> None:
+    extents = Extents(THREE)
+    found = extents.since_timestamp(0)
+    assert next(found) == THREE[0]
+    extents.append(extent(21, 21))
+    assert list(found) == list(THREE[1:])
+
+
+def test_a_hole_is_refused() -> None:
+    extents = Extents(THREE)
+    for wrong in (extent(22, 23), extent(20, 23), extent(21, 20)):
+        with pytest.raises(ValueError, match="extent from"):
+            extents.append(wrong)
+    assert list(extents) == list(THREE)
+
+
+def test_batches_side_by_side_share_an_extent() -> None:
+    extents = Extents()
+    for crc, extent_of_batch in enumerate(
+        (
+            Extent(0, 1, 7, "a", 64, 100, crc_of_batch(0)),
+            Extent(2, 2, 5, "a", 164, 50, crc_of_batch(1)),
+            Extent(3, 3, 9, "a", 300, 50, crc_of_batch(2)),
+            Extent(4, 4, 9, "b", 350, 50, crc_of_batch(3)),
+        )
+    ):
+        extents.append_batch(extent_of_batch, crc)
+    assert list(extents) == [
+        Extent(0, 2, 7, "a", 64, 150, crc32c(bytes([0, 0, 0, 0, 0, 0, 0, 1]))),
+        Extent(3, 3, 9, "a", 300, 50, crc_of_batch(2)),
+        Extent(4, 4, 9, "b", 350, 50, crc_of_batch(3)),
+    ]
+    assert extents.total_bytes == 250
+
+
+def test_an_extent_tells_its_batches_from_others() -> None:
+    extents = Extents()
+    for number, crc in enumerate((7, 8, 9)):
+        place = Extent(number, number, 0, "a", 100 * number, 100, crc_of_batch(crc))
+        extents.append_batch(place, crc)
+    (found,) = extents
+    found.check_crcs(struct.pack(">3I", 7, 8, 9))
+    for wrong in ((7, 8), (8, 7, 9), (7, 8, 10)):
+        with pytest.raises(CorruptObject, match="but others"):
+            found.check_crcs(struct.pack(f">{len(wrong)}I", *wrong))
+
+
+def test_extents_of_the_first_release_are_compared_with_nothing() -> None:
+    extents = Extents()
+    extents.append_batch(Extent(0, 0, 0, "a", 0, 100), NO_CRC)
+    extents.append_batch(Extent(1, 1, 0, "a", 100, 100, crc_of_batch(5)), 5)
+    (found,) = extents
+    assert found.crc == NO_CRC
+    found.check_crcs(b"anything")
+
+
+def test_what_lies_wholly_below_an_offset_is_dropped() -> None:
+    extents = Extents(THREE)
+    extents.drop_below(10)
+    assert list(extents) == list(THREE[1:])
+    extents.drop_below(15)
+    assert list(extents) == [THREE[2]]
+    assert extents.total_bytes == THREE[2].length
+    extents.drop_below(21)
+    assert (len(extents), extents.base_offset, extents.next_offset) == (0, None, None)
+    extents.append(extent(100, 101))
+    assert extents.next_offset == 102
+
+
+def test_a_copy_does_not_grow_with_the_original() -> None:
+    extents = Extents(THREE)
+    copied, cut = extents.copy(), extents.copy(11)
+    extents.drop_below(10)
+    extents.append(extent(21, 22))
+    assert list(copied) == list(THREE)
+    assert list(cut) == list(THREE[:2])
+    assert cut.total_bytes == sum(e.length for e in THREE[:2])
+    assert copied != extents
+
+
+def test_extents_that_are_moved_together_become_one() -> None:
+    extents = Extents((*THREE, extent(21, 22, 10, "d")))
+    moved = Extent(10, 20, 50, "m", 64, 99)
+    assert extents.relocate(moved)
+    assert list(extents) == [THREE[0], moved, extent(21, 22, 10, "d")]
+    assert extents.total_bytes == 50 + 99 + 20
+    assert extents == Extents([THREE[0], moved, extent(21, 22, 10, "d")])
+
+
+def test_of_what_is_moved_some_may_be_dropped_already() -> None:
+    moved = Extent(5, 20, 50, "m", 64, 99)
+    extents = Extents(THREE)
+    extents.drop_below(10)
+    assert extents.relocate(moved)
+    assert list(extents) == [moved]
+    gone = Extents([extent(21, 22)])
+    assert not gone.relocate(moved)
+    assert list(gone) == [extent(21, 22)]
+    assert not Extents().relocate(moved)
+
+
+@pytest.mark.parametrize(("base", "last"), [(6, 20), (5, 15), (10, 21), (7, 8)])
+def test_an_extent_is_not_moved_in_part(base: int, last: int) -> None:
+    extents = Extents(THREE)
+    with pytest.raises(ValueError, match="would be cut"):
+        extents.relocate(Extent(base, last, 0, "m", 64, 1))
+    assert list(extents) == list(THREE)

@@ -1,0 +1,103 @@
+"""What all checks of a bucket share: the way to it, what to read, and looking again.
+
+A bucket changes while it is checked: things are rolled, forgotten and deleted. So no fault is
+believed at the first look. A check that finds one is made again, from its listing on, and only what
+is found each time is a fault. What is deleted is deleted long after it was last needed
+(`log.delete.grace.ms`), so a check that takes less than that meets no object that vanishes between
+its listing and its reading, unless that object was needless already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from tidelog.bucket.fsck.faults import Findings
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.bucket.views.reading import BucketAccess
+from tidelog.storage.object_store import ObjectMeta
+from tidelog.wal.read.reading import read_all
+
+LOOKS = 3
+PAUSE_SECONDS = 1.0
+OBJECTS_AT_ONCE_MAX = 8
+"""Whole WAL objects, checkpoints and ranges of segments in memory at a time."""
+INDEXES_AT_ONCE_MAX = 32
+"""Ends of objects read at a time."""
+WINDOW = 256
+"""Objects for which tasks are made at a time."""
+
+T = TypeVar("T")
+
+Check: TypeAlias = Callable[[], Awaitable[Findings]]
+Progress: TypeAlias = Callable[[str], None]
+"""Told what has been looked at, an object at a time."""
+
+
+@dataclass(slots=True)
+class CheckContext:
+    """One run of fsck."""
+
+    bucket: Bucket
+    deep: bool
+    """Read every byte, not only the ends of objects."""
+    progress: Progress
+    objects: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(OBJECTS_AT_ONCE_MAX)
+    )
+    indexes: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
+    )
+
+    @property
+    def grace_ms(self) -> int:
+        """How long brokers keep what is superfluous (`log.delete.grace.ms`)."""
+        return self.access.settings.delete_grace_ms
+
+    @property
+    def access(self) -> BucketAccess:
+        return self.bucket.access
+
+    @property
+    def gate(self) -> asyncio.Semaphore:
+        """How many objects may be read at a time, at this depth."""
+        return self.objects if self.deep else self.indexes
+
+    async def settled(self, check: Check) -> Findings:
+        """What a check finds; faults only if they are found again and again."""
+        found = await check()
+        for _ in range(LOOKS - 1):
+            if not found.faults:
+                return found
+            await self.access.clock.sleep(PAUSE_SECONDS)
+            again = await check()
+            known = set(found.faults)
+            again.faults = [fault for fault in again.faults if fault in known]
+            found = again
+        return found
+
+    async def each(self, items: Iterable[T], check: Callable[[T], Awaitable[Findings]]) -> Findings:
+        """What a check finds of each item, some at a time; each is looked at again by itself."""
+        findings = Findings()
+        window: list[T] = []
+
+        async def one(item: T) -> Findings:
+            return await self.settled(lambda: check(item))
+
+        async def flush() -> None:
+            for found in await read_all(one, window, self.gate):
+                findings.merge(found)
+            window.clear()
+
+        for item in items:
+            window.append(item)
+            if len(window) == WINDOW:
+                await flush()
+        await flush()
+        return findings
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        """What lies under a prefix now."""
+        return self.access.store.list(prefix)

@@ -1,0 +1,45 @@
+"""Since when something must have been superfluous for its being there to be a fault."""
+
+from __future__ import annotations
+
+from tidelog.bucket.fsck.context import CheckContext
+from tidelog.coordinator.cluster.log.prefix import LEASE_PREFIX, LOG_PREFIX, LOG_SUFFIX
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.sequence import NUMBER_DIGITS
+
+ORPHAN_GRACES = 8
+"""So many times `log.delete.grace.ms` (80 minutes by default) a broker has lived, and something has
+been superfluous, before its being there is a fault."""
+
+
+async def orphaned_before_ms(context: CheckContext, state: ClusterState) -> int:
+    """What had been superfluous before, by the store's clock, is an orphan; 0 if no broker has
+    lived long enough to delete it.
+
+    The present is the time of the newest lease, which living brokers rewrite every few seconds: so
+    brokers that have ended are not blamed for what they could not delete.
+    """
+    present_ms = 0
+    async for meta in context.list(LEASE_PREFIX):
+        present_ms = max(present_ms, meta.modified_ms)
+    before_ms = present_ms - ORPHAN_GRACES * context.grace_ms
+    epochs = [info.epoch for info in state.live_brokers()]
+    if not epochs or await entry_put_ms(context, min(epochs)) > before_ms:
+        return 0
+    return before_ms
+
+
+async def entry_put_ms(context: CheckContext, sequence: int) -> int:
+    """When an entry of the metadata log was put; long ago if it was deleted already."""
+    key = f"{LOG_PREFIX}{sequence:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"
+    try:
+        return (await context.access.store.head(key)).modified_ms
+    except ObjectNotFound:
+        return 0
+
+
+def orphan_reason(since_ms: int, before_ms: int) -> str:
+    """What a fault says of something that has been superfluous since then."""
+    seconds = (before_ms - since_ms) // 1000
+    return f"superfluous for {seconds} s longer than brokers need to delete it"

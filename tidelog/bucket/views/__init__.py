@@ -1,0 +1,1 @@
+"""Topics and coordinators' states, read from the bucket alone."""

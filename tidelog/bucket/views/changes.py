@@ -1,0 +1,112 @@
+"""Whether a bucket has changed, asked of the store by one request at a time.
+
+Whoever reads it again and again would else pay for a whole view to learn that nothing is new. Who
+asks looks at the bucket when the answer is yes, always behind the asking: so what comes behind the
+question is found by the next one, and what came before is seen by the look.
+
+Whatever a reader of topics can see is said by a slot of some WAL, seals and the opening images of
+new owners included; so a question lists WALs, of all brokers in one request. It begins behind what
+is known of the first of them, those included that live and have written nothing yet. If that is
+more than a page, the next question goes on there, behind what is known of the WAL at which the page
+has ended. Now and then the metadata log is asked instead: for new incarnations, and for topics that
+were deleted; whenever it has gone on, by a question or a look, the WALs are gone through anew.
+Who reads tables alone is told by the tables' next commits, one topic's at each question.
+
+Slots are deleted when they have been needless for `log.delete.grace.ms`. Between two questions that
+are farther apart some may have come and gone; then the answer is yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.bucket.object_keys import WAL_FOLDER
+from tidelog.bucket.views.reading import BucketAccess
+from tidelog.identifiers import Incarnation, Slot
+from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.table.table_log import commit_key
+from tidelog.storage.table.table_state import TableState
+from tidelog.wal.format.object_format import wal_key, wal_position, wal_prefix
+
+PAGE_KEYS: Final = 1000
+"""What a store lists for one request."""
+METADATA_TURN: Final = 20
+"""One question in so many is about the metadata log."""
+APART_MS_MAX: Final = 60_000
+"""By the clock on the wall, which goes on while a machine sleeps."""
+
+
+class Changes:
+    """What was known of a bucket at the last question."""
+
+    def __init__(self, access: BucketAccess, *, with_tails: bool) -> None:
+        """`with_tails`: not, for who reads tables alone."""
+        self._access = access
+        self._with_tails = with_tails
+        self._newest: dict[Incarnation, Slot] = {}
+        self._after = ""
+        self._sequence = -1
+        self._questions = 0
+        self._asked_ms = access.clock.time_ms()
+
+    async def found(self, tables: Sequence[TableState]) -> bool:
+        """Whether something may have changed since the last question; at the first one every WAL
+        is new.
+
+        `tables`: of the topics that are read, as of the last look. Raises StoreError,
+        CorruptObject."""
+        now_ms = self._access.clock.time_ms()
+        is_late = abs(now_ms - self._asked_ms) > min(
+            APART_MS_MAX, self._access.settings.delete_grace_ms // 2
+        )
+        self._questions += 1
+        if self._questions % METADATA_TURN == 0:
+            has_grown = await self._metadata_has_grown()
+        elif self._with_tails:
+            has_grown = await self._wals_have_grown()
+        else:
+            has_grown = await self._table_has_grown(tables)
+        # A question that fails has not been asked: what it has met is news for the next one.
+        self._asked_ms = now_ms
+        return has_grown or is_late
+
+    async def _metadata_has_grown(self) -> bool:
+        cluster = self._access.cluster
+        before = cluster.state.sequence
+        return (await cluster.refresh()).sequence != before
+
+    async def _table_has_grown(self, tables: Sequence[TableState]) -> bool:
+        if not tables:
+            return False
+        table = tables[self._questions % len(tables)]
+        try:
+            await self._access.store.head(commit_key(table.topic_id, table.version + 1))
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def _wals_have_grown(self) -> bool:
+        state = self._access.cluster.state
+        if state.sequence != self._sequence:
+            # The new incarnations' WALs may come before all that are known.
+            self._sequence, self._after = state.sequence, ""
+        newest, number, last = dict(self._newest), 0, self._after
+        listing = self._access.store.list(WAL_FOLDER, self._after)
+        async for meta in listing:
+            number, last = number + 1, meta.key
+            position = wal_position(meta.key)
+            if position is not None and position.slot > newest.get(position.incarnation, -1):
+                newest[position.incarnation] = position.slot
+            if number == PAGE_KEYS:
+                break
+        has_grown, self._newest = newest != self._newest, newest
+        known = [wal_key(*each) for each in newest.items()]
+        living = (each.incarnation for each in state.live_brokers())
+        known += [wal_prefix(each) for each in living if each not in newest]
+        if number < PAGE_KEYS:
+            self._after = min(known, default="")
+        else:
+            folder = last.rpartition("/")[0]
+            self._after = max([last, *(key for key in known if key.rpartition("/")[0] == folder)])
+        return has_grown

@@ -1,0 +1,83 @@
+"""A partition's rows in offset order: those of its segments, then those of its tail.
+
+An object that is missing raises MissingObject: compaction, retention or a roll has put something
+else in its place since the view was taken, or it is lost. Whoever reads takes a new view and goes
+on behind the last row that it has; what is committed reads the same in any later view, but for what
+retention and compaction have taken (rule F4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.reading import BucketAccess
+from tidelog.bucket.views.tails import Keep, TailReader
+from tidelog.errors import MissingObject
+from tidelog.records.parse.row_arrays import integers_of
+from tidelog.records.row_columns import ROW_SCHEMA
+from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.segment_reader import SegmentReader
+
+SEGMENT_READ_BYTES = 8 * 1024 * 1024
+"""Of one range of a segment; a single row group may be larger."""
+OFFSET = "offset"
+
+
+async def partition_rows(
+    access: BucketAccess,
+    tails: TailReader,
+    view: PartitionView,
+    start: int = 0,
+    upper: int | None = None,
+    *,
+    columns: Sequence[str] = ROW_SCHEMA.names,
+    committed: bool = True,
+    keep: Keep | None = None,
+) -> AsyncIterator[pa.RecordBatch]:
+    """The rows at offsets [start, upper), some MiB at a time. `committed` and `keep` are about the
+    tail (`TailReader.rows`); what is in segments is committed.
+
+    Raises MissingObject and other CorruptObjects, UnsupportedFormat, StoreError.
+    """
+    first = max(start, view.log_start)
+    end = view.high_watermark if upper is None else min(upper, view.high_watermark)
+    for stored in view.segments:
+        name = stored.segment.name
+        if name.last_offset >= first and name.base_offset < end:
+            async for rows in _segment_rows(access, view, stored.segment, first, end, columns):
+                yield rows
+    async for rows in tails.rows(
+        view, start, upper, columns=columns, committed=committed, keep=keep
+    ):
+        yield rows
+
+
+async def _segment_rows(
+    access: BucketAccess,
+    view: PartitionView,
+    segment: Segment,
+    start: int,
+    upper: int,
+    columns: Sequence[str],
+) -> AsyncIterator[pa.RecordBatch]:
+    # The reader cuts by offset, so that column is always read.
+    wanted = [OFFSET, *(name for name in columns if name != OFFSET)]
+    offset = start
+    try:
+        reader = await SegmentReader.open(access.store, access.offload, view.partition, segment)
+        while batches := await reader.read(offset, SEGMENT_READ_BYTES, wanted):
+            for rows in batches:
+                offsets = integers_of(rows.column(OFFSET))
+                count = int(np.searchsorted(offsets, upper))
+                if count:
+                    yield rows.slice(0, count).select(list(columns))
+                offset = int(offsets[-1]) + 1
+            if offset >= upper:
+                return
+    except ObjectNotFound as error:
+        raise MissingObject(error.key, "it is missing") from None

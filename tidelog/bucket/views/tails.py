@@ -1,0 +1,179 @@
+"""Reads partitions' tails from WAL objects: few ranges, in parallel, in offset order.
+
+An object that is missing raises MissingObject. It may have been deleted because all of it is in the
+table by now: whoever reads takes a new view and looks again (rule F4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.tail_rows import (
+    IndexedBatches,
+    TailBatches,
+    batches_of,
+    index_batches,
+    ordinals_in,
+    rows_of,
+)
+from tidelog.errors import CorruptObject, MissingObject
+from tidelog.identifiers import TopicPartition
+from tidelog.offload import Offload
+from tidelog.records.parse.varints import Booleans, Integers
+from tidelog.records.row_columns import ROW_SCHEMA
+from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore
+from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
+from tidelog.wal.read.reading import read_all, windows
+from tidelog.wal.recover.wal_reader import read_index
+
+READS_AT_ONCE_MAX = 16
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Batches in memory at a time, for each reader of a partition; one extent may be larger."""
+INDEX_CACHE_BYTES = 64 * 1024 * 1024
+
+Keep: TypeAlias = Callable[[TailBatches, Integers], Booleans]
+"""Which of an extent's batches are to be shown, by headers and ordinals."""
+
+
+class ExtentBytes(NamedTuple):
+    """An extent and the record batches in it, as they are stored; not checked."""
+
+    extent: Extent
+    data: memoryview
+
+
+class TailReader:
+    """Reads tails. One may serve many partitions at once; the limits are shared."""
+
+    def __init__(self, store: ObjectStore, offload: Offload) -> None:
+        self._store = store
+        self._offload = offload
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._indexes: OrderedDict[str, SlotIndex] = OrderedDict()
+        self._index_bytes = 0
+
+    async def batches(self, extents: Iterable[Extent]) -> AsyncIterator[ExtentBytes]:
+        """The extents' bytes, in their order; those of one object that lie together are read
+        together; adopted ones are as consumers see them.
+
+        Raises MissingObject and other CorruptObjects, and StoreError."""
+        for window in windows(extents, WINDOW_BYTES):
+            for extent, data in await self._read(window):
+                if adoption_of(extent.key) is None:
+                    yield ExtentBytes(extent, data)
+                else:
+                    stamped = await self._offload.run(readable, extent, data)
+                    yield ExtentBytes(extent, memoryview(stamped))
+
+    async def rows(
+        self,
+        view: PartitionView,
+        start: int = 0,
+        upper: int | None = None,
+        *,
+        columns: Sequence[str] = ROW_SCHEMA.names,
+        committed: bool = True,
+        keep: Keep | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The tail's rows at offsets [start, upper), by offset, some MiB at a time.
+
+        Committed ones up to the last stable offset, unless `upper` says less; with
+        `committed=False` all up to the high watermark, aborted ones too. `keep` chooses in place of
+        both. The column `transaction` costs one more read an object. Raises as `batches` does.
+        """
+        end = view.last_stable_offset if committed and keep is None else view.high_watermark
+        end = end if upper is None else min(end, upper)
+        start = max(start, view.log_start, view.table_next)
+        aborted = view.aborted if committed else []
+        wanted = (each for each in view.tail.from_offset(start) if each.base_offset < end)
+        names = list(columns)
+        async for extent, data in self.batches(wanted):
+            batches = await self._offload.run(batches_of, extent, data)
+            ordinals = kept = None
+            if keep is not None or "transaction" in names:
+                ordinals = await self._ordinals(extent, view.partition, batches)
+                kept = None if keep is None else keep(batches, ordinals)
+            pieces = rows_of(extent, data, batches, start, end, aborted, ordinals, kept)
+            while (rows := await self._offload.run(_next, pieces)) is not None:
+                yield rows.select(names)
+
+    async def _ordinals(
+        self, extent: Extent, partition: TopicPartition, batches: TailBatches
+    ) -> Integers:
+        adoption = adoption_of(extent.key)
+        if adoption is not None:
+            return np.full(len(batches.positions), adoption.ordinal, np.int64)
+        indexed = await self.indexed(extent.key, partition)
+        return ordinals_in(extent.key, indexed, batches.base_offsets)
+
+    async def indexed(self, key: str, partition: TopicPartition) -> IndexedBatches:
+        """What the index of a WAL object says of a partition. Raises as `batches` does."""
+        index = self._indexes.get(key)
+        if index is None:
+            index = await self._read_index(key)
+        else:
+            self._indexes.move_to_end(key)
+        return await self._offload.run(index_batches, index, partition)
+
+    async def _read_index(self, key: str) -> SlotIndex:
+        async with self._at_once:
+            try:
+                index = await read_index(self._store, self._offload, key)
+            except ObjectNotFound:
+                raise MissingObject(key, "it is missing") from None
+        if not isinstance(index, SlotIndex):
+            raise CorruptObject(key, "it is a seal, and a partition's batches are to lie in it")
+        if key not in self._indexes:
+            self._indexes[key] = index
+            self._index_bytes += _size_of(index)
+        while self._index_bytes > INDEX_CACHE_BYTES and len(self._indexes) > 1:
+            _, forgotten = self._indexes.popitem(last=False)
+            self._index_bytes -= _size_of(forgotten)
+        return index
+
+    async def _read(self, window: Sequence[Extent]) -> list[ExtentBytes]:
+        by_object: dict[str, list[Extent]] = {}
+        for extent in window:
+            by_object.setdefault(extent.key, []).append(extent)
+        planned = [
+            read
+            for key, extents in by_object.items()
+            for read in plan_reads(key, extents, Demand(), (), 0)
+        ]
+        ranges = await read_all(self._read_range, planned, self._at_once)
+        held = list(zip(planned, ranges, strict=True))
+        return [ExtentBytes(extent, _cut(extent, held)) for extent in window]
+
+    async def _read_range(self, planned: PlannedRead) -> Buffer:
+        key, start, end = planned
+        try:
+            return (await self._store.get(object_key(key), ByteRange(start, end - start))).data
+        except ObjectNotFound:
+            raise MissingObject(object_key(key), "it is missing") from None
+
+
+def _cut(extent: Extent, held: Sequence[tuple[PlannedRead, Buffer]]) -> memoryview:
+    """An extent's bytes, fewer where its object ends too early."""
+    begin, end = extent.position, extent.position + extent.length
+    for (key, start, following), data in held:
+        if key == extent.key and start <= begin and end <= following:
+            return memoryview(data)[begin - start : end - start]
+    raise AssertionError(f"{extent} was not planned")
+
+
+def _size_of(index: SlotIndex) -> int:
+    return index.layout.size - index.layout.index_position
+
+
+def _next(rows: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return next(rows, None)

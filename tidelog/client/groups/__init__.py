@@ -1,0 +1,1 @@
+"""A consumer group's member, and an administrator's requests about groups."""

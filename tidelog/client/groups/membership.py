@@ -1,0 +1,373 @@
+"""A member of a consumer group, by the classic protocol (KIP-62, KIP-345, KIP-394).
+
+The member joins, is told or decides who reads what, sends heartbeats, commits offsets and joins
+again when the group's next generation begins. Whoever reads with it goes by turns:
+
+    while reading:
+        if member.must_join:
+            membership = await member.join()
+            positions = await member.committed(membership.assignment)
+        ... fetch, process, await member.commit(positions)
+
+`run_heartbeats` is a task of the caller's beside that. JoinGroup waits for the other members, and
+holds up what is asked after it on its connection: the member takes a `Client` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.groups import membership_requests as requests
+from tidelog.client.groups.admin import NO_OFFSET, Place
+from tidelog.client.groups.assignors import (
+    CONSUMER_PROTOCOL,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from tidelog.client.groups.membership_requests import (
+    REACTIONS,
+    Membership,
+    MembershipSettings,
+    Reaction,
+)
+from tidelog.client.patience import Patience
+from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.message import Request, Response
+from tidelog.protocol.schemas.groups import (
+    HeartbeatRequest,
+    JoinGroupResponse,
+    LeaveGroupMember,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+R = TypeVar("R", bound=Response)
+
+NO_MEMBER = ""
+NO_GENERATION = -1
+_NAMED_TOPICS_MAX = 9
+"""The last version of OffsetCommit and OffsetFetch that names topics."""
+_JOIN_GRACE_MS = 5000
+"""How much longer than the rebalance timeout a JoinGroup is waited for."""
+
+
+class GroupMember:
+    """One consumer's membership. One caller at a time, beside `run_heartbeats`."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        entropy: Entropy,
+        group_id: str,
+        topics: Iterable[str],
+        settings: MembershipSettings | None = None,
+    ) -> None:
+        """`client` is not used for anything that waits, such as fetches."""
+        self.group_id = group_id
+        self.settings = settings if settings is not None else MembershipSettings()
+        self._client = client
+        self._clock = clock
+        self._entropy = entropy
+        self._topics = sorted(set(topics))
+        self._member_id = NO_MEMBER
+        self._membership: Membership | None = None
+        self._must_join = True
+        self._partitions: dict[str, int] = {}
+        """As the leader of the group shared them out; empty for others."""
+        self._heard_at = clock.monotonic()
+        self._fatal: RequestRefused | None = None
+
+    @property
+    def membership(self) -> Membership | None:
+        """The current one, None while joining or when it was lost: nothing may be read then."""
+        return self._membership
+
+    @property
+    def must_join(self) -> bool:
+        """Whether the group's next generation waits for this member, or has begun without it."""
+        return self._must_join
+
+    # --- generations ---
+
+    async def join(self) -> Membership:
+        """Take part in the group's next generation; what was assigned before is given up.
+
+        Repeats for as long as it takes. Raises:
+            RequestRefused: the group will never take this member as it is.
+        """
+        self._membership = None
+        self._must_join = True
+        self._partitions = {}
+        patience = self._patience(None)
+        while True:
+            if self._fatal is not None:
+                raise self._fatal
+            try:
+                request = requests.join_group(
+                    self.group_id, self._member_id, self._topics, self.settings
+                )
+                joined = await self._request(
+                    request, self.settings.rebalance_timeout_ms + _JOIN_GRACE_MS
+                )
+                if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                    self._member_id = joined.member_id
+                    continue
+                self._check("JoinGroup", joined.error_code)
+                self._member_id = joined.member_id
+                membership = await self._sync(joined)
+            except RequestFailed as failure:
+                await patience.wait(failure)
+            except RequestRefused as refusal:
+                self._react(refusal)
+                await patience.wait(refusal)
+            else:
+                self._heard_at = self._clock.monotonic()
+                self._membership = membership
+                self._must_join = False
+                return membership
+
+    async def _sync(self, joined: JoinGroupResponse) -> Membership:
+        assignments: list[SyncGroupRequestAssignment] = []
+        partitions: dict[str, int] = {}
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            partitions, assignments = await self._share(joined)
+        response = await self._request(
+            SyncGroupRequest(
+                group_id=self.group_id,
+                generation_id=joined.generation_id,
+                member_id=joined.member_id,
+                group_instance_id=self.settings.instance_id,
+                protocol_type=CONSUMER_PROTOCOL,
+                protocol_name=joined.protocol_name,
+                assignments=assignments,
+            ),
+            self.settings.rebalance_timeout_ms + _JOIN_GRACE_MS,
+        )
+        self._check("SyncGroup", response.error_code)
+        self._partitions = partitions
+        return Membership(
+            self.group_id,
+            joined.member_id,
+            self.settings.instance_id,
+            joined.generation_id,
+            joined.leader == joined.member_id,
+            decode_assignment(response.assignment),
+        )
+
+    async def _share(
+        self, joined: JoinGroupResponse
+    ) -> tuple[dict[str, int], list[SyncGroupRequestAssignment]]:
+        """As the leader of the group, decide who reads what."""
+        assignors = {assignor.name: assignor for assignor in self.settings.assignors}
+        assignor = assignors[joined.protocol_name or ""]
+        subscriptions = {
+            member.member_id: decode_subscription(member.metadata) for member in joined.members
+        }
+        topics = {topic for topics in subscriptions.values() for topic in topics}
+        partitions = {topic: await self._count(topic) for topic in sorted(topics)}
+        assigned = assignor.assign(subscriptions, partitions)
+        return partitions, [
+            SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(places))
+            for member, places in assigned.items()
+        ]
+
+    async def _count(self, topic: str) -> int:
+        """How many partitions a topic has; none if there is no such topic."""
+        try:
+            return len((await self._client.topic(topic)).partitions)
+        except RequestRefused as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return 0
+
+    async def leave(self) -> None:
+        """Leave at once, so that the others need not wait for the session to expire. Static members
+        stay: they come back under their instance id.
+
+        Raises:
+            RequestRefused, RequestFailed: the group notices when the session expires.
+        """
+        member_id = self._member_id
+        self._lose(NO_MEMBER)
+        if member_id == NO_MEMBER or self.settings.instance_id is not None:
+            return
+        request = LeaveGroupRequest(
+            group_id=self.group_id,
+            member_id=member_id,
+            members=[LeaveGroupMember(member_id=member_id)],
+        )
+        response = await self._request(request)
+        codes = [response.error_code, *(member.error_code for member in response.members)]
+        for code in codes:
+            if code != ErrorCode.UNKNOWN_MEMBER_ID:
+                self._check("LeaveGroup", code)
+
+    # --- heartbeats ---
+
+    async def run_heartbeats(self) -> None:
+        """Keep the session until cancelled; notice when the group wants to be joined again."""
+        interval_seconds = self.settings.heartbeat_interval_ms / 1000
+        while True:
+            await self._clock.sleep(interval_seconds)
+            membership = self._membership
+            if membership is None or self._must_join:
+                continue
+            try:
+                await self._beat(membership)
+                await self._notice_new_partitions()
+            except (RequestFailed, RequestRefused) as error:
+                if self._membership is membership:
+                    self._notice(error)
+
+    async def _beat(self, membership: Membership) -> None:
+        request = HeartbeatRequest(
+            group_id=self.group_id,
+            generation_id=membership.generation,
+            member_id=membership.member_id,
+            group_instance_id=membership.instance_id,
+        )
+        asked_at = self._clock.monotonic()
+        response = await self._request(request, self.settings.session_timeout_ms)
+        if response.error_code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._heard_at = max(self._heard_at, asked_at)
+        self._check("Heartbeat", response.error_code)
+
+    async def _notice_new_partitions(self) -> None:
+        """The leader shares out what its topics have gained since."""
+        for topic, count in self._partitions.items():
+            if await self._count(topic) != count:
+                self._must_join = True
+
+    def _notice(self, error: RequestFailed | RequestRefused) -> None:
+        """What a failed heartbeat says of the membership."""
+        if isinstance(error, RequestRefused):
+            try:
+                self._react(error)
+            except RequestRefused as fatal:
+                self._fatal = fatal
+                self._lose(NO_MEMBER)
+        silent_seconds = self._clock.monotonic() - self._heard_at
+        if silent_seconds * 1000 > self.settings.session_timeout_ms:
+            # The group has given the partitions to others by now.
+            self._lose(self._member_id)
+
+    # --- offsets ---
+
+    async def commit(self, offsets: Mapping[Place, int], metadata: str = "") -> None:
+        """Store the offsets of the records to be read next, repeating until that is certain.
+
+        Raises:
+            RequestRefused: they were not stored; if `must_join`, others may read on from what was
+                stored before.
+            RequestFailed: nobody answered in time: they may or may not be stored.
+        """
+        membership = self._membership
+        if membership is None:
+            raise RequestRefused(
+                f"commit of group {self.group_id}",
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                "not a member at present; nothing was sent",
+            )
+        request = requests.commit_offsets(membership, offsets, metadata)
+
+        def check(response: Response) -> None:
+            for topic in response.topics:  # type: ignore[attr-defined]
+                for partition in topic.partitions:
+                    self._check(f"OffsetCommit of {topic.name}", partition.error_code)
+
+        await self._repeat(request, check, membership)
+
+    async def committed(
+        self, places: Iterable[Place], *, require_stable: bool = True
+    ) -> dict[Place, int]:
+        """The offsets stored for these partitions, without those that have none. With
+        `require_stable`, waits for transactions that are about to change them (KIP-447).
+
+        Raises:
+            RequestRefused, RequestFailed: nobody can say.
+        """
+        request = requests.fetch_offsets(self.group_id, places, require_stable=require_stable)
+        if request is None:
+            return {}
+        found: dict[Place, int] = {}
+
+        def check(response: Response) -> None:
+            found.clear()
+            for each in response.groups:  # type: ignore[attr-defined]
+                self._check("OffsetFetch", each.error_code)
+                for topic in each.topics:
+                    for partition in topic.partitions:
+                        self._check(f"OffsetFetch of {topic.name}", partition.error_code)
+                        if partition.committed_offset != NO_OFFSET:
+                            place = Place(topic.name, partition.partition_index)
+                            found[place] = partition.committed_offset
+
+        await self._repeat(request, check, self._membership)
+        return found
+
+    async def _repeat(
+        self,
+        request: Request[R],
+        check: Callable[[Response], None],
+        membership: Membership | None,
+    ) -> None:
+        """Ask until `check` takes the answer, for as long as the member is the same."""
+        patience = self._patience(self.settings.api_timeout_ms)
+        while True:
+            try:
+                check(await self._request(request))
+            except RequestFailed as failure:
+                await patience.wait(failure)
+            except RequestRefused as refusal:
+                if self._membership is membership:
+                    self._react(refusal)
+                if REACTIONS.get(refusal.code) is not Reaction.REPEAT:
+                    raise
+                await patience.wait(refusal)
+            else:
+                return
+
+    # --- requests and what they say ---
+
+    async def _request(self, request: Request[R], timeout_ms: int | None = None) -> R:
+        return await self._client.request_to_coordinator(
+            CoordinatorKind.GROUP,
+            self.group_id,
+            request,
+            timeout_ms,
+            version_max=_NAMED_TOPICS_MAX,
+        )
+
+    def _check(self, subject: str, code: int) -> None:
+        if code != ErrorCode.NONE:
+            raise RequestRefused(f"{subject} in group {self.group_id}", code)
+
+    def _react(self, refusal: RequestRefused) -> None:
+        """Do what an error asks for; raise it if there is nothing to be done."""
+        match REACTIONS.get(refusal.code):
+            case Reaction.REPEAT:
+                return
+            case Reaction.JOIN:
+                self._must_join = True
+            case Reaction.GENERATION_LOST:
+                self._lose(self._member_id)
+            case Reaction.MEMBER_LOST:
+                self._lose(NO_MEMBER)
+            case None:
+                raise refusal
+
+    def _lose(self, member_id: str) -> None:
+        self._member_id = member_id
+        self._membership = None
+        self._must_join = True
+
+    def _patience(self, timeout_ms: int | None) -> Patience:
+        return Patience(self._clock, self._entropy, self.settings.retries, timeout_ms)

@@ -1,0 +1,1 @@
+"""A transactional producer, the commit of a sink, and an administrator's requests."""

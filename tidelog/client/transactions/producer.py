@@ -1,0 +1,427 @@
+"""A transactional producer (KIP-98, KIP-360, KIP-447, KIP-890), one transaction at a time.
+
+    producer = TransactionalProducer(client, clock, entropy, "transfers")
+    await producer.init_transactions()
+    producer.begin()
+    await producer.send("accounts", 0, records)
+    await producer.send_offsets("transfers", {Place("orders", 3): 17}, membership)
+    await producer.commit()
+
+What an error means:
+
+- `MustAbort`: something of this transaction failed. Nothing of it can be committed; call `abort`.
+- `ProducerFenced`: another instance has the transactional id. Nothing can be done but to stop.
+- `RequestFailed` or `RequestRefused` by `commit` or `abort`: there was no answer in time. The
+  decision may have been taken: only the same call may be made again (KAFKA-17754), or
+  `init_transactions` by a new producer, which waits for the outcome.
+
+Both versions of the protocol are spoken. In version 1 partitions are enlisted by requests of their
+own, and an epoch lasts until it is changed on purpose. In version 2 the brokers enlist a partition
+with its first batch, and each transaction has an epoch of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from tidelog.client.errors import Outcome, RequestFailed, RequestRefused, check
+from tidelog.client.groups.admin import Place
+from tidelog.client.groups.membership_requests import Membership
+from tidelog.client.operations import ProducerIdentity
+from tidelog.client.patience import Patience
+from tidelog.client.pool import Client
+from tidelog.client.transactions import requests as requests
+from tidelog.client.transactions.calls import TransactionCalls
+from tidelog.client.transactions.errors import MustAbort, ProducerFenced, WrongCall
+from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.clock import Clock
+from tidelog.entropy import Entropy
+from tidelog.errors import TidelogError
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.batch import SEQUENCE_MAX
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, encode_batch
+
+T = TypeVar("T")
+
+
+class _State(enum.Enum):
+    NEW = "init_transactions was not called"
+    READY = "no transaction was begun"
+    OPEN = "a transaction is open"
+    FAILED = "the transaction must be aborted"
+    COMMITTING = "the outcome of a commit is not known: commit again"
+    ABORTING = "the outcome of an abort is not known: abort again"
+    FENCED = "the producer was fenced"
+
+
+_FENCED = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""After which this producer can do nothing more, as a coordinator says so. A partition leader's
+INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE leave the last word to the coordinator."""
+_FENCED_BY_LEADER = _FENCED - {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
+
+
+class TransactionalProducer:
+    """One instance of a transactional id.
+
+    Sends to different partitions may run at the same time; those to one partition go one after the
+    other, in the order of the calls. All else is for one caller at a time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        entropy: Entropy,
+        transactional_id: str,
+        settings: TransactionSettings | None = None,
+    ) -> None:
+        if not transactional_id:
+            raise ValueError("a transactional producer needs a transactional id")
+        self.transactional_id = transactional_id
+        self.settings = settings if settings is not None else TransactionSettings()
+        self._calls = TransactionCalls(
+            client, transactional_id, self.settings.transaction_timeout_ms
+        )
+        self._clock = clock
+        self._entropy = entropy
+        self._state = _State.NEW
+        self._failure: TidelogError | None = None
+        self._identity = ProducerIdentity(-1, -1)
+        self._sequences: dict[Place, int] = {}
+        self._is_epoch_spent = False
+        """A batch was given up: the next sequence of its partition is not known."""
+        self._enlisted: set[Place] = set()
+        self._enlisting = asyncio.Lock()
+        self._groups: set[str] = set()
+        self._has_begun = False
+        """Whether the coordinator may know of the transaction."""
+        self._is_commit_asked = False
+        """Whether a commit may have been decided."""
+        self._in_turn: dict[Place, asyncio.Lock] = {}
+        self._sends = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The producer id and the epoch of the present transaction."""
+        return self._identity
+
+    @property
+    def version(self) -> TransactionVersion:
+        """The version of the protocol, known from `init_transactions` on."""
+        return self._calls.version
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this instance can do nothing more."""
+        return self._state is _State.FENCED
+
+    @property
+    def must_abort(self) -> bool:
+        """Whether the open transaction has failed."""
+        return self._state is _State.FAILED
+
+    # --- the calls ---
+
+    async def init_transactions(self) -> ProducerIdentity:
+        """Take over the transactional id: fences earlier instances, and waits until what they have
+        left open is decided.
+
+        Raises:
+            RequestRefused: such as INVALID_TRANSACTION_TIMEOUT.
+            RequestFailed: nobody answered in time; may be called again.
+        """
+        self._expect(_State.NEW)
+        patience = self._patience(self.settings.api_timeout_ms)
+
+        async def ask() -> ProducerIdentity:
+            calls, version = self._calls, self.settings.version
+            calls.version = version if version is not None else await calls.newest_version()
+            return await calls.init_producer_id(None)
+
+        self._take(await self._repeat(ask, patience))
+        self._state = _State.READY
+        return self._identity
+
+    def begin(self) -> None:
+        """Begin a transaction. The brokers learn of it with what is sent first."""
+        self._expect(_State.READY)
+        self._state = _State.OPEN
+
+    async def send(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[NewRecord],
+        compression: Compression = Compression.NONE,
+    ) -> int:
+        """Append a batch; the offset of its first record, -1 if an earlier attempt's is not known.
+
+        Raises:
+            MustAbort: it may or may not have been appended, and will never be visible.
+            ProducerFenced: likewise.
+        """
+        self._expect(_State.OPEN, _State.FAILED)
+        place = Place(topic, partition)
+        self._sends += 1
+        self._settled.clear()
+        try:
+            async with self._in_turn.setdefault(place, asyncio.Lock()):
+                self._refuse_if_failed()
+                return await self._deliver(place, records, compression)
+        except asyncio.CancelledError:
+            self._fail(None, spends_epoch=True)
+            raise
+        finally:
+            self._sends -= 1
+            if not self._sends:
+                self._settled.set()
+
+    async def adopt(self, topic: str, partition: int, staged_ids: Sequence[UUID]) -> int:
+        """Have a partition adopt its batches of staged objects, in this order, as part of the
+        transaction; how many records that added, 0 if an attempt whose answer was lost has.
+
+        Raises:
+            MustAbort: they may or may not be part of it; it will never be visible.
+            ProducerFenced: likewise.
+        """
+        self._expect(_State.OPEN, _State.FAILED)
+        self._refuse_if_failed()
+        if self.version is not TransactionVersion.V2:
+            raise WrongCall(f"producer {self.transactional_id}: adopts need version 2")
+        self._has_begun = True
+        place = Place(topic, partition)
+        return await self._within(
+            lambda: self._calls.adopt(self._identity, place, staged_ids),
+            self._patience(self.settings.delivery_timeout_ms),
+            _FENCED_BY_LEADER,
+        )
+
+    async def send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[Place, int],
+        membership: Membership | None = None,
+        metadata: str = "",
+    ) -> None:
+        """Commit the offsets of records to be read next as part of the transaction. `membership` is
+        that under which the consumer has read what comes before them: then they count only if it is
+        still the group's present one (KIP-447). Without one nothing keeps others from reading it.
+
+        Raises:
+            MustAbort: also where others read those partitions by now.
+            ProducerFenced: another instance has taken over.
+        """
+        self._expect(_State.OPEN, _State.FAILED)
+        self._refuse_if_failed()
+        self._has_begun = True
+        patience = self._patience(self.settings.api_timeout_ms)
+        if self.version is TransactionVersion.V1 and group_id not in self._groups:
+            await self._within(
+                lambda: self._calls.enlist_group(self._identity, group_id), patience, _FENCED
+            )
+            self._groups.add(group_id)
+        request = requests.commit_offsets(
+            self.transactional_id, self._identity, group_id, offsets, membership, metadata
+        )
+        await self._within(lambda: self._calls.commit_offsets(request), patience, _FENCED)
+
+    async def commit(self) -> None:
+        """Commit: waits for all sends, and returns when the decision is durable.
+
+        Raises:
+            MustAbort: something has failed; nothing was committed.
+            ProducerFenced: nothing was committed, unless an earlier call's outcome is not known.
+            RequestFailed, RequestRefused: the outcome is not known; call it again, nothing else.
+        """
+        self._expect(_State.OPEN, _State.FAILED, _State.COMMITTING)
+        await self._settled.wait()
+        self._refuse_if_failed()
+        self._state = _State.COMMITTING
+        if self._has_begun:
+            await self._end(committed=True)
+        self._finish()
+
+    async def abort(self) -> None:
+        """Abort: waits for all sends; nothing of the transaction will ever be visible.
+
+        Raises:
+            ProducerFenced: it was aborted, or will be, by whoever has taken over.
+            RequestFailed, RequestRefused: the outcome is not known yet; call it again.
+        """
+        self._expect(_State.OPEN, _State.FAILED, _State.ABORTING)
+        await self._settled.wait()
+        if self._state is _State.FENCED:
+            raise self._fenced()
+        self._state = _State.ABORTING
+        if self._has_begun:
+            await self._end(committed=False)
+            self._has_begun = False
+        if self._is_epoch_spent:
+            await self._bump()
+        self._finish()
+
+    # --- batches ---
+
+    async def _deliver(
+        self, place: Place, records: Sequence[NewRecord], compression: Compression
+    ) -> int:
+        """Enlist the partition if it needs to be, then send the batch until it is answered."""
+        patience = self._patience(self.settings.delivery_timeout_ms)
+        self._has_begun = True
+        if self.version is TransactionVersion.V1:
+            async with self._enlisting:
+                if place not in self._enlisted:
+                    await self._within(
+                        lambda: self._calls.enlist(self._identity, place), patience, _FENCED
+                    )
+                    self._enlisted.add(place)
+        sequence = self._sequences.get(place, 0)
+        batch = encode_batch(
+            records,
+            compression=compression,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.producer_epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        offset = await self._within(
+            lambda: self._calls.produce(place, batch),
+            patience,
+            _FENCED_BY_LEADER,
+            spends_epoch=True,
+        )
+        self._sequences[place] = (sequence + len(records)) % (SEQUENCE_MAX + 1)
+        return offset
+
+    # --- ends ---
+
+    async def _end(self, *, committed: bool) -> None:
+        identity = self._identity
+
+        async def ask() -> None:
+            asked_before = self._is_commit_asked
+            self._is_commit_asked = committed
+            response = await self._calls.end(identity, committed=committed)
+            if response.error_code in _FENCED:
+                # The answer is about this request; what became of earlier ones is not known.
+                self._is_commit_asked = asked_before
+            what = "commit" if committed else "abort"
+            check(f"{what} of {self.transactional_id}", response.error_code)
+            if response.producer_id >= 0:
+                self._take(ProducerIdentity(response.producer_id, response.producer_epoch))
+
+        patience = self._patience(self.settings.api_timeout_ms)
+        try:
+            await self._repeat(ask, patience)
+        except RequestRefused as refusal:
+            if refusal.code in _FENCED:
+                raise self._fenced(refusal) from refusal
+            if committed and refusal.code == ErrorCode.TRANSACTION_ABORTABLE:
+                self._fail(refusal)
+                raise MustAbort(f"commit of {self.transactional_id}", refusal) from refusal
+            raise
+
+    async def _bump(self) -> None:
+        """Begin at sequence 0 again, under the next epoch (KIP-360)."""
+        patience = self._patience(self.settings.api_timeout_ms)
+        try:
+            self._take(
+                await self._repeat(lambda: self._calls.init_producer_id(self._identity), patience)
+            )
+        except RequestRefused as refusal:
+            if refusal.code in _FENCED:
+                raise self._fenced(refusal) from refusal
+            raise
+
+    def _take(self, identity: ProducerIdentity) -> None:
+        """Go on under this identity; one that is new begins with sequence 0 everywhere."""
+        if identity != self._identity:
+            self._identity = identity
+            self._sequences.clear()
+            self._is_epoch_spent = False
+
+    def _finish(self) -> None:
+        self._state = _State.READY
+        self._failure = None
+        self._has_begun = self._is_commit_asked = False
+        self._enlisted.clear()
+        self._groups.clear()
+
+    # --- requests ---
+
+    async def _repeat(self, ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
+        """Ask until there is an answer that repeating would not change."""
+        while True:
+            try:
+                return await ask()
+            except RequestFailed as failure:
+                await patience.wait(failure)
+            except RequestRefused as refusal:
+                if not refusal.retriable:
+                    raise
+                await patience.wait(refusal)
+
+    async def _within(
+        self,
+        ask: Callable[[], Awaitable[T]],
+        patience: Patience,
+        fenced: frozenset[ErrorCode],
+        *,
+        spends_epoch: bool = False,
+    ) -> T:
+        """Ask as part of the open transaction, which has failed if there is no good answer."""
+        try:
+            return await self._repeat(ask, patience)
+        except RequestRefused as refusal:
+            if refusal.code in fenced:
+                raise self._fenced(refusal) from refusal
+            self._fail(refusal, spends_epoch)
+            raise MustAbort(f"transaction of {self.transactional_id}", refusal) from refusal
+        except RequestFailed as failure:
+            self._fail(failure, spends_epoch)
+            raise MustAbort(f"transaction of {self.transactional_id}", failure) from failure
+
+    # --- states ---
+
+    def _expect(self, *states: _State) -> None:
+        if self._state is _State.FENCED:
+            raise self._fenced()
+        if self._state not in states:
+            raise WrongCall(f"producer {self.transactional_id}: {self._state.value}")
+
+    def _refuse_if_failed(self) -> None:
+        if self._state is _State.FENCED:
+            raise self._fenced()
+        if self._state is _State.FAILED:
+            raise MustAbort(f"transaction of {self.transactional_id}", self._failure)
+
+    def _fail(self, why: TidelogError | None, spends_epoch: bool = False) -> None:
+        self._is_epoch_spent = self._is_epoch_spent or spends_epoch
+        if self._state in (_State.OPEN, _State.COMMITTING):
+            self._state = _State.FAILED
+            self._failure = why
+
+    def _fenced(self, cause: RequestRefused | None = None) -> ProducerFenced:
+        if cause is not None:
+            self._state = _State.FENCED
+            self._failure = cause
+        outcome = Outcome.UNKNOWN if self._is_commit_asked else Outcome.NOT_APPLIED
+        return ProducerFenced(self.transactional_id, self._failure, outcome)
+
+    def _patience(self, timeout_ms: int) -> Patience:
+        return Patience(self._clock, self._entropy, self.settings.retries, timeout_ms)

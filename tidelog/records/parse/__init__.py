@@ -1,0 +1,1 @@
+"""Records of many batches, parsed with numpy."""

@@ -1,0 +1,1 @@
+"""Record batches to table rows, and back."""

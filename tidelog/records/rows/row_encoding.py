@@ -1,0 +1,282 @@
+"""Table rows to record batches, with numpy and Arrow: what a consumer of segments is sent.
+
+No Python runs for a record. Batches are cut anew, to about a MiB each. They name no producer and no
+transaction: what is in a table is decided, so that no fetcher needs to know.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from awscrt.checksums import crc32c
+
+from tidelog.records.batch import (
+    BATCH_LENGTH_MIN,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TimestampType,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import Compression, compress
+from tidelog.records.parse.row_arrays import (
+    binary_array,
+    element_offsets,
+    integers_of,
+    lengths_of,
+    nulls_of,
+)
+from tidelog.records.parse.varint_writing import constant, write_varints, zigzag
+from tidelog.records.parse.varints import Integers
+from tidelog.records.row_columns import BUFFER_BYTES_LIMIT, MICROSECONDS_PER_MILLISECOND
+from tidelog.records.rows.row_joining import interleave, join
+
+BATCH_BYTES = 1024 * 1024
+OFFSET_DELTA_MAX = 2**31 - 1
+_OVERHEAD_BYTES_MAX = 30
+"""Of a record without headers: its length, attributes, deltas, lengths and header count."""
+_LONG_ROW_BYTES = 400
+_NULL = -1
+
+_PLACE = Struct(">qiibI")
+_CHECKED = Struct(">hiqqqhii")
+
+
+_NO_HEADERS = binary_array(np.array([0, 1], np.int32), pa.py_buffer(b"\x00"))
+
+
+class EncodedBatch(NamedTuple):
+    """A record batch in two pieces, so that the records are not copied once more."""
+
+    base_offset: int
+    last_offset: int
+    record_count: int
+    header: bytes
+    records: Buffer
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return len(self.header) + len(self.records)
+
+
+def encode_rows(
+    rows: pa.RecordBatch,
+    first_offset: int,
+    next_offset: int,
+    *,
+    leader_epoch: int = -1,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    batch_bytes: int = BATCH_BYTES,
+) -> list[EncodedBatch]:
+    """The rows as record batches that cover all offsets in [first_offset, next_offset).
+
+    `rows` has ROW_SCHEMA's first six columns at least, by name, ascending by offset, all in that
+    range; with keys, values and headers below 2 GiB together. Where rows are missing (markers,
+    aborted or compacted records), the batch before them covers their offsets, or an empty batch
+    does, so that a consumer's position passes them.
+
+    A batch has about batch_bytes of records before compression, or one record. Rows dated by the
+    broker share a batch only with rows of the same time, as the format has one such time a batch.
+    """
+    if next_offset <= first_offset:
+        raise ValueError(f"no offsets lie between {first_offset} and {next_offset}")
+    if not rows.num_rows:
+        return empty_batches(first_offset, next_offset, leader_epoch)
+    columns = _Columns(rows)
+    offsets = columns.offsets
+    if offsets[0] < first_offset or offsets[-1] >= next_offset:
+        raise ValueError(
+            f"rows from offset {offsets[0]} to {offsets[-1]} do not lie"
+            f" in [{first_offset}, {next_offset})"
+        )
+    starts = _batch_starts(columns, batch_bytes)
+    bounds = np.append(starts, len(offsets))
+    content, ends = _records(columns, starts, np.diff(bounds))
+    cuts = [0, *ends[bounds[1:] - 1].tolist()]
+    encoded: list[EncodedBatch] = []
+    leading = int(offsets[0])
+    if leading > first_offset:
+        encoded += empty_batches(first_offset, leading, leader_epoch)
+    # What a batch covers ends where the next one begins.
+    following = [*offsets[starts[1:]].tolist(), next_offset]
+    for index, head in enumerate(_heads(columns, starts, bounds)):
+        section: Buffer = content[cuts[index] : cuts[index + 1]]
+        if compression is not Compression.NONE:
+            section = compress(compression, section, level)
+        last = min(following[index] - 1, head.base_offset + OFFSET_DELTA_MAX)
+        encoded.append(_batch(head, last, section, leader_epoch, compression))
+        if last + 1 < following[index]:
+            encoded += empty_batches(last + 1, following[index], leader_epoch)
+    return encoded
+
+
+class _Columns:
+    """The rows' columns as numpy has them; timestamps in milliseconds, -1 for none."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.offsets = integers_of(rows.column("offset"))
+        absent = NO_TIMESTAMP * MICROSECONDS_PER_MILLISECOND
+        microseconds = integers_of(rows.column("timestamp"), absent)
+        self.timestamps: Integers = microseconds // MICROSECONDS_PER_MILLISECOND
+        self.timestamp_types = integers_of(rows.column("timestamp_type"))
+        self.keys = rows.column("key")
+        self.values = rows.column("value")
+        self.key_lengths = lengths_of(self.keys)
+        self.value_lengths = lengths_of(self.values)
+        self.header_counts, self.headers = _header_bytes(rows.column("headers"))
+        self.sizes = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
+        self.sizes += _OVERHEAD_BYTES_MAX
+        if self.headers is not None:
+            self.sizes += lengths_of(self.headers)
+        total = int(self.sizes.sum())
+        if total >= BUFFER_BYTES_LIMIT:
+            raise ValueError(f"{total} bytes of rows to encode at once; the limit is 2 GiB")
+
+
+def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
+    """How many headers each row has, and all of them encoded; None where no row has any."""
+    counts = np.diff(element_offsets(headers))
+    if headers.null_count:
+        # What the offsets of a null list span does not count.
+        counts[nulls_of(headers)] = 0
+    if not counts.any():
+        return counts, None
+    structs = headers.flatten()
+    keys, values = structs.field(0), structs.field(1)
+    key_lengths, value_lengths = lengths_of(keys), lengths_of(values)
+    key_sizes, value_sizes = zigzag(key_lengths), zigzag(value_lengths)
+    joined = interleave(
+        [write_varints([key_sizes]), keys.cast(pa.binary()), write_varints([value_sizes]), values]
+    )
+    ends = np.zeros(len(keys) + 1, np.int64)
+    lengths = key_lengths + np.maximum(value_lengths, 0) + key_sizes.sizes + value_sizes.sizes
+    np.cumsum(lengths, out=ends[1:])
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    return counts, binary_array(ends[bounds], joined or pa.py_buffer(b""))
+
+
+def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
+    """The first row of each batch."""
+    offsets = columns.offsets
+    types, stamps = columns.timestamp_types, columns.timestamps
+    changed = types[1:] != types[:-1]
+    by_broker = types[1:] == TimestampType.LOG_APPEND_TIME
+    if by_broker.any():
+        changed |= by_broker & (stamps[1:] != stamps[:-1])
+    forced = [*(np.flatnonzero(changed) + 1).tolist(), len(offsets)]
+    filled = np.cumsum(columns.sizes)
+    starts: list[int] = []
+    row = 0
+    for stop in forced:
+        while row < stop:
+            starts.append(row)
+            before = int(filled[row - 1]) if row else 0
+            by_size = int(np.searchsorted(filled, before + batch_bytes, "right"))
+            by_span = int(np.searchsorted(offsets, int(offsets[row]) + OFFSET_DELTA_MAX, "right"))
+            row = min(max(by_size, row + 1), by_span, stop)
+    return np.array(starts, np.int64)
+
+
+def _records(columns: _Columns, starts: Integers, counts: Integers) -> tuple[memoryview, Integers]:
+    """The records of all batches, one behind the other, and where each ends."""
+    rows = len(columns.offsets)
+    offset_deltas = zigzag(columns.offsets - np.repeat(columns.offsets[starts], counts))
+    stamps = columns.timestamps
+    stamp_deltas = zigzag(stamps - np.repeat(stamps[starts], counts))
+    attributes, key_sizes = constant(0, rows), zigzag(columns.key_lengths)
+    value_sizes = zigzag(columns.value_lengths)
+    fields = [attributes, stamp_deltas, offset_deltas, key_sizes]
+    body = np.maximum(columns.value_lengths, 0)
+    without_keys = bool((columns.key_lengths == _NULL).all())
+    if not without_keys:
+        body += np.maximum(columns.key_lengths, 0)
+    header_counts = zigzag(columns.header_counts)
+    for column in (*fields, value_sizes, header_counts):
+        body += column.sizes
+    if columns.headers is not None:
+        body += lengths_of(columns.headers)
+    lengths = zigzag(body)
+    ends: Integers = np.cumsum(body + lengths.sizes)
+    prefix = [lengths, *fields]
+    is_long = int(ends[-1]) >= _LONG_ROW_BYTES * rows
+    is_folded = columns.headers is None and not is_long
+    if is_folded:
+        # Each record ends in a zero, which is written with the next one's beginning.
+        prefix.insert(0, attributes)
+    parts = [write_varints([*prefix, value_sizes] if without_keys else prefix)]
+    if not without_keys:
+        parts += [columns.keys, write_varints([value_sizes])]
+    parts.append(columns.values)
+    if is_folded:
+        return memoryview(interleave(parts, _NO_HEADERS) or b"")[1:], ends
+    parts.append(write_varints([header_counts]))
+    if columns.headers is not None:
+        parts.append(columns.headers)
+    return memoryview((join if is_long else interleave)(parts) or b""), ends
+
+
+class _Head(NamedTuple):
+    """What a batch's header says of its rows."""
+
+    base_offset: int
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+    timestamp_type: int
+
+
+def _heads(columns: _Columns, starts: Integers, bounds: Integers) -> list[_Head]:
+    stamps = columns.timestamps
+    return [
+        _Head(*fields)
+        for fields in zip(
+            columns.offsets[starts].tolist(),
+            np.diff(bounds).tolist(),
+            stamps[starts].tolist(),
+            np.maximum.reduceat(stamps, starts).tolist(),
+            columns.timestamp_types[starts].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _batch(
+    head: _Head, last_offset: int, section: Buffer, leader_epoch: int, compression: Compression
+) -> EncodedBatch:
+    attributes = int(compression)
+    if head.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME_FLAG
+    checked = _CHECKED.pack(
+        attributes,
+        last_offset - head.base_offset,
+        head.base_timestamp,
+        head.max_timestamp,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        head.record_count,
+    )
+    crc = crc32c(section, crc32c(checked)) if len(section) else crc32c(checked)
+    length = BATCH_LENGTH_MIN + len(section)
+    header = _PLACE.pack(head.base_offset, length, leader_epoch, MAGIC, crc) + checked
+    return EncodedBatch(head.base_offset, last_offset, head.record_count, header, section)
+
+
+def empty_batches(first_offset: int, next_offset: int, leader_epoch: int) -> list[EncodedBatch]:
+    """Batches without records that cover [first_offset, next_offset)."""
+    batches: list[EncodedBatch] = []
+    while first_offset < next_offset:
+        head = _Head(first_offset, 0, NO_TIMESTAMP, NO_TIMESTAMP, TimestampType.CREATE_TIME)
+        last = min(next_offset - 1, first_offset + OFFSET_DELTA_MAX)
+        batches.append(_batch(head, last, b"", leader_epoch, Compression.NONE))
+        first_offset = last + 1
+    return batches

@@ -1,0 +1,1 @@
+"""Validation of produced batches, and their rewriting for the topic."""

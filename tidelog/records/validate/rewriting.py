@@ -1,0 +1,102 @@
+"""Batches brought into the form in which their topic stores them: timestamps and codec."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.records.batch import (
+    COMPRESSION_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    BatchHeader,
+    TimestampType,
+    build_batch,
+    restamp_timestamps,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import Compression, compress, decompress
+from tidelog.records.validate.rules import BatchInfo, InvalidBatch, Limits
+from tidelog.records.validate.validation import too_large, validate
+
+
+class Admitted(NamedTuple):
+    """Records of one partition in the form in which they are to be stored."""
+
+    buffer: Buffer
+    """The request's own if nothing had to change."""
+    batches: list[BatchInfo]
+    """Their positions are in that buffer; none needs a rewrite any more."""
+
+
+def admit(
+    requests: Sequence[Buffer],
+    limits: Limits | Sequence[Limits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
+) -> list[Admitted | InvalidBatch]:
+    """`validate`, and `rewrite` where it is needed: all that is to be done before the append.
+
+    A batch that grows beyond `max.message.bytes` by the topic's codec is refused, as in Kafka.
+    """
+    each = [limits] * len(requests) if isinstance(limits, Limits) else limits
+    verdicts = validate(requests, each, now_ms, small_only=small_only)
+    return [
+        verdict if isinstance(verdict, InvalidBatch) else _finish(request, verdict, rules)
+        for request, verdict, rules in zip(requests, verdicts, each, strict=True)
+    ]
+
+
+def _finish(request: Buffer, batches: list[BatchInfo], limits: Limits) -> Admitted | InvalidBatch:
+    # Not a generator: there are thousands of requests a second, by far the most of one batch.
+    if not [True for batch in batches if batch.needs_rewrite]:
+        return Admitted(request, batches)
+    joined = bytearray()
+    placed: list[BatchInfo] = []
+    for batch in batches:
+        rewritten, info = rewrite(request, batch, limits)
+        if info.length > limits.batch_bytes_max:
+            return too_large(info.length, limits)
+        placed.append(info._replace(position=len(joined)))
+        joined = rewritten if not joined else joined + rewritten
+    return Admitted(joined, placed)
+
+
+def rewrite(buffer: Buffer, info: BatchInfo, limits: Limits) -> tuple[bytearray, BatchInfo]:
+    """The valid batch as its topic stores it, and what is then to be known of it (at position 0).
+
+    Timestamp type and maximum become those of `info`; the codec becomes `limits.compression`,
+    unless that is None.
+    """
+    start, end = info.position, info.position + info.length
+    codec = info.codec if limits.compression is None else limits.compression
+    if codec is info.codec:
+        batch = bytearray(memoryview(buffer)[start:end])
+        restamp_timestamps(batch, 0, info.timestamp_type, info.max_timestamp)
+    else:
+        batch = _recompress(memoryview(buffer)[start:end], info, codec, limits)
+    return batch, info._replace(position=0, length=len(batch), codec=codec, needs_rewrite=False)
+
+
+def _recompress(
+    batch: memoryview, info: BatchInfo, codec: Compression, limits: Limits
+) -> bytearray:
+    header = BatchHeader.parse(batch)
+    records = decompress(info.codec, batch[HEADER_SIZE:], limits.decompressed_bytes_max)
+    attributes = header.attributes & ~(COMPRESSION_MASK | LOG_APPEND_TIME_FLAG) | codec
+    if info.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME_FLAG
+    return build_batch(
+        compress(codec, records, limits.compression_level),
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=info.max_timestamp,
+        record_count=header.record_count,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

@@ -1,0 +1,248 @@
+"""Validation of produced record batches, before offsets are assigned.
+
+What is acknowledged must be readable for ever, by every client and as table rows: so each record
+is walked over, compressed ones after a bounded decompression. Where Kafka checks, the error is
+Kafka's.
+
+Stricter than Kafka, which would store what later cannot be kept or read by all: offset deltas must
+be consecutive; record attributes, unknown batch attributes and bits beyond a number's width must be
+zero; lengths below -1, bytes behind the batch, header keys that are not UTF-8, more than
+RECORD_HEADERS_MAX headers a record, and timestamps that microseconds cannot hold are refused.
+
+As lenient as Kafka: a batch that states another maximum timestamp than its records have is
+accepted, for librdkafka (which starts from 0) and KafkaJS do so for some inputs. Its `BatchInfo`
+has the true one and `needs_rewrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    MalformedBatch,
+    TimestampType,
+    checksum,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import (
+    Compression,
+    CorruptCompression,
+    DecompressedTooLarge,
+    decompress,
+)
+from tidelog.records.validate.examination import Section, Survey, examine
+from tidelog.records.validate.rules import (
+    SMALL_BYTES,
+    SMALL_RATIO,
+    BatchInfo,
+    ErrorCode,
+    InvalidBatch,
+    LargeBatch,
+    Limits,
+    RecordError,
+)
+
+__all__ = ["BatchInfo", "ErrorCode", "InvalidBatch", "Limits", "RecordError", "validate"]
+
+_GROUP_BYTES_MAX = 4 * 1024 * 1024
+_GROUP_RECORDS_MAX = 1 << 16
+_MAGIC_POSITION = 16
+_CODECS = tuple(Compression)
+
+
+def validate(
+    requests: Sequence[Buffer],
+    limits: Limits | Sequence[Limits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
+) -> list[list[BatchInfo] | InvalidBatch]:
+    """For each request's records of one partition: its batches, or why they are refused.
+
+    `limits`: for all requests, or one for each. `now_ms`: the time, for the bounds of timestamps
+    and as the log append time. Does not change the requests; pure and thread-safe. Examines many
+    requests together, which is far cheaper than one by one; decompresses some 4 MiB at a time, or
+    one batch. With `small_only`, the verdict of a request with a large batch is a LargeBatch.
+    """
+    each = [limits] * len(requests) if isinstance(limits, Limits) else limits
+    verdicts: list[list[BatchInfo] | InvalidBatch] = []
+    group: list[_Entry] = []
+    size = records = 0
+    for request, rules in zip(requests, each, strict=True):
+        batches = _read_batches(request, rules)
+        verdicts.append(batches if isinstance(batches, InvalidBatch) else [])
+        if isinstance(batches, InvalidBatch):
+            continue
+        for position, header in batches:
+            section = _open(request, position, header, rules, small_only=small_only)
+            if isinstance(section, InvalidBatch):
+                verdicts[-1] = section
+                break
+            group.append(_Entry(len(verdicts) - 1, position, header, section))
+            size += section.end - section.start
+            records += section.record_count
+            if size > _GROUP_BYTES_MAX or records > _GROUP_RECORDS_MAX:
+                _settle(group, verdicts, now_ms)
+                group, size, records = [], 0, 0
+    _settle(group, verdicts, now_ms)
+    return verdicts
+
+
+class _Entry(NamedTuple):
+    """A batch whose records wait to be examined with those of others."""
+
+    verdict: int
+    position: int
+    header: BatchHeader
+    section: Section
+
+
+def _settle(
+    group: list[_Entry], verdicts: list[list[BatchInfo] | InvalidBatch], now_ms: int
+) -> None:
+    surveys = examine([entry.section for entry in group], now_ms)
+    for entry, survey in zip(group, surveys, strict=True):
+        batches = verdicts[entry.verdict]
+        if isinstance(batches, InvalidBatch):
+            continue
+        if isinstance(survey, InvalidBatch):
+            verdicts[entry.verdict] = survey
+        else:
+            batches.append(_describe(entry, survey, now_ms))
+
+
+def _describe(entry: _Entry, survey: Survey, now_ms: int) -> BatchInfo:
+    header, limits = entry.header, entry.section.limits
+    codec = _CODECS[header.attributes & COMPRESSION_MASK]
+    first, greatest, greatest_index = survey
+    if limits.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        first = greatest = now_ms
+        greatest_index = 0
+    needs_rewrite = (
+        limits.timestamp_type is TimestampType.LOG_APPEND_TIME
+        or greatest != header.max_timestamp
+        or (limits.compression is not None and limits.compression is not codec)
+    )
+    identified = header.producer_id > NO_PRODUCER_ID
+    return BatchInfo(
+        entry.position,
+        header.size_bytes,
+        header.record_count,
+        header.last_offset_delta,
+        codec,
+        limits.timestamp_type,
+        first,
+        greatest,
+        greatest_index,
+        header.producer_id,
+        header.producer_epoch if identified else NO_PRODUCER_EPOCH,
+        header.base_sequence if identified else NO_SEQUENCE,
+        header.last_sequence if identified else NO_SEQUENCE,
+        bool(header.attributes & TRANSACTIONAL_FLAG),
+        needs_rewrite,
+    )
+
+
+def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeader]] | InvalidBatch:
+    """The batches of a request, their headers and checksums verified."""
+    batches: list[tuple[int, BatchHeader]] = []
+    position, end = 0, len(request)
+    while position < end or not batches:
+        if len(batches) == limits.batches_max:
+            return _invalid(f"more than {limits.batches_max} record batches for one partition")
+        if end - position < HEADER_SIZE:
+            return _invalid(f"{end - position} bytes are no record batch")
+        try:
+            header = BatchHeader.parse(request, position)
+        except MalformedBatch as error:
+            if request[position + _MAGIC_POSITION] != MAGIC:
+                return _invalid(str(error))
+            return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, str(error))
+        following = position + header.size_bytes
+        if following > end:
+            return _invalid(f"a batch of {header.size_bytes} bytes is cut off")
+        if header.size_bytes > limits.batch_bytes_max:
+            return too_large(header.size_bytes, limits)
+        if checksum(request, position, following) != header.crc:
+            message = f"the record batch does not match its checksum {header.crc}"
+            return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, message)
+        refusal = _check_header(header, limits)
+        if refusal is not None:
+            return refusal
+        batches.append((position, header))
+        position = following
+    return batches
+
+
+def _check_header(header: BatchHeader, limits: Limits) -> InvalidBatch | None:
+    attributes, count = header.attributes, header.record_count
+    if attributes & ~(COMPRESSION_MASK | TRANSACTIONAL_FLAG):
+        if attributes & CONTROL_FLAG:
+            return _invalid("clients must not write control records")
+        if attributes & LOG_APPEND_TIME_FLAG:
+            message = "producers must not set the timestamp type to LogAppendTime"
+            return InvalidBatch(ErrorCode.INVALID_TIMESTAMP, message)
+        return _invalid(f"batch attributes {attributes:#x} have bits that producers must not set")
+    codec = attributes & COMPRESSION_MASK
+    if codec > Compression.ZSTD or (codec == Compression.ZSTD and not limits.zstd_allowed):
+        message = f"compression codec {codec} is not supported in this version of Produce"
+        return InvalidBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+    if header.base_offset:
+        return _invalid(f"the base offset should be 0, not {header.base_offset}")
+    if count < 1 or header.last_offset_delta != count - 1:
+        return _invalid(f"{count} records with a last offset delta of {header.last_offset_delta}")
+    if header.producer_id > NO_PRODUCER_ID:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            return _invalid(
+                f"sequence {header.base_sequence} and epoch {header.producer_epoch}"
+                f" with producer id {header.producer_id}"
+            )
+    elif header.producer_id < NO_PRODUCER_ID or attributes & TRANSACTIONAL_FLAG:
+        return _invalid(f"producer id {header.producer_id} with attributes {attributes:#x}")
+    return None
+
+
+def _open(
+    request: Buffer, position: int, header: BatchHeader, limits: Limits, *, small_only: bool
+) -> Section | InvalidBatch:
+    """The batch's records, decompressed."""
+    start, end = position + HEADER_SIZE, position + header.size_bytes
+    buffer = request
+    codec = _CODECS[header.attributes & COMPRESSION_MASK]
+    if codec is not Compression.NONE:
+        small_max = SMALL_BYTES + SMALL_RATIO * (end - start)
+        postponed = small_only and small_max < limits.decompressed_bytes_max
+        size_max = small_max if postponed else limits.decompressed_bytes_max
+        try:
+            buffer = decompress(codec, memoryview(request)[start:end], size_max)
+        except DecompressedTooLarge as error:
+            if postponed:
+                return LargeBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+            return InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+        except CorruptCompression as error:
+            return _invalid(str(error))
+        start, end = 0, len(buffer)
+    return Section(buffer, start, end, header.record_count, header.base_timestamp, limits)
+
+
+def _invalid(message: str) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.INVALID_RECORD, message)
+
+
+def too_large(size_bytes: int, limits: Limits) -> InvalidBatch:
+    message = (
+        f"a record batch of {size_bytes} bytes exceeds max.message.bytes,"
+        f" which is {limits.batch_bytes_max}"
+    )
+    return InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, message)

@@ -1,0 +1,1 @@
+"""The binary forms of WAL objects, merged objects, staged objects and images."""

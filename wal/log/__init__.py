@@ -1,0 +1,1 @@
+"""A partition's log as values: offsets, producers, transactions, extents."""

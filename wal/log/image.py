@@ -1,0 +1,74 @@
+"""A partition's state as one value: a tenure begins with it, recovery starts from it (rule D2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.wal.log.extents import Extents
+from tidelog.wal.log.leader_epochs import EpochStart
+from tidelog.wal.log.producer_state import BATCHES_REMEMBERED, ProducerState
+from tidelog.wal.log.transactions import AbortedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition as of a point of its log."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    next_offset: int
+    log_start: int
+    table_next: int
+    """The next offset not yet in the table; of what lies below, the image says nothing."""
+    leader_epochs: tuple[EpochStart, ...]
+    producers: tuple[ProducerState, ...]
+    """By ascending producer id."""
+    has_forgotten_producers: bool
+    """Whether any producer was ever expired here."""
+    aborted: tuple[AbortedTransaction, ...]
+    """By ascending marker; those with a marker at table_next or above."""
+    extents: Extents
+    """Without a hole, up to next_offset; not to be changed."""
+
+    @classmethod
+    def empty(cls, partition: TopicPartition, leader_epoch: LeaderEpoch) -> PartitionImage:
+        """The image of a new partition."""
+        return cls(partition, leader_epoch, 0, 0, 0, (), (), False, (), Extents())
+
+    def fault(self) -> str | None:
+        """Which invariant the image breaks, or None. Checked before encoding and after decoding."""
+        if not 0 <= self.log_start <= self.next_offset:
+            return f"the log start {self.log_start} is not in [0, {self.next_offset}]"
+        held_from = max(self.table_next, self.log_start)
+        first, following = self.extents.base_offset, self.extents.next_offset
+        if first is None or following is None:
+            if held_from < self.next_offset:
+                return f"no extent holds the offsets from {held_from} to {self.next_offset}"
+        elif following != self.next_offset or first > held_from:
+            return f"the extents hold [{first}, {following}), not [{held_from}, {self.next_offset})"
+        return self._epochs_fault() or self._producers_fault()
+
+    def _epochs_fault(self) -> str | None:
+        previous = EpochStart(LeaderEpoch(-1), -1)
+        for start in self.leader_epochs:
+            if start.leader_epoch <= previous.leader_epoch:
+                return f"leader epoch {start.leader_epoch} follows {previous.leader_epoch}"
+            if start.start_offset <= previous.start_offset:
+                return f"leader epoch {start.leader_epoch} begins at {start.start_offset}"
+            previous = start
+        if previous.leader_epoch > self.leader_epoch or previous.start_offset > self.next_offset:
+            return f"leader epoch {previous.leader_epoch} lies behind the image's own end"
+        return None
+
+    def _producers_fault(self) -> str | None:
+        previous = -1
+        for producer in self.producers:
+            if producer.producer_id <= previous:
+                return f"producer {producer.producer_id} follows {previous}"
+            if len(producer.batches) > BATCHES_REMEMBERED:
+                return f"producer {producer.producer_id} has {len(producer.batches)} batches"
+            if producer.transaction_first_offset >= self.next_offset:
+                return f"producer {producer.producer_id}'s transaction begins behind the end"
+            previous = producer.producer_id
+        return None

@@ -1,0 +1,264 @@
+"""What a partition remembers of a producer, and which of its batches it may append."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidelog.errors import Refused
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, SEQUENCE_MAX
+from tidelog.wal.log.entries import NO_ORDINAL
+
+BATCHES_REMEMBERED = 5
+"""As many as a producer may have in flight: each of them can be recognised when repeated."""
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+TRANSACTION_VERSION_2 = 2
+"""The `transaction.version` from which each transaction has an epoch of its own (KIP-890)."""
+
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+TRANSACTION_COORDINATOR_FENCED = 52
+
+
+class AppendRefused(Refused):
+    """The partition log does not take it, and has not changed. `error_code` is Kafka's."""
+
+    def __init__(self, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+class RememberedBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class ProducerState(NamedTuple):
+    """A producer in a partition. Values are replaced, never changed."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    """The highest of the coordinators that sent a marker, or NO_COORDINATOR_EPOCH."""
+    batches: tuple[RememberedBatch, ...]
+    """The last BATCHES_REMEMBERED of this epoch, oldest first."""
+    ordinal: int
+    """The newest transaction's number (H1), or NO_ORDINAL."""
+    transaction_first_offset: int
+    """Where the open transaction begins, or NO_OFFSET."""
+    last_timestamp_ms: int
+    """When the producer last appended here."""
+
+    @classmethod
+    def unknown(cls, producer_id: int) -> ProducerState:
+        """The state of a producer that nothing is known of."""
+        return cls(
+            producer_id, NO_PRODUCER_EPOCH, NO_COORDINATOR_EPOCH, (), NO_ORDINAL, NO_OFFSET, 0
+        )
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.epoch == NO_PRODUCER_EPOCH
+
+    @property
+    def has_open_transaction(self) -> bool:
+        return self.transaction_first_offset != NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find_duplicate(self, epoch: int, first: int, last: int) -> RememberedBatch | None:
+        """The remembered batch with exactly these sequences, newest first."""
+        if epoch != self.epoch:
+            return None
+        for batch in reversed(self.batches):
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        return None
+
+
+class Attempt(NamedTuple):
+    """A batch that a producer wants appended, and what the log knows of the producer."""
+
+    state: ProducerState
+    epoch: int
+    first_sequence: int
+    """NO_SEQUENCE for what a coordinator writes for the producer, or adopts: it comes once."""
+    is_transactional: bool
+    ordinal: int
+    """What the verification said, or NO_ORDINAL where none was made."""
+    transaction_version: int
+    has_forgotten_producers: bool
+    """Whether the partition ever expired a producer: else an unknown one never wrote here."""
+
+
+def _is_unverified(a: Attempt) -> bool:
+    return a.is_transactional and not a.state.has_open_transaction and a.ordinal == NO_ORDINAL
+
+
+def _is_other_transaction(a: Attempt) -> bool:
+    # A late verification: the transaction that it admitted has been decided since (A-B-A).
+    if not a.is_transactional or a.ordinal == NO_ORDINAL:
+        return False
+    if a.state.has_open_transaction:
+        return a.ordinal != a.state.ordinal
+    return a.ordinal <= a.state.ordinal
+
+
+def _is_fenced(a: Attempt) -> bool:
+    return a.epoch < a.state.epoch
+
+
+def _skips_the_first(a: Attempt) -> bool:
+    # An unknown producer that begins later has batches on the way that must come first, unless the
+    # partition may have forgotten it. Under TV2 a producer begins at 0 again in any case.
+    if a.first_sequence == NO_SEQUENCE:
+        return False
+    certain = not a.has_forgotten_producers or a.transaction_version >= TRANSACTION_VERSION_2
+    return a.state.is_unknown and a.first_sequence != 0 and certain
+
+
+def _begins_epoch_late(a: Attempt) -> bool:
+    begins = not a.state.is_unknown and a.epoch > a.state.epoch
+    return begins and a.first_sequence not in (0, NO_SEQUENCE)
+
+
+def _is_out_of_order(a: Attempt) -> bool:
+    if a.state.is_unknown or a.epoch != a.state.epoch or a.first_sequence == NO_SEQUENCE:
+        return False
+    last = a.state.last_sequence
+    following = 0 if last == SEQUENCE_MAX else last + 1
+    return a.first_sequence != following
+
+
+def _interrupts_transaction(a: Attempt) -> bool:
+    return not a.is_transactional and a.state.has_open_transaction
+
+
+_REFUSALS: tuple[tuple[Callable[[Attempt], bool], int, str], ...] = (
+    (_is_unverified, INVALID_TXN_STATE, "the partition is in no transaction of the producer"),
+    (_is_other_transaction, INVALID_TXN_STATE, "the transaction is over, or another is open"),
+    (_is_fenced, INVALID_PRODUCER_EPOCH, "a newer epoch of the producer has written"),
+    (_skips_the_first, OUT_OF_ORDER_SEQUENCE_NUMBER, "an unknown producer must begin at 0"),
+    (_begins_epoch_late, OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch must begin at 0"),
+    (_is_out_of_order, OUT_OF_ORDER_SEQUENCE_NUMBER, "the sequence does not follow the last one"),
+    (_interrupts_transaction, INVALID_TXN_STATE, "the producer's transaction is still open"),
+)
+"""Why a batch is refused, in the order of Kafka's checks; duplicates are recognised before."""
+
+
+def refuse_if_invalid(attempt: Attempt) -> None:
+    """Raise AppendRefused by the first rule that the attempt breaks."""
+    for is_broken, error_code, why in _REFUSALS:
+        if is_broken(attempt):
+            state = attempt.state
+            raise AppendRefused(
+                error_code,
+                f"producer {state.producer_id}, epoch {attempt.epoch}, sequence"
+                f" {attempt.first_sequence}: {why} (known: epoch {state.epoch}, last sequence"
+                f" {state.last_sequence}); nothing was appended",
+            )
+
+
+class MarkerAttempt(NamedTuple):
+    """A coordinator wants a producer's transaction ended."""
+
+    state: ProducerState
+    epoch: int
+    coordinator_epoch: int
+    ordinal: int
+    """The transaction's number, or NO_ORDINAL from a foreign tool: then Kafka's rules hold."""
+    transaction_version: int
+
+    @property
+    def is_late_duplicate(self) -> bool:
+        """Whether the transaction is known to be over (H1)."""
+        if self.ordinal == NO_ORDINAL:
+            return False
+        if self.state.has_open_transaction:
+            return self.ordinal < self.state.ordinal
+        return self.ordinal <= self.state.ordinal
+
+
+def _is_of_older_coordinator(m: MarkerAttempt) -> bool:
+    return m.coordinator_epoch < m.state.coordinator_epoch
+
+
+def _is_of_older_epoch(m: MarkerAttempt) -> bool:
+    if m.is_late_duplicate:
+        return False
+    # Under TV2 the marker has the next epoch; the same one is a retry if the transaction is over.
+    own_epoch = m.transaction_version >= TRANSACTION_VERSION_2 and m.state.has_open_transaction
+    return m.epoch < m.state.epoch or (own_epoch and m.epoch == m.state.epoch)
+
+
+def _is_of_later_transaction(m: MarkerAttempt) -> bool:
+    return m.state.has_open_transaction and m.ordinal > m.state.ordinal
+
+
+_MARKER_REFUSALS: tuple[tuple[Callable[[MarkerAttempt], bool], int, str], ...] = (
+    (_is_of_older_coordinator, TRANSACTION_COORDINATOR_FENCED, "a newer coordinator has written"),
+    (_is_of_older_epoch, INVALID_PRODUCER_EPOCH, "the partition knows a newer epoch"),
+    (_is_of_later_transaction, INVALID_TXN_STATE, "an earlier transaction is open"),
+)
+"""Why a marker is refused, in the order of Kafka's checks."""
+
+
+def refuse_marker_if_invalid(attempt: MarkerAttempt) -> None:
+    """Raise AppendRefused by the first rule that the attempt breaks."""
+    for is_broken, error_code, why in _MARKER_REFUSALS:
+        if is_broken(attempt):
+            state = attempt.state
+            raise AppendRefused(
+                error_code,
+                f"marker of producer {state.producer_id}, epoch {attempt.epoch}, transaction"
+                f" {attempt.ordinal}, by coordinator epoch {attempt.coordinator_epoch}: {why}"
+                f" (known: epoch {state.epoch}, transaction {state.ordinal}, coordinator epoch"
+                f" {state.coordinator_epoch}); nothing was appended",
+            )
+
+
+def after_batch(
+    state: ProducerState,
+    epoch: int,
+    batch: RememberedBatch,
+    transaction_first_offset: int,
+    ordinal: int,
+    now_ms: int,
+) -> ProducerState:
+    """The state when a batch has been appended; one without sequences (H8) is not remembered."""
+    batches = state.batches if epoch == state.epoch else ()
+    if batch.first_sequence != NO_SEQUENCE:
+        batches = (*batches[1 - BATCHES_REMEMBERED :], batch)
+    return ProducerState(
+        state.producer_id,
+        epoch,
+        state.coordinator_epoch,
+        batches,
+        ordinal,
+        transaction_first_offset,
+        now_ms,
+    )
+
+
+def after_marker(
+    state: ProducerState, epoch: int, coordinator_epoch: int, ordinal: int, now_ms: int
+) -> ProducerState:
+    """The state when a marker has ended the open transaction, if there was one."""
+    return ProducerState(
+        state.producer_id,
+        epoch,
+        coordinator_epoch,
+        state.batches if epoch == state.epoch else (),
+        max(state.ordinal, ordinal),
+        NO_OFFSET,
+        now_ms,
+    )

@@ -1,0 +1,1 @@
+"""Reads of WAL objects: planned, shared, cached within a budget."""

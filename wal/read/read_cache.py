@@ -1,0 +1,99 @@
+"""Ranges of WAL objects that were read back from the store, within the memory for that."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from functools import partial
+
+from tidelog.storage.object_store import Buffer
+from tidelog.wal.read.read_memory import ReadMemory
+
+
+class StoredRange:
+    """Bytes of an object from `start` on, as the store gave them.
+
+    They may hold the batches of many partitions and cut some of them. Nobody has checked them yet:
+    `proven` has the positions of those extents that were found right, `doubted` of those that were
+    not, which have to be read by themselves.
+    """
+
+    __slots__ = ("data", "doubted", "end", "is_ahead", "key", "proven", "start")
+
+    def __init__(self, key: str, start: int, data: Buffer, *, is_ahead: bool) -> None:
+        """`is_ahead`: nobody has asked for it yet."""
+        self.key = key
+        self.start = start
+        self.data = memoryview(data).toreadonly()
+        self.end = start + len(self.data)
+        self.is_ahead = is_ahead
+        self.proven: set[int] = set()
+        self.doubted: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def view(self, position: int, length: int) -> memoryview:
+        """Bytes [position, position + length) of the object, or as many of them as are here."""
+        first = position - self.start
+        return self.data[first : first + length]
+
+
+class ReadCache:
+    """Ranges by object and place. Views that were handed out stay valid when they go.
+
+    No range of an object lies within another one, so ranges in order of their starts are also in
+    order of their ends.
+    """
+
+    def __init__(self, memory: ReadMemory) -> None:
+        self.memory = memory
+        """Shared with the cache of what was read from segments."""
+        self._ranges: dict[tuple[str, int], StoredRange] = {}
+        self._starts: dict[str, list[int]] = {}
+
+    def put(self, added: StoredRange) -> None:
+        """Keep a range. One that is larger than the whole budget, or held already, is not kept."""
+        key, start = added.key, added.start
+        if not self.memory.fits(len(added)) or self._find(key, start, added.end):
+            return
+        starts = self._starts.setdefault(key, [])
+        for within in starts[bisect_left(starts, start) :]:
+            if self._ranges[(key, within)].end > added.end:
+                break
+            self.memory.remove(self._ranges[(key, within)])
+            self._forget(key, within)
+        insort(self._starts.setdefault(key, []), start)
+        self._ranges[(key, start)] = added
+        self.memory.add(added, partial(self._forget, key, start))
+
+    def get(self, key: str, position: int, length: int) -> StoredRange | None:
+        """The range that holds these bytes of an object; from now on somebody has used it."""
+        found = self._find(key, position, position + length)
+        if found is not None:
+            self.memory.use(found)
+        return found
+
+    def covers(self, key: str, position: int, length: int) -> bool:
+        """Whether these bytes are here; asking changes nothing."""
+        return self._find(key, position, position + length) is not None
+
+    def bounds(self, key: str) -> list[tuple[int, int]]:
+        """The start and end of each range of an object, ascending."""
+        return [(start, self._ranges[(key, start)].end) for start in self._starts.get(key, ())]
+
+    def _find(self, key: str, start: int, end: int) -> StoredRange | None:
+        starts = self._starts.get(key)
+        if not starts:
+            return None
+        index = bisect_right(starts, start) - 1
+        if index < 0:
+            return None
+        found = self._ranges[(key, starts[index])]
+        return found if found.end >= end else None
+
+    def _forget(self, key: str, start: int) -> None:
+        del self._ranges[(key, start)]
+        starts = self._starts[key]
+        starts.remove(start)
+        if not starts:
+            del self._starts[key]

@@ -1,0 +1,1 @@
+"""Ends a dead incarnation's WAL, and rebuilds partitions from the bucket."""

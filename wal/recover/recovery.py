@@ -1,0 +1,283 @@
+"""Rebuilding partitions from the bucket: to open them (C5 to C7), or to read them (G2, G3).
+
+The pure part works on what was read: `choose_base` finds where a tenure's log begins, `replay`
+applies the WAL's entries after it by the functions of the partition log itself. The shell
+`recover` reads: for each incarnation that is needed, the newest checkpoint and the ends of the WAL
+objects from there on, never the batches. A WAL is needed if it belongs to a partition's newest
+tenure; if that never opened, to the one before, and so on.
+
+What is broken or missing harms those partitions only whose log runs through it; they are reported
+and the others go on. If the reader dies, nothing has been changed. An old owner that is still
+writing cannot change what lies below the end of a sealed WAL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tidelog.clock import Clock
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import (
+    FIRST_SLOT,
+    Incarnation,
+    LeaderEpoch,
+    MetadataStamp,
+    Slot,
+    TopicPartition,
+)
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, ObjectStore
+from tidelog.wal.format.image_codec import Images
+from tidelog.wal.format.object_format import SlotIndex, wal_prefix
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.read.reading import read_all
+from tidelog.wal.recover.wal_reader import WalContent, WalReader
+from tidelog.wal.write.checkpoint import Checkpoint
+from tidelog.wal.write.previous_slots import TenureKey
+
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
+WALS_AT_ONCE_MAX = 8
+HANDOVERS_AT_ONCE_MAX = 64
+
+
+class Base(NamedTuple):
+    """Where a tenure's log begins: an image, and the first slot whose entries come after it."""
+
+    image: PartitionImage
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the bucket holds of some partitions."""
+
+    images: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
+    failures: dict[TopicPartition, CorruptObject] = field(default_factory=dict)
+    """The partitions that cannot be proved, and the object that is to blame."""
+    ends: dict[Incarnation, Slot] = field(default_factory=dict)
+    """Up to where each WAL was read."""
+    stamps: dict[str, MetadataStamp] = field(default_factory=dict)
+    """What the writers of the WALs had applied of the metadata log at last, by the object that says
+    so (C11)."""
+    seconds: float = 0.0
+    """How long it took."""
+
+
+def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject | None:
+    """The tenure's base in its incarnation's WAL (C5): checkpoint, else opening image.
+
+    None: the tenure never opened, so nothing was accepted in it. CorruptObject: that cannot be
+    told, or the image itself is broken.
+    """
+    try:
+        row = content.in_checkpoint.get(tenure)
+        if row is not None:
+            assert isinstance(content.checkpoint, Checkpoint)
+            return Base(content.checkpoint.images.image(row), content.start)
+        opening = content.openings.get(tenure)
+        if opening is not None:
+            slot, row = opening
+            found = content.slots[slot - content.start]
+            assert isinstance(found, SlotIndex)
+            assert found.images is not None
+            return Base(found.images.image(row), slot)
+    except CorruptObject as error:
+        return error
+    if isinstance(content.checkpoint, CorruptObject):
+        return content.checkpoint
+    return content.damage_of(tenure, content.start)
+
+
+def replay(
+    content: WalContent, bases: Mapping[TenureKey, Base]
+) -> dict[TenureKey, PartitionImage | CorruptObject]:
+    """The state of each tenure at the WAL's end (C6): its base and the entries after it, in order.
+
+    A slot that is missing or broken spoils every tenure of which it may hold an entry.
+    """
+    logs: dict[TenureKey, PartitionLog] = {}
+    results: dict[TenureKey, PartitionImage | CorruptObject] = {}
+    for tenure, base in bases.items():
+        damage = content.damage_of(tenure, base.slot)
+        if damage is not None:
+            results[tenure] = damage
+    for number, slot in enumerate(content.slots, content.start):
+        if isinstance(slot, CorruptObject):
+            continue
+        for entry in slot.entries(bases):
+            tenure = (entry.topic_partition, entry.leader_epoch)
+            base = bases[tenure]
+            if tenure in results or number < base.slot:
+                continue
+            log = logs.get(tenure)
+            if log is None:
+                log = logs[tenure] = PartitionLog.from_image(base.image)
+            try:
+                log.replay(entry, slot.header.created_ms)
+            except CorruptObject as error:
+                results[tenure] = error
+    for tenure, base in bases.items():
+        if tenure not in results:
+            results[tenure] = logs[tenure].image() if tenure in logs else base.image
+    return results
+
+
+def rebuild(
+    content: WalContent, tenures: Iterable[TenureKey]
+) -> dict[TenureKey, PartitionImage | CorruptObject | None]:
+    """For each tenure its state at the WAL's end, what spoils it, or None if it never opened."""
+    results: dict[TenureKey, PartitionImage | CorruptObject | None] = {}
+    bases: dict[TenureKey, Base] = {}
+    for tenure in tenures:
+        found = choose_base(content, tenure)
+        if isinstance(found, Base):
+            bases[tenure] = found
+        else:
+            results[tenure] = found
+    results.update(replay(content, bases))
+    return results
+
+
+def decode_handover(key: str, data: Buffer, partition: TopicPartition) -> PartitionImage:
+    """The image in a hand-over object (C3). Raises CorruptObject and UnsupportedFormat."""
+    images = Images(key, data)
+    if len(images) != 1 or images.tenures[0][0] != partition:
+        raise CorruptObject(key, f"it does not hold the image of {partition}, and that alone")
+    return images.image(0)
+
+
+async def recover(
+    store: ObjectStore,
+    clock: Clock,
+    offload: Offload,
+    tenures: Mapping[TopicPartition, Sequence[Tenure]],
+    ends: Mapping[Incarnation, Slot],
+    unopened: Container[Incarnation] = (),
+    reader: WalReader | None = None,
+    told: Mapping[Incarnation, Slot] = MappingProxyType({}),
+) -> Recovered:
+    """The state of partitions, from the bucket alone.
+
+    `tenures`: those that the metadata log knows, oldest first, at least one for each partition.
+    `ends`: where the sealed WALs end. A WAL that is not among them is live and counts up to its
+    first missing slot (G2): as its owner may change meanwhile, whoever reads one must look at the
+    metadata log again afterwards, and begin again if a partition's tenures have changed.
+    `unopened`: incarnations that are known to have opened nothing of this, as the caller's own.
+    `reader`: one that remembers, for who asks again and again. `told`: how many slots of live WALs
+    their leases tell to be durable (C10).
+    An image has the leader epoch of the tenure that it comes from. Raises StoreError and
+    UnsupportedFormat.
+    """
+    started = clock.monotonic()
+    search = _Search(reader or WalReader(store, offload), offload, tenures, ends, told)
+    waiting = {partition: len(known) - 1 for partition, known in tenures.items()}
+    while waiting:
+        waiting = await search.try_tenures(waiting, unopened)
+    return replace(search.found, seconds=clock.monotonic() - started)
+
+
+class _Search:
+    """Goes back through the tenures of all partitions side by side; reads each WAL once."""
+
+    def __init__(
+        self,
+        reader: WalReader,
+        offload: Offload,
+        tenures: Mapping[TopicPartition, Sequence[Tenure]],
+        ends: Mapping[Incarnation, Slot],
+        told: Mapping[Incarnation, Slot],
+    ) -> None:
+        self.found = Recovered()
+        self._reader = reader
+        self._offload = offload
+        self._tenures = tenures
+        self._ends = ends
+        self._told = told
+        self._contents: dict[Incarnation, WalContent] = {}
+
+    async def try_tenures(
+        self, waiting: Mapping[TopicPartition, int], unopened: Container[Incarnation]
+    ) -> dict[TopicPartition, int]:
+        """Look into one tenure of each partition; for those that never opened, which one is next.
+
+        `waiting`: the tenures' places in the lists.
+        """
+        wanted: dict[Incarnation, list[TopicPartition]] = defaultdict(list)
+        never_opened: list[TopicPartition] = []
+        for partition, number in waiting.items():
+            incarnation = self._tenures[partition][number].incarnation
+            if incarnation in unopened:
+                never_opened.append(partition)
+            else:
+                wanted[incarnation].append(partition)
+        await self._read_wals(incarnation for incarnation in wanted)
+        for incarnation, partitions in wanted.items():
+            keys = [(p, self._tenures[p][waiting[p]].leader_epoch) for p in partitions]
+            rebuilt = await self._offload.run(rebuild, self._contents[incarnation], keys)
+            for (partition, _), state in rebuilt.items():
+                if state is None:
+                    never_opened.append(partition)
+                else:
+                    self._settle(partition, state)
+        return await self._go_back(waiting, never_opened)
+
+    async def _read_wals(self, incarnations: Iterable[Incarnation]) -> None:
+        async def read(incarnation: Incarnation) -> WalContent:
+            told = self._told.get(incarnation, FIRST_SLOT)
+            return await self._reader.read(incarnation, self._ends.get(incarnation), told)
+
+        missing = [i for i in incarnations if i not in self._contents]
+        at_once = asyncio.Semaphore(WALS_AT_ONCE_MAX)
+        for content in await read_all(read, missing, at_once):
+            self._contents[content.incarnation] = content
+            self.found.ends[content.incarnation] = content.end
+            self.found.stamps.update(content.stamps)
+
+    async def _go_back(
+        self, waiting: Mapping[TopicPartition, int], never_opened: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        earlier: dict[TopicPartition, int] = {}
+        handovers: list[tuple[TopicPartition, str]] = []
+        for partition in never_opened:
+            number = waiting[partition]
+            tenure = self._tenures[partition][number]
+            if tenure.handover is not None:
+                handovers.append((partition, tenure.handover))
+            elif number > 0:
+                earlier[partition] = number - 1
+            elif tenure.leader_epoch == FIRST_LEADER_EPOCH:
+                self._settle(partition, PartitionImage.empty(partition, tenure.leader_epoch))
+            else:
+                # The metadata log forgets a tenure only when a later one has opened.
+                why = f"no image of {partition} at leader epoch {tenure.leader_epoch} in this WAL"
+                key = wal_prefix(tenure.incarnation)
+                self._settle(partition, CorruptObject(key, why))
+        at_once = asyncio.Semaphore(HANDOVERS_AT_ONCE_MAX)
+        for partition, state in await read_all(self._read_handover, handovers, at_once):
+            self._settle(partition, state)
+        return earlier
+
+    async def _read_handover(
+        self, handover: tuple[TopicPartition, str]
+    ) -> tuple[TopicPartition, PartitionImage | CorruptObject]:
+        partition, key = handover
+        data = await self._reader.read_object(key)
+        if isinstance(data, CorruptObject):
+            return partition, data
+        try:
+            return partition, decode_handover(key, data, partition)
+        except CorruptObject as error:
+            return partition, error
+
+    def _settle(self, partition: TopicPartition, state: PartitionImage | CorruptObject) -> None:
+        if isinstance(state, CorruptObject):
+            self.found.failures[partition] = state
+        else:
+            self.found.images[partition] = state

@@ -1,0 +1,20 @@
+"""Which slots of a WAL there are, by listing: no object is read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tidelog.identifiers import Incarnation, Slot
+from tidelog.storage.object_store import ObjectMeta, ObjectStore
+from tidelog.wal.format.object_format import wal_key, wal_position, wal_prefix
+
+
+async def list_slots(
+    store: ObjectStore, incarnation: Incarnation, start: int = 0
+) -> AsyncIterator[tuple[Slot, ObjectMeta]]:
+    """The slots from `start` on in which anything lies, ascending; seals too."""
+    after = wal_key(incarnation, Slot(start - 1)) if start > 0 else ""
+    async for meta in store.list(wal_prefix(incarnation), after):
+        position = wal_position(meta.key)
+        if position is not None:
+            yield position.slot, meta

@@ -1,0 +1,391 @@
+"""From the WAL's record batches to a segment of committed records. Pure; runs in a worker.
+
+`SegmentRoll.take_up` proves the bytes of some extents and makes rows of them. Where batches of
+transactions are among them, the caller first has to look up in the WAL objects' indexes to which
+ones they belong, for `SegmentRoll.add`: the batches themselves do not say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
+from tidelog.records.batch import (
+    CONTROL_FLAG,
+    LENGTH_PREFIX_SIZE,
+    TRANSACTIONAL_FLAG,
+    MalformedBatch,
+    batch_positions,
+    checksum,
+    headers_of,
+)
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import CorruptCompression, DecompressedTooLarge
+from tidelog.records.parse.row_arrays import integers_of
+from tidelog.records.parse.varints import Bytes, Integers
+from tidelog.records.row_columns import AbortedRange
+from tidelog.records.rows.row_decoding import BatchHeaders, decode_rows
+from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
+from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
+from tidelog.wal.log.extents import Extent
+
+SLICE_BYTES = 2 * 1024 * 1024
+"""Of records that are rows at a time."""
+SLICE_ROWS = 1 << 14
+"""Of small records: what a row takes beside its bytes is more than these."""
+_DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
+
+
+class StoredBatches(NamedTuple):
+    """An extent's bytes, as they were read."""
+
+    extent: Extent
+    data: Buffer
+
+
+class Ordinals(NamedTuple):
+    """Which transactions the batches of a WAL object belong to, by their positions, ascending."""
+
+    positions: Integers
+    ordinals: Integers
+
+    @classmethod
+    def of(cls, index: SlotIndex) -> Ordinals:
+        """As the object's index says it."""
+        columns = index.columns
+        rows = np.flatnonzero(columns["kind"] == EntryKind.BATCH)
+        positions = columns["position"][rows].astype(np.int64)
+        order = np.argsort(positions)
+        ordinals = columns["ordinal"][rows].astype(np.int64)
+        return cls(positions[order], ordinals[order])
+
+    def at(self, key: str, positions: Integers) -> Integers:
+        """The ordinals of the batches at these positions. CorruptObject where none begins."""
+        found = np.searchsorted(self.positions, positions)
+        if not len(self.positions) or (found == len(self.positions)).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        if (self.positions[found] != positions).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        result: Integers = self.ordinals[found]
+        return result
+
+
+class OrdinalColumns(NamedTuple):
+    """Those of several objects as few arrays, which is how they go to another process."""
+
+    keys: Sequence[str]
+    ends: Integers
+    """Of each object's in the following."""
+    together: Ordinals
+
+    @classmethod
+    def of(cls, found: Mapping[str, Ordinals]) -> OrdinalColumns:
+        """`found`: of one object at least."""
+        ends = np.cumsum([len(each.positions) for each in found.values()])
+        together = map(np.concatenate, zip(*found.values(), strict=True))
+        return cls(list(found), ends, Ordinals(*together))
+
+    def apart(self) -> dict[str, Ordinals]:
+        """What they were made of."""
+        columns = [np.split(column, self.ends[:-1]) for column in self.together]
+        found = zip(self.keys, *columns, strict=True)
+        return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
+
+
+class Scanned(NamedTuple):
+    """Extents side by side in one buffer, proved to be the batches that they should be."""
+
+    extents: Sequence[Extent]
+    buffer: Buffer
+    positions: Integers
+    """Of the batches in the buffer."""
+    headers: BatchHeaders
+    first_batches: Sequence[int]
+    """For each extent, the number of its first batch."""
+    transactional: frozenset[str]
+    """Objects with batches of transactions among these."""
+    next_offset: int
+    """Behind the last extent."""
+
+
+def scan(pieces: Sequence[StoredBatches]) -> Scanned:
+    """Take consecutive extents apart. CorruptObject names the object that is not what it should
+    be."""
+    positions: list[Integers] = []
+    first_batches: list[int] = []
+    transactional = set()
+    start = batches = 0
+    pieces = [StoredBatches(extent, readable(extent, data)) for extent, data in pieces]
+    for extent, data in pieces:
+        found, headers = _take_apart(extent, data)
+        is_data = _flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG
+        # Of adopted batches the extent itself says in which transaction they are.
+        if adoption_of(extent.key) is None and is_data.any():
+            transactional.add(extent.key)
+        positions.append(found + start)
+        first_batches.append(batches)
+        start += len(data)
+        batches += len(found)
+    buffer = pieces[0].data if len(pieces) == 1 else _side_by_side(pieces)
+    together = np.concatenate(positions)
+    return Scanned(
+        [extent for extent, _ in pieces],
+        buffer,
+        together,
+        headers_of(buffer, together),
+        first_batches,
+        frozenset(transactional),
+        pieces[-1].extent.last_offset + 1,
+    )
+
+
+def _side_by_side(pieces: Sequence[StoredBatches]) -> Buffer:
+    """The extents' bytes in one buffer."""
+    views = [memoryview(data) for _, data in pieces]
+    parts = [np.frombuffer(view, np.uint8) for view in views]
+    owner: Any = views[0].obj
+    if owner is not None and all(view.obj is owner for view in views):
+        # They may lie so already, as they do where another process has sent them.
+        whole: Bytes = np.frombuffer(owner, np.uint8)
+        ends = [_address(part) + len(part) for part in parts]
+        if [_address(part) for part in parts[1:]] == ends[:-1]:
+            start = _address(whole)
+            return whole[_address(parts[0]) - start : ends[-1] - start].data.toreadonly()
+    # While numpy copies, other threads go on; while Python joins views, none does.
+    return np.concatenate(parts).data
+
+
+def _address(array: Bytes) -> int:
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def _take_apart(extent: Extent, data: Buffer) -> tuple[Integers, BatchHeaders]:
+    if len(data) != extent.length:
+        raise CorruptObject(
+            extent.key, f"{len(data)} of {extent.length} bytes at position {extent.position}"
+        )
+    try:
+        positions = batch_positions(data)
+    except MalformedBatch as error:
+        raise CorruptObject(extent.key, f"at position {extent.position}: {error}") from None
+    headers = headers_of(data, positions)
+    following = headers["base_offset"] + headers["last_offset_delta"] + 1
+    ends = positions + headers["batch_length"] + LENGTH_PREFIX_SIZE
+    if (
+        not len(positions)
+        or ends[-1] != len(data)
+        or headers["base_offset"][0] != extent.base_offset
+        or (headers["base_offset"][1:] != following[:-1]).any()
+        or following[-1] != extent.last_offset + 1
+    ):
+        raise CorruptObject(
+            extent.key,
+            f"the record batches at position {extent.position} are not those of offsets"
+            f" {extent.base_offset} to {extent.last_offset}",
+        )
+    for position, end, crc in zip(
+        positions.tolist(), ends.tolist(), headers["crc"].tolist(), strict=True
+    ):
+        if checksum(data, position, end) != crc:
+            raise CorruptObject(
+                extent.key,
+                f"the checksum of the record batch at position {extent.position + position} is"
+                " wrong",
+            )
+    if adoption_of(extent.key) is None:
+        # An adopted batch was compared before it was stamped, which makes its checksum anew.
+        extent.check_crcs(headers["crc"].tobytes())
+    return positions, headers
+
+
+def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
+    found: NDArray[np.int16] = headers["attributes"] & sum(flags)
+    return found
+
+
+class Undecided(NamedTuple):
+    """Extents are proved, and no rows yet."""
+
+    transactional: frozenset[str]
+    """Objects with batches of transactions among them."""
+
+
+class Progress(NamedTuple):
+    """How far a roll is."""
+
+    next_offset: int
+    wal_bytes: int
+    """Of the batches taken up so far, aborted ones and markers too."""
+    raw_bytes: int
+    """Keys, values and headers so far."""
+    file_bytes: int
+    """Of the file so far, without the row group being filled."""
+    pieces: Sequence[Buffer] = ()
+    """What was written of the file since the last call."""
+
+
+class SegmentRoll:
+    """One segment as it grows; its file does elsewhere.
+
+    Memory: a row group, what one call of `take_up` is given, and what of it is decompressed at a
+    time.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        base_offset: int,
+        log_start: int,
+        decompressed_bytes_max: int,
+    ) -> None:
+        """`log_start`: records below it are deleted and left out."""
+        self._writer = SegmentWriter(topic_partition, base_offset)
+        self._next_offset = base_offset
+        self._log_start = log_start
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._wal_bytes = 0
+        self._scanned: Scanned | None = None
+        """What is undecided."""
+        self._damage: CorruptObject | None = None
+        """Rows of the same batches may have been written."""
+
+    def take_up(
+        self, pieces: Sequence[StoredBatches], upper: int, aborted: Sequence[AbortedRange]
+    ) -> Progress | Undecided:
+        """Take up consecutive extents, the next ones of the log, below `upper`, which must be
+        decided. Undecided: nothing is taken up before `add` is called.
+
+        `aborted`: all that touch them. CorruptObject names the object that is not what it should
+        be; it may be read again and taken up then, unless its batches are damaged in themselves.
+        """
+        if self._damage is not None:
+            raise self._damage
+        self._scanned = scan(pieces)
+        if self._scanned.transactional:
+            return Undecided(self._scanned.transactional)
+        return self._add(upper, aborted, {})
+
+    def add(
+        self, upper: int, aborted: Sequence[AbortedRange], ordinals: OrdinalColumns
+    ) -> Progress:
+        """Take up what was undecided.
+
+        `ordinals`: of the objects that `Undecided.transactional` names. CorruptObject names the
+        object whose batches are damaged; this roll is of no use then.
+        """
+        return self._add(upper, aborted, ordinals.apart())
+
+    def _add(
+        self, upper: int, aborted: Sequence[AbortedRange], ordinals: Mapping[str, Ordinals]
+    ) -> Progress:
+        scanned, self._scanned = self._scanned, None
+        assert scanned is not None, "nothing is proved"
+        bases = scanned.headers["base_offset"]
+        # The extents may have been merged since: then the first begins below what is taken up.
+        first = int(np.searchsorted(bases, self._next_offset, "right")) - 1
+        chosen = slice(max(0, first), int(np.searchsorted(bases, upper)))
+        try:
+            self._write(scanned, chosen, aborted, ordinals)
+        except _DAMAGE as error:
+            self._damage = self._blame(scanned, chosen, error)
+            raise self._damage from error
+        self._wal_bytes += int(
+            (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
+        )
+        self._next_offset = min(upper, scanned.next_offset)
+        writer = self._writer
+        return Progress(
+            self._next_offset,
+            self._wal_bytes,
+            writer.raw_bytes,
+            writer.size_bytes,
+            _views(writer.take()),
+        )
+
+    def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
+        """The segment, which covers all offsets below next_offset, with the rest of its file; None
+        if it has no row."""
+        if not self._writer.row_count:
+            return None
+        written = self._writer.finish(next_offset, segment_id)
+        return written._replace(pieces=_views(written.pieces))
+
+    def _write(
+        self,
+        scanned: Scanned,
+        chosen: slice,
+        aborted: Sequence[AbortedRange],
+        ordinals: Mapping[str, Ordinals],
+    ) -> None:
+        positions = scanned.positions[chosen]
+        if not len(positions):
+            return
+        numbers = _ordinals_of(scanned, ordinals)
+        if numbers is not None:
+            numbers = numbers[chosen]
+        for rows in decode_rows(
+            scanned.buffer,
+            positions,
+            ordinals=numbers,
+            aborted=aborted,
+            check_crc=False,
+            decompressed_bytes_max=self._decompressed_bytes_max,
+            slice_bytes=SLICE_BYTES,
+            slice_rows=SLICE_ROWS,
+        ):
+            floor = max(self._log_start, self._next_offset)
+            offsets = integers_of(rows.column("offset"))
+            if len(offsets) and offsets[0] < floor:
+                rows = rows.slice(int(np.searchsorted(offsets, floor)))
+            self._writer.write(rows)
+
+    def _blame(self, scanned: Scanned, chosen: slice, error: Exception) -> CorruptObject:
+        """The first extent that does not decode by itself."""
+        ends = [*scanned.first_batches[1:], len(scanned.positions)]
+        for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
+            own = scanned.positions[max(first, chosen.start) : min(end, chosen.stop)]
+            try:
+                for _ in decode_rows(
+                    scanned.buffer, own, decompressed_bytes_max=self._decompressed_bytes_max
+                ):
+                    pass
+            except _DAMAGE as damage:
+                return CorruptObject(
+                    object_key(extent.key), f"at position {extent.position}: {damage}"
+                )
+        return CorruptObject(object_key(scanned.extents[0].key), str(error))
+
+
+def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
+    """They are sent to another process without being copied for that."""
+    return tuple(memoryview(piece) for piece in pieces)
+
+
+def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers | None:
+    """For each batch the ordinal of its transaction; None if none is in one."""
+    adoptions = [adoption_of(extent.key) for extent in scanned.extents]
+    if not ordinals and not any(adoptions):
+        return None
+    numbers = np.full(len(scanned.positions), NO_ORDINAL, np.int64)
+    ends = [*scanned.first_batches[1:], len(scanned.positions)]
+    for extent, adoption, first, end in zip(
+        scanned.extents, adoptions, scanned.first_batches, ends, strict=True
+    ):
+        known = ordinals.get(extent.key)
+        if adoption is not None:
+            numbers[first:end] = adoption.ordinal
+        elif known is not None:
+            in_object = scanned.positions[first:end] - scanned.positions[first] + extent.position
+            numbers[first:end] = known.at(extent.key, in_object)
+    # What is in no transaction has none, whatever else the index may say.
+    numbers[_flags(scanned.headers, TRANSACTIONAL_FLAG) == 0] = NO_ORDINAL
+    return numbers

@@ -1,0 +1,1 @@
+"""Group commit: slots are filled, uploaded and acknowledged in order; checkpoints."""

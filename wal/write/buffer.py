@@ -1,0 +1,437 @@
+"""The slot being filled: entries and batches until they are laid out as one WAL object.
+
+Adding costs one packed row an entry; `assemble` does the rest, so that it can run in a worker
+thread. It takes a few microseconds a batch and looks at no record: the bodies' checksum is put
+together from the batches' own. Every byte is copied once, into the object; offsets and leader
+epochs are stamped there, never into the buffers that were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from awscrt.checksums import combine_crc32c, crc32c
+
+from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CONTROL_FLAG,
+    CRC_POSITION,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    advance_sequence,
+    stamp,
+)
+from tidelog.storage.object_store import Buffer
+from tidelog.wal.format.image_codec import encode_images
+from tidelog.wal.format.object_format import (
+    INDEX_DTYPE,
+    INDEX_ROW,
+    OWN_OBJECT,
+    Layout,
+    ObjectHeader,
+    encode_index,
+    finish_object,
+    wal_key,
+)
+from tidelog.wal.log.adoption import AdoptedBatch, Adoption
+from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
+from tidelog.wal.log.extents import Advance, Extent, crc_of_batch, grown_crc
+from tidelog.wal.log.image import PartitionImage
+
+_BATCH, _ADOPTED, _OPENING, _LOG_START, _RELOCATED = map(
+    int,
+    (
+        EntryKind.BATCH,
+        EntryKind.ADOPTED,
+        EntryKind.OPENING,
+        EntryKind.LOG_START,
+        EntryKind.RELOCATED,
+    ),
+)
+"""Plain integers: an enumeration's members are slow to compare."""
+_IMAGE_BYTES = 128
+_PRODUCER_BYTES = 192
+_EXTENT_BYTES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledSlot:
+    """A WAL object, ready to be put."""
+
+    key: str
+    data: memoryview
+    """The whole object, read-only."""
+    crc: int
+    """The footer's checksum, for the next slot's header."""
+    advances: tuple[Advance, ...]
+    """What it means for each tenure in it, once it is durable."""
+
+
+class SlotBuffer:
+    """What goes into one slot. Buffers that are given must not change until the slot is durable."""
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+        self._bodies: list[Buffer] = []
+        self._partitions: dict[tuple[TopicPartition, LeaderEpoch], int] = {}
+        self._objects: dict[str, int] = {}
+        self._images: list[PartitionImage] = []
+        self.size_bytes = 0
+        """About what the object will have."""
+        self.batches = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._rows
+
+    @property
+    def tenures(self) -> Collection[tuple[TopicPartition, LeaderEpoch]]:
+        """The tenures that have an entry in it."""
+        return self._partitions.keys()
+
+    def add_batch(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        data: Buffer,
+        batch: BatchFields,
+        base_offset: int,
+        ordinal: int = NO_ORDINAL,
+    ) -> None:
+        """A batch that the partition log has appended at `base_offset`; `data` is all of it."""
+        first, last = batch.base_sequence, NO_SEQUENCE
+        if batch.producer_id != NO_PRODUCER_ID and first != NO_SEQUENCE:
+            last = advance_sequence(first, batch.last_offset_delta)
+        self._add_body(
+            partition, leader_epoch, data, batch, base_offset, ordinal, first, last, flags=0
+        )
+
+    def add_marker(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        data: Buffer,
+        batch: BatchFields,
+        base_offset: int,
+        *,
+        ordinal: int,
+        commit: bool,
+        coordinator_epoch: int,
+    ) -> None:
+        """A control batch that ends a transaction."""
+        assert batch.attributes & CONTROL_FLAG
+        self._add_body(
+            partition,
+            leader_epoch,
+            data,
+            batch,
+            base_offset,
+            ordinal,
+            NO_SEQUENCE,
+            coordinator_epoch,
+            COMMIT_FLAG if commit else 0,
+        )
+
+    def add_adopted(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        batch: AdoptedBatch,
+        base_offset: int,
+        ordinal: int,
+    ) -> None:
+        """A batch whose bytes stay where they were staged (H8)."""
+        key, position, length = batch.key, batch.position, batch.length
+        number = self._objects.setdefault(key, len(self._objects) + 1)
+        self._add_row(
+            EntryKind.ADOPTED,
+            self._reference(partition, leader_epoch),
+            base_offset,
+            base_offset + batch.last_offset_delta,
+            batch.record_count,
+            batch.producer_id,
+            batch.producer_epoch,
+            ordinal,
+            NO_SEQUENCE,
+            NO_SEQUENCE,
+            batch.attributes,
+            batch.base_timestamp,
+            batch.max_timestamp,
+            number,
+            position,
+            length,
+            batch.crc,
+        )
+
+    def add_relocated(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
+    ) -> None:
+        """Batches lie in a merged object from now on."""
+        self._add_row(
+            EntryKind.RELOCATED,
+            self._reference(partition, leader_epoch),
+            moved.base_offset,
+            moved.last_offset,
+            0,
+            NO_PRODUCER_ID,
+            -1,
+            NO_ORDINAL,
+            NO_SEQUENCE,
+            NO_SEQUENCE,
+            0,
+            -1,
+            moved.max_timestamp,
+            self._objects.setdefault(moved.key, len(self._objects) + 1),
+            moved.position,
+            moved.length,
+            moved.crc,
+        )
+
+    def add_opening(self, image: PartitionImage) -> None:
+        """The image with which a tenure begins; before any other entry of the tenure."""
+        self._images.append(image)
+        self.size_bytes += (
+            _IMAGE_BYTES
+            + _PRODUCER_BYTES * len(image.producers)
+            + _EXTENT_BYTES * len(image.extents)
+        )
+        self._add_row(
+            EntryKind.OPENING,
+            self._reference(image.partition, image.leader_epoch),
+            image.next_offset,
+            *_UNUSED,
+            OWN_OBJECT,
+            len(self._images) - 1,
+            0,
+            0,
+        )
+
+    def add_log_start(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
+    ) -> None:
+        """The log begins later from now on."""
+        self._add_row(
+            EntryKind.LOG_START,
+            self._reference(partition, leader_epoch),
+            log_start,
+            *_UNUSED,
+            OWN_OBJECT,
+            -1,
+            0,
+            0,
+        )
+
+    def _add_body(
+        self,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        data: Buffer,
+        batch: BatchFields,
+        base_offset: int,
+        ordinal: int,
+        first_sequence: int,
+        last_sequence: int,
+        flags: int,
+    ) -> None:
+        length = len(data)
+        self._bodies.append(data)
+        self.batches += 1
+        self.size_bytes += length
+        self._add_row(
+            EntryKind.BATCH,
+            self._reference(partition, leader_epoch),
+            base_offset,
+            base_offset + batch.last_offset_delta,
+            batch.record_count,
+            batch.producer_id,
+            batch.producer_epoch,
+            ordinal,
+            first_sequence,
+            last_sequence,
+            batch.attributes | flags,
+            batch.base_timestamp,
+            batch.max_timestamp,
+            OWN_OBJECT,
+            0,
+            length,
+            0,
+        )
+
+    def _add_row(self, *fields: int) -> None:
+        self._rows += INDEX_ROW.pack(*fields)
+        self.size_bytes += INDEX_ROW.size
+
+    def _reference(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> int:
+        return self._partitions.setdefault((partition, leader_epoch), len(self._partitions))
+
+    def assemble(
+        self,
+        header: ObjectHeader,
+        previous_slots: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+    ) -> AssembledSlot:
+        """The object. Pure: leaves the buffer as it is, and must not run beside an `add`.
+
+        `previous_slots`: of a stamped object, for the tenures in it and those in the slot before,
+        those in it first (see `SlotIndex.previous_slots`).
+        """
+        columns = _Columns._make(map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True)))
+        own, bodies = self._place(columns, header.size_bytes)
+        tenures = list(self._partitions if previous_slots is None else previous_slots)
+        previous = None if previous_slots is None else list(previous_slots.values())
+        index = encode_index(tenures, columns, list(self._objects), previous)
+        images = encode_images(self._images) if self._images else b""
+        head, foot = bytes(header.size_bytes), bytes(header.footer_bytes)
+        index_position = len(head) + sum(map(len, bodies))
+        images_position = index_position + len(index)
+        layout = Layout(index_position, images_position, images_position + len(images) + len(foot))
+        # The one copy of the batches' bytes, with room for what is written last.
+        data = bytearray().join((head, *bodies, index, images, foot))
+        body_crc = _stamp(data, columns, own, [leader_epoch for _, leader_epoch in tenures])
+        crc = finish_object(data, header, layout, body_crc)
+        key = wal_key(header.incarnation, header.slot)
+        return AssembledSlot(
+            key, memoryview(data).toreadonly(), crc, tuple(self._advances(key, columns))
+        )
+
+    def _place(self, columns: _Columns, position: int) -> tuple[list[int], list[Buffer]]:
+        """Give each body its position, the first one this, and its entry the checksum in its
+        header. The entries of bodies, and these, as they will lie."""
+        rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
+        bodies = self._bodies
+        references = list(map(columns.partition.__getitem__, rows))
+        # Stable: batches of a partition stay in the order in which they were appended.
+        order = sorted(range(len(rows)), key=references.__getitem__)
+        own = list(map(rows.__getitem__, order))
+        placed = list(map(bodies.__getitem__, order))
+        for row, body in zip(own, placed, strict=True):
+            columns.position[row] = position
+            columns.crc[row] = int.from_bytes(body[CRC_POSITION:ATTRIBUTES_POSITION], "big")
+            position += columns.length[row]
+        return own, placed
+
+    def _advances(self, key: str, columns: _Columns) -> Iterator[Advance]:
+        names = [key, *self._objects]
+        extents: dict[int, list[Extent]] = {}
+        # The last of several wins: a log start only grows.
+        log_starts: dict[int, int] = {}
+        tenures = list(self._partitions)
+        for (
+            kind,
+            reference,
+            base,
+            last,
+            producer_id,
+            producer_epoch,
+            ordinal,
+            timestamp,
+            number,
+            position,
+            length,
+            crc,
+        ) in zip(
+            columns.kind,
+            columns.partition,
+            columns.base_offset,
+            columns.last_offset,
+            columns.producer_id,
+            columns.producer_epoch,
+            columns.ordinal,
+            columns.max_timestamp,
+            columns.object,
+            columns.position,
+            columns.length,
+            columns.crc,
+            strict=True,
+        ):
+            if kind == _LOG_START:
+                log_starts[reference] = base
+            elif kind not in (_OPENING, _RELOCATED):
+                named = names[number]
+                if kind == _ADOPTED:
+                    named = Adoption(
+                        named,
+                        producer_id,
+                        producer_epoch,
+                        ordinal,
+                        tenures[reference][1],
+                    ).reference
+                extent = Extent(base, last, timestamp, named, position, length, crc_of_batch(crc))
+                _extend(extents.setdefault(reference, []), extent, kind, crc)
+        for reference, (partition, leader_epoch) in enumerate(self._partitions):
+            found, log_start = extents.get(reference, ()), log_starts.get(reference)
+            if found or log_start is not None:
+                yield Advance(partition, leader_epoch, tuple(found), log_start)
+
+
+_UNUSED = (-1, 0, NO_PRODUCER_ID, -1, NO_ORDINAL, NO_SEQUENCE, NO_SEQUENCE, 0, -1, -1)
+"""From last_offset to max_timestamp, in entries that stand for no batch."""
+
+
+class _Columns(NamedTuple):
+    """The entries by the fields of INDEX_DTYPE."""
+
+    kind: list[int]
+    partition: list[int]
+    base_offset: list[int]
+    last_offset: list[int]
+    record_count: list[int]
+    producer_id: list[int]
+    producer_epoch: list[int]
+    ordinal: list[int]
+    first_sequence: list[int]
+    last_sequence: list[int]
+    flags: list[int]
+    first_timestamp: list[int]
+    max_timestamp: list[int]
+    object: list[int]
+    position: list[int]
+    length: list[int]
+    crc: list[int]
+
+
+assert _Columns._fields == INDEX_DTYPE.names
+
+
+def _stamp(
+    data: bytearray, columns: _Columns, own: list[int], leader_epochs: list[LeaderEpoch]
+) -> int:
+    """Write base offsets and leader epochs into the batches; the checksum of all of them.
+
+    Both lie outside a batch's own checksum, so that one stays right and is combined with that of
+    the bytes before it: the records are not looked at again.
+    """
+    crc = 0
+    view = memoryview(data)
+    for row in own:
+        position = columns.position[row]
+        stamp(data, position, columns.base_offset[row], leader_epochs[columns.partition[row]])
+        covered = position + ATTRIBUTES_POSITION
+        crc = crc32c(view[position:covered], crc)
+        crc = combine_crc32c(crc, columns.crc[row], columns.length[row] - ATTRIBUTES_POSITION)
+    return crc
+
+
+def _extend(extents: list[Extent], extent: Extent, kind: int, crc: int) -> None:
+    """Add a batch with this checksum to a partition's extents. It grows the last one if it follows
+    it in offset and place; an adopted batch stands alone."""
+    if extents and kind == _BATCH:
+        last = extents[-1]
+        if (
+            last.position + last.length == extent.position
+            and last.last_offset + 1 == extent.base_offset
+            and last.key == extent.key
+        ):
+            extents[-1] = Extent(
+                last.base_offset,
+                extent.last_offset,
+                max(last.max_timestamp, extent.max_timestamp),
+                last.key,
+                last.position,
+                last.length + extent.length,
+                grown_crc(last.crc, crc),
+            )
+            return
+    extents.append(extent)

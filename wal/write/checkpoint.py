@@ -1,0 +1,313 @@
+"""Checkpoints: what a broker's partitions were as of a slot of its WAL (rule D1).
+
+A checkpoint at slot c holds all of the slots below c and nothing of c and later, for every
+partition that the incarnation leads. The images are taken when slot c begins to be filled, and
+completed and written when all slots below are durable; so what a checkpoint says is never more than
+what the WAL holds, and recovery begins at its slot.
+
+What happens when something fails:
+
+- The process dies before the put: the checkpoint before, and more of the WAL, serve as well.
+- The put's answer is lost: either way the bucket is right. It is repeated; bytes of the same slot
+  may differ in what has moved to the table meanwhile, and either version is true.
+- An old owner wakes up and puts one late: it counts only slots that were durable, so it lies at or
+  below the seal and is true. It may be newer than the one that a successor has begun with; both
+  lead to the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from struct import Struct
+from typing import NamedTuple
+
+from awscrt.checksums import crc32c
+
+from tidelog.clock import Clock
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
+from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, MetadataStamp, Slot
+from tidelog.offload import Offload
+from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.wal.format.image_codec import Images, encode_block, join_blocks
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.write.checkpoint_images import CheckpointImages, SettledBlock
+from tidelog.wal.write.writer import DurableSlot, WalWriter
+
+CHECKPOINT_MAGIC = b"TIDECKPT"
+FIRST_FORMAT_VERSION = 1
+"""Of the first release: without a stamp."""
+CHECKPOINT_FORMAT_VERSION = 2
+RETRY_SECONDS = 1.0
+BYTES_A_SLOT = 2048
+"""A checkpoint of so many bytes is worth the reading of one slot."""
+
+_HEADER = Struct("<8sIiqqq")
+_CRC = Struct("<I")
+_STAMP = Struct("<qII")
+"""Behind the header's checksum; its last field is a checksum of all before it."""
+_FIRST_HEADER_BYTES = _HEADER.size + _CRC.size
+CHECKPOINT_HEADER_BYTES = _FIRST_HEADER_BYTES + _STAMP.size
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointHeader(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    incarnation: Incarnation
+    slot: Slot
+    metadata: MetadataStamp | None
+    """The last entry of the metadata log that its writer had applied (C11); None in one that the
+    first release wrote."""
+    size_bytes: int
+    """Of the header."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read."""
+
+    key: str
+    incarnation: Incarnation
+    slot: Slot
+    images: Images
+    metadata: MetadataStamp | None
+
+
+def checkpoint_prefix(incarnation: Incarnation) -> str:
+    """The beginning of the keys of an incarnation's checkpoints."""
+    return f"checkpoint/{incarnation}/"
+
+
+def checkpoint_key(incarnation: Incarnation, slot: Slot) -> str:
+    """The key of one checkpoint."""
+    return f"{checkpoint_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}"
+
+
+def encode_checkpoint(
+    incarnation: Incarnation,
+    slot: Slot,
+    created_ms: int,
+    metadata: MetadataStamp,
+    images: Sequence[PartitionImage],
+    settled: Sequence[SettledBlock] = (),
+) -> bytes:
+    """A checkpoint's bytes: the settled images, then the others."""
+    header = _HEADER.pack(
+        CHECKPOINT_MAGIC,
+        CHECKPOINT_FORMAT_VERSION,
+        incarnation.broker_id,
+        incarnation.epoch,
+        slot,
+        created_ms,
+    )
+    header += _CRC.pack(crc32c(header))
+    header += _STAMP.pack(metadata.sequence, metadata.checksum, 0)[: -_CRC.size]
+    header += _CRC.pack(crc32c(header))
+    blob = join_blocks([*(block.encoded() for block in settled), encode_block(images)])
+    return header + blob
+
+
+def decode_checkpoint_header(key: str, data: Buffer) -> CheckpointHeader:
+    """The header at the beginning of the data. Raises CorruptObject and UnsupportedFormat."""
+    view = memoryview(data)
+    if len(view) < _FIRST_HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    magic, version, broker_id, epoch, slot, _ = _HEADER.unpack_from(view)
+    if magic != CHECKPOINT_MAGIC:
+        raise CorruptObject(key, f"it begins with {magic!r}, not {CHECKPOINT_MAGIC!r}")
+    if crc32c(view[: _HEADER.size]) != _CRC.unpack_from(view, _HEADER.size)[0] or version < 1:
+        raise CorruptObject(key, "the header's checksum does not match")
+    if version > CHECKPOINT_FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} is of checkpoint format {version}; this version of Tidelog reads formats"
+            f" up to {CHECKPOINT_FORMAT_VERSION}: use a newer one; nothing was changed"
+        )
+    incarnation = Incarnation(BrokerId(broker_id), Epoch(epoch))
+    if checkpoint_key(incarnation, Slot(slot)) != key:
+        raise CorruptObject(key, f"it is the checkpoint of {incarnation} at slot {slot}")
+    if version == FIRST_FORMAT_VERSION:
+        return CheckpointHeader(incarnation, Slot(slot), None, _FIRST_HEADER_BYTES)
+    if len(view) < CHECKPOINT_HEADER_BYTES:
+        raise CorruptObject(key, f"it has only {len(view)} bytes")
+    sequence, checksum, crc = _STAMP.unpack_from(view, _FIRST_HEADER_BYTES)
+    if crc32c(view[: CHECKPOINT_HEADER_BYTES - _CRC.size]) != crc:
+        raise CorruptObject(key, "the checksum of the header's stamp does not match")
+    stamp = MetadataStamp(sequence, checksum)
+    return CheckpointHeader(incarnation, Slot(slot), stamp, CHECKPOINT_HEADER_BYTES)
+
+
+def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
+    """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
+    header = decode_checkpoint_header(key, data)
+    images = Images(key, memoryview(data)[header.size_bytes :])
+    return Checkpoint(key, header.incarnation, header.slot, images, header.metadata)
+
+
+async def list_checkpoints(store: ObjectStore, incarnation: Incarnation) -> list[Slot]:
+    """The slots of an incarnation's checkpoints, ascending."""
+    prefix = checkpoint_prefix(incarnation)
+    slots = []
+    async for found in store.list(prefix):
+        digits = found.key.removeprefix(prefix)
+        if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit():
+            slots.append(Slot(int(digits)))
+    return slots
+
+
+async def newest_checkpoint(store: ObjectStore, incarnation: Incarnation) -> Slot | None:
+    """The slot of an incarnation's newest checkpoint: its floor. None if it has none."""
+    slots = await list_checkpoints(store, incarnation)
+    return slots[-1] if slots else None
+
+
+class CheckpointSchedule:
+    """When a checkpoint is due: pure."""
+
+    def __init__(self, interval_bytes: int, interval_slots: int) -> None:
+        self._interval_bytes = interval_bytes
+        self._interval_slots = interval_slots
+        self._newest: Slot | None = None
+        self._newest_bytes = 0
+        self._taken = Slot(0)
+        self._end = Slot(0)
+        self._bytes = 0
+        self._bytes_since_taken = 0
+
+    @property
+    def newest(self) -> Slot | None:
+        """Of the checkpoints that are in the bucket."""
+        return self._newest
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much would have to be replayed that a checkpoint is worth its price."""
+        slots = max(self._interval_slots, self._newest_bytes // BYTES_A_SLOT)
+        return self._bytes >= self._interval_bytes or self._end - (self._newest or Slot(0)) >= slots
+
+    def note(self, slot: Slot, size_bytes: int) -> None:
+        """A slot became durable."""
+        self._end = Slot(slot + 1)
+        self._bytes += size_bytes
+        if slot >= self._taken:
+            self._bytes_since_taken += size_bytes
+
+    def take(self, slot: Slot) -> bool:
+        """Take images at this slot; False if the newest checkpoint says as much."""
+        if slot == self._newest:
+            return False
+        self._taken = slot
+        self._bytes_since_taken = 0
+        return True
+
+    def written(self, size_bytes: int) -> None:
+        """The images that were taken last are in the bucket, in an object of this size."""
+        self._newest = self._taken
+        self._newest_bytes = size_bytes
+        self._bytes = self._bytes_since_taken
+
+
+class Checkpointer:
+    """Writes an incarnation's checkpoints. `run` is its task."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        offload: Offload,
+        writer: WalWriter,
+        partitions: CheckpointImages,
+        interval_bytes: int,
+        interval_slots: int,
+        metadata_stamp: Callable[[], MetadataStamp],
+        crash_points: CrashPoints = NO_CRASH_POINTS,
+    ) -> None:
+        """`metadata_stamp`: the last entry of the metadata log that this process has applied.
+        `partitions`: every partition that the incarnation leads and has opened, those that it is
+        giving away included, without those that are faulty."""
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._writer = writer
+        self._partitions = partitions
+        self._metadata_stamp = metadata_stamp
+        self._crash_points = crash_points
+        self._schedule = CheckpointSchedule(interval_bytes, interval_slots)
+        self._due = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self.written = 0
+        """Checkpoints put."""
+        self.failures = 0
+        """Puts that failed; each is tried again."""
+
+    @property
+    def floor(self) -> Slot | None:
+        """The slot of the newest checkpoint that is in the bucket; None before the first."""
+        return self._schedule.newest
+
+    @property
+    def slots_since(self) -> int:
+        """Slots that became durable since the newest checkpoint was taken."""
+        return self._writer.durable_end - (self._schedule.newest or Slot(0))
+
+    @asynccontextmanager
+    async def held_off(self) -> AsyncIterator[None]:
+        """No checkpoint is under way meanwhile: what the logs take up in here is in all later ones,
+        and in none that was taken before (D1)."""
+        async with self._writing:
+            yield
+
+    def note(self, slot: DurableSlot) -> None:
+        """A slot became durable; to be called by the writer's `on_durable`."""
+        self._schedule.note(slot.slot, slot.size_bytes)
+        if self._schedule.is_due:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Write a checkpoint whenever one is due, until cancelled."""
+        while True:
+            await self._due.wait()
+            try:
+                await self.checkpoint()
+            except StoreError as error:
+                # Nothing depends on it but the time that a recovery takes.
+                self.failures += 1
+                _log.warning("checkpoint failed, will be tried again", extra={"why": str(error)})
+                await self._clock.sleep(RETRY_SECONDS)
+            if not self._schedule.is_due:
+                self._due.clear()
+
+    async def checkpoint(self) -> Slot | None:
+        """Write a checkpoint of all that was added so far; its slot, or None if nothing is new.
+
+        Also for a clean stop, before the writer is closed. Raises StoreError (call again) and
+        WalLost.
+        """
+        async with self._writing:
+            slot = self._writer.begin_slot()
+            if not self._schedule.take(slot):
+                return None
+            taken = self._partitions.take()
+            await self._writer.durable(Slot(slot - 1))
+            # A partition that is gone since (deleted, given away) is not kept up to date any more.
+            images = [log.complete(image) for log, image in taken.others if log in self._partitions]
+            incarnation = self._writer.incarnation
+            data = await self._offload.run(
+                encode_checkpoint,
+                incarnation,
+                slot,
+                self._clock.time_ms(),
+                self._metadata_stamp(),
+                images,
+                taken.settled,
+            )
+            await self._store.put(checkpoint_key(incarnation, slot), data)
+            self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
+            self._schedule.written(len(data))
+            self._writer.checkpointed(slot)
+            self.written += 1
+            return slot
