@@ -32,7 +32,7 @@ from tidelog.coordinator.transaction.log_records import TransactionStored
 from tidelog.coordinator.transaction.log_records import decode_record as decode_transaction_record
 from tidelog.coordinator.transaction.log_records import encode_record as encode_transaction_record
 from tidelog.coordinator.transaction.machine import TransactionMachine
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
@@ -113,7 +113,7 @@ def state_of(name: str) -> State:
     return State(
         "100,000 transactional ids",
         SnapshotOrigin("bench", "__transaction_state", UUID(int=2), 0),
-        TransactionMachine(TransactionSettings(), 0),
+        TransactionMachine(TransactionCoordinatorSettings(), 0),
         TransactionTable(),
         Codec(
             encode_transaction_record,

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.kafka import KafkaServer
+from tidelog.localstack.kafka import ApacheKafka
 
 GB = 1_000_000_000
 LOAD_SECONDS_MAX = 400.0
@@ -184,7 +184,7 @@ def distant(folder: Path, put_ms: int, get_ms: int, **settings: object) -> Itera
 @contextlib.contextmanager
 def kafka(folder: Path, cache: Path) -> Iterator[Target]:
     """Apache Kafka on the local disk."""
-    with KafkaServer.start(folder, cache) as server:
+    with ApacheKafka.start(folder, cache) as server:
         yield Target("kafka", server.bootstrap, server.process.pid, None)
 
 

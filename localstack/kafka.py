@@ -62,7 +62,7 @@ def java_command(lib: Path, main: str, arguments: Sequence[str], heap: str = "25
 
 
 @dataclass(slots=True)
-class KafkaServer:
+class ApacheKafka:
     """A running one-node Kafka. As a context manager it is killed at the end."""
 
     process: subprocess.Popen[bytes]
@@ -70,7 +70,7 @@ class KafkaServer:
     data: Path
 
     @classmethod
-    def start(cls, folder: Path, cache: Path, heap: str = "1g") -> KafkaServer:
+    def start(cls, folder: Path, cache: Path, heap: str = "1g") -> ApacheKafka:
         """Format a new node in `folder` and wait until it accepts connections."""
         lib = kafka_jars(cache)
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class KafkaServer:
             self.process.kill()
         self.process.wait()
 
-    def __enter__(self) -> KafkaServer:
+    def __enter__(self) -> ApacheKafka:
         return self
 
     def __exit__(

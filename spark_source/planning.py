@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.identifiers import TransactionName
-from tidelog.spark_source.ranges import OffsetRange
+from tidelog.spark_source.ranges import ReadRange
 from tidelog.storage.segment.segment import Segment
 from tidelog.wal.log.extents import Extent, Extents
 
@@ -26,7 +26,7 @@ PIECES_MAX = 100_000
 class Piece:
     """What one task reads."""
 
-    range: OffsetRange
+    range: ReadRange
     segments: tuple[Segment, ...]
     """Those with rows in the range, by offset."""
     tail: PartitionView | None
@@ -50,7 +50,7 @@ class Stretch:
 
 
 def plan(
-    ranges: Iterable[tuple[OffsetRange, PartitionView]],
+    ranges: Iterable[tuple[ReadRange, PartitionView]],
     *,
     excluded: frozenset[TransactionName] | None = None,
     partitions_min: int | None = None,
@@ -63,13 +63,13 @@ def plan(
     lengths = [stretch for _, _, stretch in found]
     cut = _shares(lengths, partitions_min, records_max)
     return [
-        _piece(OffsetRange(wanted.limits, part.start, part.end), view, excluded)
+        _piece(ReadRange(wanted.limits, part.start, part.end), view, excluded)
         for (wanted, view, stretch), count in zip(found, cut, strict=True)
         for part in split(stretch, count)
     ]
 
 
-def stretches(wanted: OffsetRange, view: PartitionView) -> Iterator[Stretch]:
+def stretches(wanted: ReadRange, view: PartitionView) -> Iterator[Stretch]:
     """The parts of a range that have something to read, a segment or the tail each."""
     for stored in view.segments:
         segment = stored.segment
@@ -121,7 +121,7 @@ def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int |
 
 
 def _piece(
-    wanted: OffsetRange, view: PartitionView, excluded: frozenset[TransactionName] | None
+    wanted: ReadRange, view: PartitionView, excluded: frozenset[TransactionName] | None
 ) -> Piece:
     segments = tuple(
         stored.segment

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.spark_source.ranges import DataLost, Limits, OffsetRange
+from tidelog.spark_source.ranges import DataLost, ReadableOffsets, ReadRange
 
 Checkpoint: TypeAlias = dict[str, Any]
 """As Spark keeps it: `{topic: {"id": topic id, "offsets": {partition: next offset}}}`."""
@@ -19,7 +19,7 @@ _OFFSETS: Final = "offsets"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamOffsets:
     """The next offset of each partition. The ids tell a topic from another of the same name."""
 
     topics: Mapping[str, TopicId]
@@ -39,7 +39,7 @@ class Progress:
         return found
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Progress:
+    def of(cls, checkpoint: Checkpoint) -> StreamOffsets:
         """From a checkpoint. InvalidConfiguration for one of another source."""
         topics: dict[str, TopicId] = {}
         offsets: dict[TopicPartition, int] = {}
@@ -57,15 +57,17 @@ class Progress:
         return cls(topics, offsets)
 
 
-def progress_at(limits: Iterable[Limits], offsets: Mapping[TopicPartition, int]) -> Progress:
+def progress_at(
+    limits: Iterable[ReadableOffsets], offsets: Mapping[TopicPartition, int]
+) -> StreamOffsets:
     """The progress at these offsets."""
     topics = {each.topic: each.partition.topic_id for each in limits}
-    return Progress(topics, offsets)
+    return StreamOffsets(topics, offsets)
 
 
 def pending(
-    start: Progress, limits: Iterable[Limits], *, fail_on_data_loss: bool
-) -> list[OffsetRange]:
+    start: StreamOffsets, limits: Iterable[ReadableOffsets], *, fail_on_data_loss: bool
+) -> list[ReadRange]:
     """What is there behind a progress; an empty range where nothing is. Partitions that it does not
     name are new, and are read from their beginning. DataLost, where that is to be an error."""
     found = []
@@ -80,13 +82,13 @@ def pending(
                 " only: has the bucket been restored from a copy? With failOnDataLoss=false the"
                 " stream goes on when the log reaches there"
             )
-        found.append(OffsetRange(each, begin, max(begin, each.end)))
+        found.append(ReadRange(each, begin, max(begin, each.end)))
     if fail_on_data_loss:
         _check_all_there(start, found)
     return found
 
 
-def limited(ranges: list[OffsetRange], offsets_max: int) -> dict[TopicPartition, int]:
+def limited(ranges: list[ReadRange], offsets_max: int) -> dict[TopicPartition, int]:
     """Where a batch of so many offsets ends, each partition by its share, as in Kafka's connector;
     a partition with anything goes on by one at least."""
     total = sum(each.end - each.start for each in ranges)
@@ -99,12 +101,12 @@ def limited(ranges: list[OffsetRange], offsets_max: int) -> dict[TopicPartition,
 
 
 def between(
-    start: Progress,
-    end: Progress,
-    limits: Mapping[TopicPartition, Limits],
+    start: StreamOffsets,
+    end: StreamOffsets,
+    limits: Mapping[TopicPartition, ReadableOffsets],
     *,
     fail_on_data_loss: bool,
-) -> list[OffsetRange]:
+) -> list[ReadRange]:
     """What a batch reads. Partitions that only the end names begin with their log. DataLost for
     what is gone, where that is to be an error."""
     found = []
@@ -128,11 +130,11 @@ def between(
                 continue
             following = known.end
         if begin is not None and begin < following:
-            found.append(OffsetRange(known, begin, following))
+            found.append(ReadRange(known, begin, following))
     return found
 
 
-def _check_topic(start: Progress, new: Limits, *, fail_on_data_loss: bool) -> None:
+def _check_topic(start: StreamOffsets, new: ReadableOffsets, *, fail_on_data_loss: bool) -> None:
     known = start.topics.get(new.topic)
     if known is not None and known != new.partition.topic_id and fail_on_data_loss:
         raise DataLost(
@@ -141,7 +143,7 @@ def _check_topic(start: Progress, new: Limits, *, fail_on_data_loss: bool) -> No
         )
 
 
-def _check_all_there(start: Progress, found: Iterable[OffsetRange]) -> None:
+def _check_all_there(start: StreamOffsets, found: Iterable[ReadRange]) -> None:
     gone = start.offsets.keys() - {each.limits.partition for each in found}
     names = {topic_id: name for name, topic_id in start.topics.items()}
     for partition in sorted(gone):

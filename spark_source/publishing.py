@@ -24,7 +24,7 @@ from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.spark_source.progress import Progress
+from tidelog.spark_source.progress import StreamOffsets
 from tidelog.spark_source.session import Session
 
 INTERVAL_SECONDS: Final = 1.0
@@ -48,11 +48,11 @@ class Publisher:
         self._group_id = group_id
         self._bootstrap = list(bootstrap)
         self._session = session
-        self._published: Progress | None = None
+        self._published: StreamOffsets | None = None
         self._next_at = self._paused_until = float("-inf")
         self._again_at = float("-inf")
 
-    def publish(self, progress: Progress, *, at_once: bool = False) -> None:
+    def publish(self, progress: StreamOffsets, *, at_once: bool = False) -> None:
         """Publish what Spark has committed, if that is new and the time has come. The rest is
         published by a later call, with what is committed by then; `at_once`: there may be none."""
         clock = self._session.clock
@@ -77,7 +77,7 @@ class Publisher:
             now = clock.monotonic()
             self._next_at, self._again_at = now + INTERVAL_SECONDS, now + AGAIN_SECONDS
 
-    async def _commit(self, progress: Progress) -> None:
+    async def _commit(self, progress: StreamOffsets) -> None:
         names = {topic_id: name for name, topic_id in progress.topics.items()}
         offsets = {
             Place(names[partition.topic_id], partition.partition): offset

@@ -29,7 +29,7 @@ class DataLost(TidelogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadableOffsets:
     """How far a partition could be read at one moment."""
 
     topic: str
@@ -48,28 +48,30 @@ class Limits:
 class Snapshot:
     """What one DataFrame is about, decided when it is made."""
 
-    partitions: tuple[Limits, ...]
+    partitions: tuple[ReadableOffsets, ...]
     excluded: frozenset[TransactionName] | None = None
     """Of an atomic snapshot: transactions that are not in, as they were undecided or aborted. All
     others are in, also above the last stable offset."""
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class ReadRange:
     """Offsets [start, end) of a partition."""
 
-    limits: Limits
+    limits: ReadableOffsets
     start: int
     end: int
 
 
-def limits_of(view: PartitionView, *, include_tail: bool, is_atomic: bool = False) -> Limits:
+def limits_of(
+    view: PartitionView, *, include_tail: bool, is_atomic: bool = False
+) -> ReadableOffsets:
     """How far a partition can be read."""
     end = view.high_watermark if is_atomic else view.last_stable_offset
     if not include_tail:
         # Records may have been deleted that no table has had.
         end = max(view.log_start, min(end, view.table_next))
-    return Limits(view.topic, view.partition, view.log_start, view.table_next, end)
+    return ReadableOffsets(view.topic, view.partition, view.log_start, view.table_next, end)
 
 
 def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:
@@ -101,7 +103,9 @@ def chosen_partitions(choice: Choice, topics: Iterable[Topic]) -> list[TopicPart
     return found
 
 
-def check_named(option: str, named: Mapping[str, Mapping[int, int]], of: Iterable[Limits]) -> None:
+def check_named(
+    option: str, named: Mapping[str, Mapping[int, int]], of: Iterable[ReadableOffsets]
+) -> None:
     """Whether a map names exactly the partitions that are read. InvalidConfiguration."""
     given = {(topic, number) for topic, values in named.items() for number in values}
     read = {(limits.topic, limits.partition.partition) for limits in of}
@@ -118,7 +122,11 @@ def check_named(option: str, named: Mapping[str, Mapping[int, int]], of: Iterabl
 
 
 def offset_at(
-    bound: Bound, limits: Limits, since: Mapping[TopicPartition, int | None], *, is_latest: bool
+    bound: Bound,
+    limits: ReadableOffsets,
+    since: Mapping[TopicPartition, int | None],
+    *,
+    is_latest: bool,
 ) -> int:
     """The offset that a bound means. `since`: what times mean, None where no record is as late.
 
@@ -144,10 +152,10 @@ def offset_at(
 
 def batch_ranges(
     options: ReadOptions,
-    limits: Iterable[Limits],
+    limits: Iterable[ReadableOffsets],
     starts: Mapping[TopicPartition, int | None],
     ends: Mapping[TopicPartition, int | None],
-) -> list[OffsetRange]:
+) -> list[ReadRange]:
     """What a batch reads. `starts`, `ends`: what the times in the options mean.
 
     InvalidConfiguration, DataLost."""
@@ -169,11 +177,11 @@ def batch_ranges(
         if start > end and isinstance(options.starting, Offsets):
             raise InvalidConfiguration(f"startingOffsets: {start} of {each} is above its end {end}")
         if start < end:
-            found.append(OffsetRange(each, start, end))
+            found.append(ReadRange(each, start, end))
     return found
 
 
-def available(wanted: OffsetRange, log_start: int, *, fail_on_data_loss: bool) -> OffsetRange:
+def available(wanted: ReadRange, log_start: int, *, fail_on_data_loss: bool) -> ReadRange:
     """The part of a range that is still there. DataLost if that is to be an error."""
     if wanted.start >= log_start:
         return wanted
@@ -184,7 +192,7 @@ def available(wanted: OffsetRange, log_start: int, *, fail_on_data_loss: bool) -
             f" begins at {log_start}. They were deleted by retention or on request; with"
             " failOnDataLoss=false they are passed over"
         )
-    return OffsetRange(wanted.limits, min(log_start, wanted.end), wanted.end)
+    return ReadRange(wanted.limits, min(log_start, wanted.end), wanted.end)
 
 
 def _topic(state: ClusterState, name: str) -> Topic:

@@ -22,7 +22,7 @@ from tidelog.errors import MissingObject
 from tidelog.identifiers import TransactionName
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.spark_source.planning import Piece, tail_of
-from tidelog.spark_source.ranges import OffsetRange, available
+from tidelog.spark_source.ranges import ReadRange, available
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_reader import SegmentReader, read_groups
@@ -100,7 +100,7 @@ class RowReader:
         found = await self._bucket.view_partitions([limits.partition])
         view = found.partition(limits.partition)
         wanted = available(
-            OffsetRange(limits, position, piece.range.end),
+            ReadRange(limits, position, piece.range.end),
             view.log_start,
             fail_on_data_loss=self._fail_on_data_loss,
         )

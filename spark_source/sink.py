@@ -41,8 +41,8 @@ from tidelog.client.metadata import TopicMetadata
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transactions.settings import TransactionSettings
-from tidelog.client.transactions.sink import Committed, SinkBatch, commit
+from tidelog.client.transactions.settings import TransactionalProducerSettings
+from tidelog.client.transactions.sink import SinkBatch, SinkCommitted, commit
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SystemEntropy
@@ -159,7 +159,7 @@ def commit_staged(
     purpose: StagedFor,
     messages: Sequence[WriterCommitMessage | None],
     crash_points: CrashPoints = NO_CRASH_POINTS,
-) -> Committed:
+) -> SinkCommitted:
     """Commit what tasks have staged, unless the batch was committed before. May be repeated.
 
     Raises SinkError, and what `tidelog.client.transactions.sink.commit` does.
@@ -173,7 +173,7 @@ def commit_staged(
             for place in places:
                 staged.setdefault(place, []).append(staged_id)
 
-    async def committed() -> Committed:
+    async def committed() -> SinkCommitted:
         batch = SinkBatch(*purpose, staged)
         async with _client(options) as client:
             return await commit(
@@ -249,7 +249,7 @@ class _Staging:
         """A topic, asked for once a task: its partitions are the same for all of its rows."""
         if name in self._topics:
             return self._topics[name]
-        settings = TransactionSettings()
+        settings = TransactionalProducerSettings()
         patience = Patience(self._clock, self._entropy, settings.retries, settings.api_timeout_ms)
         while True:
             try:

@@ -11,7 +11,7 @@ from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.options import Bound, Offsets, ReadOptions, Timestamps
 from tidelog.spark_source.ranges import (
-    Limits,
+    ReadableOffsets,
     Snapshot,
     check_named,
     chosen_partitions,
@@ -43,7 +43,7 @@ async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
 
 def limits_in(
     view: BucketView, wanted: Iterable[TopicPartition], options: ReadOptions
-) -> tuple[Limits, ...]:
+) -> tuple[ReadableOffsets, ...]:
     """How far each of some partitions can be read. Raises CorruptObject, NoSuchTopic."""
     return tuple(
         limits_of(
@@ -56,7 +56,7 @@ def limits_in(
 
 
 async def offsets_since(
-    bucket: Bucket, view: BucketView, bound: Bound | None, limits: Iterable[Limits]
+    bucket: Bucket, view: BucketView, bound: Bound | None, limits: Iterable[ReadableOffsets]
 ) -> Mapping[TopicPartition, int | None]:
     """Which offsets the times of a bound mean; nothing for other bounds. InvalidConfiguration where
     a bound names other partitions than these; CorruptObject, StoreError."""
@@ -69,7 +69,7 @@ async def offsets_since(
     if not isinstance(named, int):
         check_named(bound.option, named, limits)
 
-    async def offset_of(each: Limits) -> int | None:
+    async def offset_of(each: ReadableOffsets) -> int | None:
         time = named if isinstance(named, int) else named[each.topic][each.partition.partition]
         return await first_offset_since(bucket, view.partition(each.partition), time, each.end)
 

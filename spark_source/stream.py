@@ -32,14 +32,14 @@ from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.planning import plan
 from tidelog.spark_source.progress import (
     Checkpoint,
-    Progress,
+    StreamOffsets,
     between,
     limited,
     pending,
     progress_at,
 )
 from tidelog.spark_source.ranges import (
-    Limits,
+    ReadableOffsets,
     available,
     chosen_partitions,
     chosen_topics,
@@ -68,13 +68,13 @@ class Watcher:
         self.session = Session(options.store_url, remembers=True)
         self._changes = Changes(self.session.bucket.access, with_tails=options.include_tail)
         self._view: BucketView | None = None
-        self._limits: tuple[Limits, ...] = ()
+        self._limits: tuple[ReadableOffsets, ...] = ()
         self._asked_at = 0.0
         self._must_look = True
         self._was_busy = True
 
     @property
-    def seen(self) -> tuple[Limits, ...]:
+    def seen(self) -> tuple[ReadableOffsets, ...]:
         """As of the last look."""
         return self._limits
 
@@ -85,7 +85,7 @@ class Watcher:
         assert self._view is not None
         return self._view
 
-    def look(self) -> tuple[Limits, ...]:
+    def look(self) -> tuple[ReadableOffsets, ...]:
         """Look now. Raises InvalidConfiguration, CorruptObject, StoreError."""
         self._must_look = True
         self._asked_at = self.session.clock.monotonic()
@@ -93,7 +93,7 @@ class Watcher:
         self._must_look = False
         return self._limits
 
-    def poll(self, start: Progress) -> tuple[Limits, ...]:
+    def poll(self, start: StreamOffsets) -> tuple[ReadableOffsets, ...]:
         """How far can be read, for who stands at `start`: as seen before, if there is more than he
         has or it was just now. Raises as `look` does."""
         is_recent = self.session.clock.monotonic() - self._asked_at < IDLE_POLL_SECONDS
@@ -104,7 +104,7 @@ class Watcher:
         self._was_busy = self._has_more(start)
         return self._limits
 
-    def _has_more(self, start: Progress) -> bool:
+    def _has_more(self, start: StreamOffsets) -> bool:
         return any(start.offsets.get(each.partition, -1) < each.end for each in self._limits)
 
     def _is_something_new(self) -> bool:
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_first_batch:
             self._is_first_batch = False
             return start
-        progress = Progress.of(start)
+        progress = StreamOffsets.of(start)
         watcher = self._watched()
         if self._publisher is not None:
             # Spark asks when its commit log has all up to here.
@@ -194,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
         """The pieces from one progress to another. Raises DataLost, CorruptObject, StoreError."""
         self._is_first_batch = False
-        first, last = Progress.of(start), Progress.of(end)
+        first, last = StreamOffsets.of(start), StreamOffsets.of(end)
         watcher = self._watched()
         view = watcher.view()
         limits = {each.partition: each for each in watcher.seen}
@@ -239,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return self._watcher
 
-    def _starting_progress(self, limits: tuple[Limits, ...]) -> Progress:
+    def _starting_progress(self, limits: tuple[ReadableOffsets, ...]) -> StreamOffsets:
         options, watcher = self._options, self._watched()
         bucket, view = watcher.session.bucket, watcher.view()
         assert options.starting is not None
@@ -251,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return progress_at(limits, offsets)
 
-    def _targeted(self, limits: tuple[Limits, ...]) -> list[Limits]:
+    def _targeted(self, limits: tuple[ReadableOffsets, ...]) -> list[ReadableOffsets]:
         target = self._target
         if target is None:
             return list(limits)

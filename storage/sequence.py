@@ -61,7 +61,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SequenceEntry:
     """An entry that was read."""
 
     number: int
@@ -174,7 +174,9 @@ class Sequence:
         """A range of entry `number`. ObjectNotFound if absent."""
         return await self._store.get(self.key(number), byte_range)
 
-    async def iterate(self, start: int, read_ahead: int = READ_AHEAD_MAX) -> AsyncIterator[Entry]:
+    async def iterate(
+        self, start: int, read_ahead: int = READ_AHEAD_MAX
+    ) -> AsyncIterator[SequenceEntry]:
         """The entries from `start` upwards, up to the first number that is absent.
 
         Up to `read_ahead` entries are read at once and held in memory. The number quadruples from
@@ -189,7 +191,7 @@ class Sequence:
             for stored in await self._read_many(number, width):
                 if stored is None:
                     return
-                yield Entry(number=number, data=stored.data, etag=stored.etag)
+                yield SequenceEntry(number=number, data=stored.data, etag=stored.etag)
                 number += 1
             width = min(4 * width, read_ahead)
 

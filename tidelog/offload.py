@@ -30,7 +30,7 @@ class WorkerLost(TidelogError):
     begun again."""
 
 
-class Placed(Protocol[T_co]):
+class RemoteObject(Protocol[T_co]):
     """An object that lives where the work is done. Nobody has it elsewhere."""
 
     async def run(
@@ -53,7 +53,9 @@ class Offload(Protocol):
         another process."""
         ...
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         """What the factory makes, kept where the work is done. The same errors."""
         ...
 
@@ -73,7 +75,9 @@ class ThreadOffload:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         return _PlacedHere(self, await self.run(factory, *args, **kwargs))
 
     def close(self) -> None:
@@ -124,7 +128,9 @@ class InlineOffload:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         return _PlacedHere(self, factory(*args, **kwargs))
 
 

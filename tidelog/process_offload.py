@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Type
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
 from tidelog.memory_files import memory_file
-from tidelog.offload import Placed, WorkerLost
+from tidelog.offload import RemoteObject, WorkerLost
 from tidelog.process_channel import STEP_BYTES, Channel, packed, size_of
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,9 @@ class ProcessOffload:
         result: T = await self._do(_Call(function, args, kwargs))
         return result
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         """Made and kept in the process. WorkerLost."""
         self._numbers_given += 1
         number = self._numbers_given

@@ -44,7 +44,7 @@ from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_FLAG, TimestampType
 from tidelog.records.buffers import Buffer
-from tidelog.records.validate.rules import InvalidBatch, Limits
+from tidelog.records.validate.rules import BatchLimits, InvalidBatch
 from tidelog.records.validate.validation import validate
 from tidelog.storage.object_store import ByteRange, ObjectNotFound, ObjectStore, StoreError
 from tidelog.wal.format.staged_format import StagedBatch, StagedIndex
@@ -260,7 +260,7 @@ class Adopter:
         return index
 
     async def _check_records(
-        self, key: str, batches: Sequence[StagedBatch], limits: Limits
+        self, key: str, batches: Sequence[StagedBatch], limits: BatchLimits
     ) -> list[int]:
         """Read every batch and check it like a produced one; the checksums in their headers."""
         crcs: list[int] = []
@@ -276,7 +276,7 @@ class Adopter:
 
 
 def _check_window(
-    key: str, window: Sequence[StagedBatch], data: Buffer, limits: Limits, now_ms: int
+    key: str, window: Sequence[StagedBatch], data: Buffer, limits: BatchLimits, now_ms: int
 ) -> list[int]:
     """Whether these bytes are the batches that the index says, and good ones; the checksums in
     their headers. Raises _Unfit."""

@@ -6,7 +6,7 @@ far more time than others, are checked one by one in a lane of their own (`large
 their connection submits meanwhile waits behind them, and others go on.
 
 What is appended counts for later decisions at once, and for readers and producers when its slot is
-durable (H4): `Appended.slot` says which one to wait for.
+durable (H4): `ProducedBatch.slot` says which one to wait for.
 
 If the process dies before a slot is durable, nobody was told of its batches, and the successor does
 not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
@@ -39,7 +39,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.validate.rewriting import admit
-from tidelog.records.validate.rules import InvalidBatch, LargeBatch, Limits, RecordError
+from tidelog.records.validate.rules import BatchLimits, InvalidBatch, LargeBatch, RecordError
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.write.slot_waiters import Told, WalLost
@@ -51,7 +51,7 @@ INLINE_BYTES_MAX = 128 * 1024
 """Up to here checking takes less time than handing it to a thread, if nothing is compressed."""
 
 
-class Appended(NamedTuple):
+class ProducedBatch(NamedTuple):
     """A batch's place in the log. It counts when `slot` is durable."""
 
     base_offset: int
@@ -70,7 +70,7 @@ class AppendFailed(NamedTuple):
     record_errors: Sequence[RecordError] = ()
 
 
-AppendResult: TypeAlias = Appended | AppendFailed
+AppendResult: TypeAlias = ProducedBatch | AppendFailed
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class AppendItem:
 
     partition: Partition
     records: Buffer
-    limits: Limits
+    limits: BatchLimits
     ordinal: int = NO_ORDINAL
     """The transaction's number, where the coordinator has just said that the partition is in it."""
     transaction_version: int = 0
@@ -151,7 +151,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    requests: Sequence[Buffer], limits: Sequence[Limits], now_ms: int, *, small_only: bool = False
+    requests: Sequence[Buffer],
+    limits: Sequence[BatchLimits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
 ) -> list[Prepared | InvalidBatch]:
     """Check many requests, one batch each, and bring them into the form that their topics want.
     `small_only` leaves large batches for later. Pure; runs in a worker thread."""
@@ -355,7 +359,7 @@ class Appender:
         log_append_time_ms = batch.log_append_time_ms
         if appended.duplicate and log_append_time_ms >= 0:
             log_append_time_ms = appended.max_timestamp
-        return Appended(
+        return ProducedBatch(
             appended.base_offset,
             log_append_time_ms,
             log.log_start,

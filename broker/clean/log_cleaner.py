@@ -34,8 +34,8 @@ from tidelog.offload import Offload
 from tidelog.storage.clean.compaction import (
     CompactionPolicy,
     DirtyLog,
-    MergeLimits,
     Round,
+    SegmentMergeLimits,
     dirty_log,
     small_run,
 )
@@ -44,7 +44,7 @@ from tidelog.storage.clean.segment_rewriting import Replacement, SegmentRewriter
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_log import TableCommitted
 from tidelog.storage.table.table_state import TableState
 
 logger = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class LogCleaner:
         run = small_run(segments, self._merge_limits(config))
         return tuple(stored.segment for stored in run)
 
-    def _merge_limits(self, config: TopicConfig) -> MergeLimits:
+    def _merge_limits(self, config: TopicConfig) -> SegmentMergeLimits:
         bytes_max, span_ms_max = self._target_bytes(config), LONG_MAX
         if "delete" in config.items_of("cleanup.policy"):
             span_ms_max = config.integer("segment.ms")
@@ -245,7 +245,7 @@ class LogCleaner:
                 bytes_max = min(bytes_max, retention_bytes // RETENTION_PARTS)
             if retention_ms >= 0:
                 span_ms_max = min(span_ms_max, retention_ms // RETENTION_PARTS)
-        return MergeLimits(bytes_max, span_ms_max)
+        return SegmentMergeLimits(bytes_max, span_ms_max)
 
     def _target_bytes(self, config: TopicConfig) -> int:
         own = self._settings().integer("merge.segment.bytes")
@@ -326,7 +326,7 @@ class LogCleaner:
             rewritten=replacement.rewritten,
         )
         result = await self._tables.commit(place.topic_id, (change,))
-        if not isinstance(result, Committed):
+        if not isinstance(result, TableCommitted):
             self.metrics.refusals += 1
             logger.info(
                 "others changed the table first",

@@ -33,13 +33,13 @@ from tidelog.identifiers import Offset, TopicId
 from tidelog.records.batch import NO_TIMESTAMP
 from tidelog.storage.clean.retention import (
     RetentionPolicy,
-    Run,
+    RetentionRun,
     log_start_after,
     run_of,
     segments_below,
 )
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_log import TableCommitted
 from tidelog.storage.table.table_state import TableState
 from tidelog.wal.log.partition_log import PartitionLog
 
@@ -140,7 +140,7 @@ class LogRetention:
                 for stored in table.partition(change.partition).segments[: len(change.removed)]
             }
             result = await self._tables.commit(topic_id, changes)
-            if isinstance(result, Committed):
+            if isinstance(result, TableCommitted):
                 self._crash_points.hit(CrashPoint.SEGMENTS_REPLACED)
                 self._metrics.segments_expired += len(removed)
                 self._metrics.expired_bytes += sum(sizes.values())
@@ -152,7 +152,7 @@ class LogRetention:
             self._metrics.refusals += 1
 
 
-def runs_of(log: PartitionLog, table: TableState | None) -> Iterator[Run]:
+def runs_of(log: PartitionLog, table: TableState | None) -> Iterator[RetentionRun]:
     """All that a partition holds, ascending: its segments, then its slots in the WAL."""
     table_next = log.table_next
     if table is not None:
@@ -161,7 +161,9 @@ def runs_of(log: PartitionLog, table: TableState | None) -> Iterator[Run]:
         yield from map(run_of, part.segments)
     for extent in log.extents.from_offset(table_next):
         latest = None if extent.max_timestamp == NO_TIMESTAMP else extent.max_timestamp
-        yield Run(max(extent.base_offset, table_next), extent.last_offset, latest, extent.length)
+        yield RetentionRun(
+            max(extent.base_offset, table_next), extent.last_offset, latest, extent.length
+        )
 
 
 def _removals(table: TableState, partitions: Sequence[Partition]) -> Iterator[PartitionChange]:

@@ -50,7 +50,7 @@ from tidelog.bucket.object_keys import (
     STAGED_FOLDER,
     BucketObject,
     CheckpointObject,
-    MergedObject,
+    MergedObjectKey,
     StagedObject,
     StateObject,
     WalObject,
@@ -76,7 +76,7 @@ from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.object_format import MERGED_FOLDER, merged_prefix, wal_key, wal_prefix
 from tidelog.wal.log.adoption import object_key
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 from tidelog.wal.write.checkpoint import checkpoint_prefix
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Listed(NamedTuple):
 class _Judged(NamedTuple):
     """What may go, by one look."""
 
-    slots: Mapping[Incarnation, Sequence[Run]]
+    slots: Mapping[Incarnation, Sequence[SlotRun]]
     keys: Sequence[str]
 
 
@@ -136,7 +136,7 @@ class Collector:
         offload: Offload,
         cluster: Cluster,
         incarnation: Incarnation,
-        is_settled: Callable[[MergedObject, Slot], bool],
+        is_settled: Callable[[MergedObjectKey, Slot], bool],
         floor: Callable[[], Slot | None],
         inventory: WalInventory,
         interval_seconds: float,
@@ -290,7 +290,7 @@ class Collector:
     def _is_ours(self, found: BucketObject, state: ClusterState) -> bool:
         """Whether it falls to this process: others that live go through their own."""
         match found:
-            case WalObject(owner) | MergedObject(owner) | CheckpointObject(owner):
+            case WalObject(owner) | MergedObjectKey(owner) | CheckpointObject(owner):
                 return owner == self._incarnation or not state.is_live(owner.epoch)
         return True
 

@@ -26,7 +26,7 @@ from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import DELETED_AT_ONCE_MAX, ObjectStore, StoreError
 from tidelog.storage.segment.segment import TOPICS_PREFIX
 from tidelog.wal.format.object_format import wal_key
-from tidelog.wal.recover.slot_runs import Run, count
+from tidelog.wal.recover.slot_runs import SlotRun, count
 from tidelog.wal.roll.pace import rate_of
 
 logger = logging.getLogger(__name__)
@@ -86,14 +86,14 @@ class Deleter:
         self._metrics = metrics
         self._spread_seconds = spread_seconds
         self._objects: deque[DueObject] = deque()
-        self._slots: deque[tuple[Incarnation, Run, int]] = deque()
+        self._slots: deque[tuple[Incarnation, SlotRun, int]] = deque()
         """Runs of WALs, with the size of one slot, about."""
         self._wake = asyncio.Event()
 
     @property
-    def waiting_slots(self) -> Mapping[Incarnation, Sequence[Run]]:
+    def waiting_slots(self) -> Mapping[Incarnation, Sequence[SlotRun]]:
         """The slots that wait for their deletion."""
-        found: dict[Incarnation, list[Run]] = {}
+        found: dict[Incarnation, list[SlotRun]] = {}
         for owner, run, _ in self._slots:
             found.setdefault(owner, []).append(run)
         return {owner: sorted(runs) for owner, runs in found.items()}
@@ -172,7 +172,7 @@ class Deleter:
         while number:
             owner, (first, end), size_bytes = self._slots.popleft()
             if end - first > number:
-                self._slots.appendleft((owner, Run(first + number, end), size_bytes))
+                self._slots.appendleft((owner, SlotRun(first + number, end), size_bytes))
             number -= min(number, end - first)
 
     def _changed(self) -> None:

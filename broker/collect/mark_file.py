@@ -27,7 +27,7 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.storage.sightings import Sightings
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _INCARNATION = re.compile(r"(\d{1,10})-(\d{1,19})")
 
 Ages = Mapping[str, Mapping[str, float]]
 """Of keys, by what they are marked for."""
-SlotAges = Mapping[Incarnation, Sequence[tuple[Run, float]]]
+SlotAges = Mapping[Incarnation, Sequence[tuple[SlotRun, float]]]
 
 
 def mark_key(broker_id: BrokerId) -> str:
@@ -98,7 +98,7 @@ class MarkFile:
             marks.restore(ages.get(name, {}), now)
         self._snapshots.restore(ages.get(_SNAPSHOTS, {}), now)
 
-    async def store(self, waiting: Mapping[Incarnation, Sequence[Run]]) -> None:
+    async def store(self, waiting: Mapping[Incarnation, Sequence[SlotRun]]) -> None:
         """Write the file, if it has anything to say that it does not. `waiting`: slots that are
         being deleted, beside the marked ones. Raises StoreError."""
         now = self._clock.monotonic()
@@ -145,13 +145,13 @@ def encode_marks(slots: SlotAges, ages: Ages) -> bytes:
 
 def decode_marks(
     key: str, data: Buffer
-) -> tuple[dict[Incarnation, list[tuple[Run, float]]], dict[str, dict[str, float]]]:
+) -> tuple[dict[Incarnation, list[tuple[SlotRun, float]]], dict[str, dict[str, float]]]:
     """What the file says. Raises CorruptObject and UnsupportedFormat."""
     body: dict[str, Any] = dict(decode_document(key, data, MAGIC, FORMAT_VERSION))
     try:
         slots = {
             _incarnation(owner): [
-                (Run(int(first), int(end)), int(age_ms) / 1000) for first, end, age_ms in runs
+                (SlotRun(int(first), int(end)), int(age_ms) / 1000) for first, end, age_ms in runs
             ]
             for owner, runs in body["slots"].items()
         }

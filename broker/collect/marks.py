@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidelog.identifiers import Incarnation
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 
 K = TypeVar("K")
 
@@ -84,8 +84,8 @@ class SlotMarks:
         return sum(mark.end - mark.first for marks in self._marked.values() for mark in marks)
 
     def update(
-        self, superfluous: Mapping[Incarnation, Sequence[Run]], now: float
-    ) -> dict[Incarnation, list[Run]]:
+        self, superfluous: Mapping[Incarnation, Sequence[SlotRun]], now: float
+    ) -> dict[Incarnation, list[SlotRun]]:
         """What was found superfluous in this pass and in all for so long as the grace."""
         self._marked = {
             owner: _remarked(self._marked.get(owner, []), runs, now)
@@ -93,25 +93,27 @@ class SlotMarks:
             if runs
         }
         due = {
-            owner: [Run(m.first, m.end) for m in marks if now - m.since > self._grace_seconds]
+            owner: [SlotRun(m.first, m.end) for m in marks if now - m.since > self._grace_seconds]
             for owner, marks in self._marked.items()
         }
         return {owner: runs for owner, runs in due.items() if runs}
 
-    def ages(self, now: float) -> dict[Incarnation, list[tuple[Run, float]]]:
+    def ages(self, now: float) -> dict[Incarnation, list[tuple[SlotRun, float]]]:
         """For how many seconds each run has been marked."""
         return {
-            owner: [(Run(mark.first, mark.end), now - mark.since) for mark in marks]
+            owner: [(SlotRun(mark.first, mark.end), now - mark.since) for mark in marks]
             for owner, marks in self._marked.items()
         }
 
-    def restore(self, ages: Mapping[Incarnation, Sequence[tuple[Run, float]]], now: float) -> None:
+    def restore(
+        self, ages: Mapping[Incarnation, Sequence[tuple[SlotRun, float]]], now: float
+    ) -> None:
         """Go on with marks of another process. Before the first `update`; each WAL's ascend."""
         for owner, runs in ages.items():
             self._marked[owner] = [MarkedRun(*run, now - age) for run, age in runs]
 
 
-def _remarked(marks: Sequence[MarkedRun], runs: Sequence[Run], now: float) -> list[MarkedRun]:
+def _remarked(marks: Sequence[MarkedRun], runs: Sequence[SlotRun], now: float) -> list[MarkedRun]:
     """The runs, with the times of the marks where they overlap. Both ascend."""
     made: list[MarkedRun] = []
 

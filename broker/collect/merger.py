@@ -37,7 +37,7 @@ from typing import NoReturn
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.read.log_reader import LogReader
-from tidelog.bucket.object_keys import MergedObject as MergedKey
+from tidelog.bucket.object_keys import MergedObjectKey as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
@@ -48,11 +48,11 @@ from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
-from tidelog.wal.format.merged_object import MergedObject, Run, Source, assemble_merged
+from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
 from tidelog.wal.format.object_format import SlotIndex, decode_tail
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.recover.wal_reader import read_index
-from tidelog.wal.roll.merge_plan import MergeLimits, MergePlan, plan_merge
+from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
 from tidelog.wal.roll.pace import Pace, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
@@ -156,7 +156,7 @@ class Merger:
         self._openings = openings
         self._checkpointer = checkpointer
         self._interval_seconds = interval_seconds
-        self._limits = MergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
+        self._limits = WalMergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
         self._crash_points = crash_points
         self._checkpoint_seconds = grace_seconds
         self._checkpointed_at = clock.monotonic()
@@ -289,7 +289,9 @@ class Merger:
         if indexes is None or found is None:
             return None
         runs = [
-            Run(run.partition, [Source(e, found[(e.key, e.position)]) for e in run.extents])
+            ExtentRun(
+                run.partition, [MergeSource(e, found[(e.key, e.position)]) for e in run.extents]
+            )
             for run in plan.runs
         ]
         try:

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 from tidelog.bucket.reachability import Anchor
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import group_offsets
-from tidelog.client.transactions.sink import PROGRESS, Progress
+from tidelog.client.transactions.sink import PROGRESS, SinkProgress
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import Entropy
@@ -64,10 +64,10 @@ class Listing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class SinkCommits:
     """How far each sink had come at some moment, and what was there behind it."""
 
-    progress: Mapping[str, Progress] = field(default_factory=dict)
+    progress: Mapping[str, SinkProgress] = field(default_factory=dict)
     """By transactional id."""
     listing: Listing = field(default_factory=lambda: Listing(frozenset(), {}))
 
@@ -87,7 +87,7 @@ class Committed:
         )
 
 
-def is_committed(purpose: StagedFor, progress: Mapping[str, Progress]) -> bool:
+def is_committed(purpose: StagedFor, progress: Mapping[str, SinkProgress]) -> bool:
     """Whether the query has committed this batch or a later one. Pure."""
     found = progress.get(purpose.transactional_id)
     return (
@@ -113,10 +113,10 @@ class StagedBatches:
         self._purposes: dict[str, StagedFor | None] = {}
         """None: it cannot be read, and goes by its age."""
         self._listed: frozenset[str] = frozenset()
-        self._waiting: Committed | None = None
+        self._waiting: SinkCommits | None = None
         """For the checkpoints to pass what was there."""
-        self._passed = Committed()
-        self._progress: Mapping[str, Progress] = {}
+        self._passed = SinkCommits()
+        self._progress: Mapping[str, SinkProgress] = {}
 
     @property
     def has_passed(self) -> bool:
@@ -132,7 +132,7 @@ class StagedBatches:
         """What this pass has listed."""
         self._purposes = {k: v for k, v in self._purposes.items() if k in listing.staged}
         if self._waiting is None and self._progress:
-            self._waiting = Committed(self._progress, listing)
+            self._waiting = SinkCommits(self._progress, listing)
 
     async def judge(
         self,
@@ -167,7 +167,7 @@ class StagedBatches:
         found = await read_all(read, keys, asyncio.Semaphore(READS_AT_ONCE_MAX))
         self._purposes.update(found)
 
-    async def _read_progress(self, names: set[str]) -> dict[str, Progress]:
+    async def _read_progress(self, names: set[str]) -> dict[str, SinkProgress]:
         try:
             table = await group_offsets(self._bucket, names)
         except (CorruptObject, UnsupportedFormat) as error:
@@ -178,7 +178,7 @@ class StagedBatches:
             return {}
         columns = ["group_id", "topic", "partition", "offset", "metadata"]
         return {
-            row["group_id"]: Progress(row["offset"], row["metadata"] or "")
+            row["group_id"]: SinkProgress(row["offset"], row["metadata"] or "")
             for row in table.select(columns).to_pylist()
             if row["group_id"] in names and (row["topic"], row["partition"]) == PROGRESS
         }

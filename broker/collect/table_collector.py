@@ -42,7 +42,7 @@ TOPIC_OBJECTS_MAX = 200_000
 
 
 @dataclass(slots=True)
-class _Listed:
+class _TableFolder:
     """What lies below one topic's folder."""
 
     topic_id: TopicId
@@ -121,9 +121,9 @@ class TableCollector:
         for topic_id in sorted(stuck):
             await self._fence(topic_id)
 
-    async def _list(self) -> AsyncIterator[_Listed]:
+    async def _list(self) -> AsyncIterator[_TableFolder]:
         """Topic after topic."""
-        current: _Listed | None = None
+        current: _TableFolder | None = None
         async for meta in self._store.list(TOPICS_PREFIX):
             found = parse_key(meta.key)
             if not isinstance(found, SegmentObject | TableObject):
@@ -131,7 +131,7 @@ class TableCollector:
             if current is None or found.topic_id != current.topic_id:
                 if current is not None:
                     yield current
-                current = _Listed(found.topic_id)
+                current = _TableFolder(found.topic_id)
             if len(current.sizes) >= TOPIC_OBJECTS_MAX:
                 continue
             current.sizes[meta.key] = meta.size
@@ -140,7 +140,7 @@ class TableCollector:
         if current is not None:
             yield current
 
-    async def _judge(self, listed: _Listed) -> tuple[list[str], list[str]]:
+    async def _judge(self, listed: _TableFolder) -> tuple[list[str], list[str]]:
         """What can go, and what may be committed yet."""
         topic_id = listed.topic_id
         if topic_id not in self._cluster.state.topics:

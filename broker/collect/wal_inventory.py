@@ -20,13 +20,13 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, Incarnation, Slot
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import wal_key, wal_prefix
-from tidelog.wal.recover.slot_runs import Run, extended, without
+from tidelog.wal.recover.slot_runs import SlotRun, extended, without
 
 
 class WalRuns(NamedTuple):
     """Slots of one WAL."""
 
-    runs: list[Run]
+    runs: list[SlotRun]
     slot_bytes: int
     """The size of a slot, about."""
 
@@ -42,20 +42,20 @@ class OwnWal(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Listed:
+class _ListedWal:
     """A WAL that was listed."""
 
     end: Slot | None
     """Where its seal is; None if the metadata log did not say so by then."""
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SlotRun] = field(default_factory=list)
     slots: int = 0
     size_bytes: int = 0
 
     def add(self, slot: Slot, size_bytes: int) -> None:
         if self.runs and self.runs[-1].end == slot:
-            self.runs[-1] = Run(self.runs[-1].first, slot + 1)
+            self.runs[-1] = SlotRun(self.runs[-1].first, slot + 1)
         else:
-            self.runs.append(Run(slot, slot + 1))
+            self.runs.append(SlotRun(slot, slot + 1))
         self.slots += 1
         self.size_bytes += size_bytes
 
@@ -63,7 +63,7 @@ class _Listed:
     def is_finished(self) -> bool:
         """Whether nothing but the seal is left, which stays for ever."""
         end = self.end
-        return end is not None and not without(self.runs, [Run(end, end + 1)])
+        return end is not None and not without(self.runs, [SlotRun(end, end + 1)])
 
 
 class WalInventory:
@@ -75,9 +75,9 @@ class WalInventory:
         self._store = store
         self._incarnation = incarnation
         self._own = own
-        self._own_runs: list[Run] = []
+        self._own_runs: list[SlotRun] = []
         self._own_end = Slot(0)
-        self._dead: dict[Incarnation, _Listed] = {}
+        self._dead: dict[Incarnation, _ListedWal] = {}
         self._newest: dict[Incarnation, Slot] = {}
         """Of those that are neither retired nor this process."""
         self._has_listed_all = False
@@ -124,7 +124,7 @@ class WalInventory:
         for owner, listed in self._dead.items():
             yield owner, WalRuns(listed.runs, listed.size_bytes // max(1, listed.slots))
 
-    def hand_over(self, owner: Incarnation, runs: Iterable[Run]) -> None:
+    def hand_over(self, owner: Incarnation, runs: Iterable[SlotRun]) -> None:
         """These slots are about to be deleted."""
         if owner == self._incarnation:
             self._own_runs = without(self._own_runs, list(runs))
@@ -133,7 +133,7 @@ class WalInventory:
         listed.runs = without(listed.runs, list(runs))
         self._keep(owner, listed)
 
-    def _keep(self, owner: Incarnation, listed: _Listed) -> None:
+    def _keep(self, owner: Incarnation, listed: _ListedWal) -> None:
         if listed.is_finished:
             self._finished.add(owner.epoch)
             self._dead.pop(owner, None)
@@ -148,7 +148,7 @@ class WalInventory:
             yield info.incarnation, None
 
     async def _list_all(self, state: ClusterState) -> None:
-        dead = {owner: _Listed(end) for owner, end in self._dead_incarnations(state)}
+        dead = {owner: _ListedWal(end) for owner, end in self._dead_incarnations(state)}
         after = ""
         while True:
             async for meta in self._store.list(WAL_FOLDER, start_after=after):
@@ -168,8 +168,8 @@ class WalInventory:
         for owner, listed in dead.items():
             self._keep(owner, listed)
 
-    async def _list(self, owner: Incarnation, end: Slot | None) -> _Listed:
-        listed = _Listed(end)
+    async def _list(self, owner: Incarnation, end: Slot | None) -> _ListedWal:
+        listed = _ListedWal(end)
         async for meta in self._store.list(wal_prefix(owner)):
             found = parse_key(meta.key)
             if isinstance(found, WalObject):

@@ -69,7 +69,7 @@ from tidelog.coordinator.transaction.admission import (
 )
 from tidelog.coordinator.transaction.decision import TransactionDecision
 from tidelog.coordinator.transaction.machine import TransactionMachine
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.crash_points import CrashPoints
 from tidelog.errors import TidelogError
@@ -339,9 +339,9 @@ class Coordinators:
         return self._state().fate_of(topic_id) in (TopicFate.DELETED, TopicFate.FORGOTTEN)
 
 
-def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
+def transaction_settings(settings: BrokerSettings) -> TransactionCoordinatorSettings:
     """The transaction coordinator's settings as a broker is configured."""
-    return TransactionSettings(
+    return TransactionCoordinatorSettings(
         timeout_ms_max=settings.integer("transaction.max.timeout.ms"),
         timeout_check_interval_ms=settings.integer(
             "transaction.abort.timed.out.transaction.cleanup.interval.ms"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.broker.fairness.progress import NEVER, Progress
+from tidelog.broker.fairness.progress import NEVER, TransferProgress
 
 
 class ReceiveLimits(NamedTuple):
@@ -42,7 +42,7 @@ class FramePace:
         self._bytes = 0
         self._deadline = self._latest = NEVER
         self._stopped_at = NEVER
-        self._progress = Progress()
+        self._progress = TransferProgress()
 
     def begin(self, now: float, size: int) -> None:
         """A request has begun with so many bytes."""

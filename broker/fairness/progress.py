@@ -7,7 +7,7 @@ from typing import Final
 NEVER: Final = float("inf")
 
 
-class Progress:
+class TransferProgress:
     """Compares how many bytes have gone in all with what it was at the last look."""
 
     __slots__ = ("_bytes", "_looked_at")

@@ -8,10 +8,10 @@ from typing import Final, Protocol, cast
 from tidelog.broker.dispatch.dispatcher import ReadyAnswer
 from tidelog.broker.fairness.displacement import ESTABLISHED_REQUESTS, Idleness
 from tidelog.broker.fairness.frame_pace import FramePace
-from tidelog.broker.fairness.progress import Progress
+from tidelog.broker.fairness.progress import TransferProgress
 from tidelog.broker.fairness.turns import COSTLY, Turns
 from tidelog.broker.handlers.request_context import CloseConnection
-from tidelog.broker.network.connection import Connection, TakenRequest
+from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
@@ -32,7 +32,7 @@ _BEGUN_PER_TURN_MAX: Final = 8
 class SocketOwner(Protocol):
     """The server, as its sockets see it."""
 
-    def admit(self, socket: ClientSocket, host: str) -> Connection | None:
+    def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
         """A new connection's state, or None where a limit forbids it."""
         ...
 
@@ -60,11 +60,11 @@ class SocketOwner(Protocol):
         """Memory was given back: let connections that wait for it read again."""
         ...
 
-    def refused(self, connection: Connection, error: CloseConnection) -> None:
+    def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
         """The broker closes this connection."""
         ...
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         """The connection is gone."""
         ...
 
@@ -86,10 +86,10 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._metrics = metrics
         self._clock = clock
         self._transport: asyncio.Transport | None = None
-        self._connection: Connection | None = None
+        self._connection: ServedConnection | None = None
         self._given_up: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
         """Requests being served that end with the connection."""
-        self._taken_up = Progress()
+        self._taken_up = TransferProgress()
         self._sent_bytes = 0
         self._settling: asyncio.Future[None] | None = None
         """What was done without an answer becomes durable; the next request waits for it."""
@@ -269,7 +269,9 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._refuse(CloseConnection(reason, why))
         self.abort()
 
-    def _follow_pace(self, connection: Connection, now: float, size: int, *, begins: bool) -> None:
+    def _follow_pace(
+        self, connection: ServedConnection, now: float, size: int, *, begins: bool
+    ) -> None:
         """`size` bytes came; `begins`: with the end of a request, perhaps another's beginning."""
         pace = self._pace
         if not connection.part_bytes:
@@ -290,7 +292,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             return 0
         return self._begin_some(self._connection, _BEGUN_PER_TURN_MAX, costly_too=True)
 
-    def _begin_some(self, connection: Connection, cheap_max: int, *, costly_too: bool) -> int:
+    def _begin_some(self, connection: ServedConnection, cheap_max: int, *, costly_too: bool) -> int:
         """Begin cheap requests, and with them one that may be costly; what they count."""
         begun = 0
         try:
@@ -308,7 +310,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._close_when_finished(connection)
         return begun
 
-    def _begin(self, connection: Connection, taken: TakenRequest) -> None:
+    def _begin(self, connection: ServedConnection, taken: TakenRequest) -> None:
         if taken.opened is None:
             self._send(connection.answer(taken, taken.ready))
             self._owner.relieve()
@@ -318,13 +320,13 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._given_up.add(answer)
             answer.add_done_callback(self._given_up.discard)
 
-    def _go_on(self, connection: Connection) -> None:
+    def _go_on(self, connection: ServedConnection) -> None:
         """The next requests may have become such as can be begun."""
         self._settle(connection)
         self._owner.turns.join(self)
         self.update_reading()
 
-    def _settle(self, connection: Connection) -> None:
+    def _settle(self, connection: ServedConnection) -> None:
         if self._settling is None and connection.must_settle():
             self._settling = self._owner.durable()
             self._settling.add_done_callback(self._settled)
@@ -361,7 +363,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._connection is not None:
             self._note_unsent(self._connection)
 
-    def _note_unsent(self, connection: Connection) -> None:
+    def _note_unsent(self, connection: ServedConnection) -> None:
         transport = self._transport
         sent = transport.get_write_buffer_size() if transport is not None else 0
         connection.unsent(self._outgoing_bytes + sent)
@@ -376,7 +378,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._flush()
         transport.close()
 
-    def _close_when_finished(self, connection: Connection) -> None:
+    def _close_when_finished(self, connection: ServedConnection) -> None:
         if self._transport is not None and not connection.unfinished:
             self._flush()
             self._transport.close()

@@ -53,13 +53,13 @@ class TakenRequest:
         return self.opened is not None and self.opened.route.cheap
 
 
-class Connection:
+class ServedConnection:
     """The state of one connection. After CloseConnection was raised only `lost` may be called."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        memory: RequestMemory[Connection],
+        memory: RequestMemory[ServedConnection],
         answers: AnswerMemory,
         *,
         connection_id: int,

@@ -23,7 +23,7 @@ from tidelog.broker.fairness.turns import Turns
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.client_socket import ClientSocket
-from tidelog.broker.network.connection import Connection, TakenRequest
+from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.telemetry.metrics import (
     ANSWER_BYTES_WAITING,
     CONNECTIONS,
@@ -79,14 +79,14 @@ class KafkaServer:
             settings.integer("request.receive.rate.min.bytes"),
         )
         self._shutdown_seconds = settings.integer("shutdown.timeout.ms") / 1000
-        self._memory: RequestMemory[Connection] = RequestMemory(
+        self._memory: RequestMemory[ServedConnection] = RequestMemory(
             settings.integer("queued.max.request.bytes")
         )
         self._answer_memory = answers
         self._answer_bytes_max = settings.integer("connection.answers.bytes.max")
         self.turns = Turns(self._clock)
         self._scratch = new_scratch()
-        self._sockets: dict[Connection, ClientSocket] = {}
+        self._sockets: dict[ServedConnection, ClientSocket] = {}
         self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ class KafkaServer:
             self, frames, FramePace(self._receive_limits), self._metrics, self._clock
         )
 
-    def admit(self, socket: ClientSocket, host: str) -> Connection | None:
+    def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
         """A new connection's state, or None where a limit forbids it."""
         limit = "closing" if self._closing else self._limits.violated(host)
         if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
@@ -187,7 +187,7 @@ class KafkaServer:
             self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
             return None
         self._next_connection_id += 1
-        connection = Connection(
+        connection = ServedConnection(
             self._dispatcher,
             self._memory,
             self._answer_memory,
@@ -254,14 +254,14 @@ class KafkaServer:
         while (connection := self._memory.next_reader()) is not None:
             self._sockets[connection].update_reading()
 
-    def refused(self, connection: Connection, error: CloseConnection) -> None:
+    def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
         """Say why the broker closes a connection."""
         self._metrics.connections_closed.of(error.reason).value += 1
         host = connection.client_host
         extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
         self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServedConnection) -> None:
         """The connection is gone."""
         del self._sockets[connection]
         self._limits.closed(connection.client_host)

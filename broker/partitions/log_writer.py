@@ -21,14 +21,14 @@ from tidelog.wal.log.adoption import AdoptedBatch
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.log.partition_log import Appended
+from tidelog.wal.log.partition_log import AppendedBatch
 from tidelog.wal.write.writer import WalWriter
 
 
-class Placed(NamedTuple):
+class WrittenBatch(NamedTuple):
     """Where a batch is. It counts when `slot` is durable."""
 
-    appended: Appended
+    appended: AppendedBatch
     slot: Slot
 
 
@@ -71,7 +71,7 @@ class LogWriter:
         *,
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
-    ) -> Placed:
+    ) -> WrittenBatch:
         """Append a batch. A duplicate of one of the producer's last batches has the place of the
         original, and counts when all that was appended so far is durable."""
         log = partition.log
@@ -81,12 +81,12 @@ class LogWriter:
             header, now_ms, ordinal=ordinal, transaction_version=transaction_version
         )
         if appended.duplicate:
-            return Placed(appended, self._wal.newest_slot)
+            return WrittenBatch(appended, self._wal.newest_slot)
         self._open(partition, opening)
         slot = self._wal.add_batch(
             log.partition, log.leader_epoch, data, header, appended.base_offset, appended.ordinal
         )
-        return Placed(appended, slot)
+        return WrittenBatch(appended, slot)
 
     def adopt(
         self,
@@ -96,7 +96,7 @@ class LogWriter:
         *,
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
-    ) -> Placed:
+    ) -> WrittenBatch:
         """Append batches of staged objects, of one producer and at least one: all or none. The
         place of the first one.
 
@@ -105,7 +105,7 @@ class LogWriter:
         """
         log = partition.log
         opening = self._opening(partition)
-        first: Appended | None = None
+        first: AppendedBatch | None = None
         placed: list[tuple[AdoptedBatch, int]] = []
         self._room.check(log, batches[0].producer_id)
         for batch in batches:
@@ -117,9 +117,11 @@ class LogWriter:
         assert first is not None
         self._open(partition, opening)
         slot = self._wal.add_adopted(log.partition, log.leader_epoch, placed, first.ordinal)
-        return Placed(first, slot)
+        return WrittenBatch(first, slot)
 
-    def append_marker(self, partition: Partition, ended: EndedTransaction, now_ms: int) -> Placed:
+    def append_marker(
+        self, partition: Partition, ended: EndedTransaction, now_ms: int
+    ) -> WrittenBatch:
         """Append the marker that ends a transaction in this partition; a late duplicate of it has
         no place."""
         log = partition.log
@@ -134,7 +136,7 @@ class LogWriter:
             transaction_version=ended.transaction_version,
         )
         if appended.duplicate:
-            return Placed(appended, self._wal.newest_slot)
+            return WrittenBatch(appended, self._wal.newest_slot)
         self._open(partition, opening)
         data = control_batch(
             MarkerType.COMMIT if ended.is_commit else MarkerType.ABORT,
@@ -153,7 +155,7 @@ class LogWriter:
             commit=ended.is_commit,
             coordinator_epoch=ended.coordinator_epoch,
         )
-        return Placed(appended, slot)
+        return WrittenBatch(appended, slot)
 
     def begin_log_at(self, partition: Partition, offset: Offset) -> Slot:
         """Move the log start up to `offset`."""

@@ -23,7 +23,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject, TidelogError, to_keep
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_expiry import ProducerExpiry
@@ -55,7 +55,7 @@ class Partition:
     )
 
     def __init__(
-        self, topic_name: str, log: PartitionLog, limits: Limits, *, is_internal: bool = False
+        self, topic_name: str, log: PartitionLog, limits: BatchLimits, *, is_internal: bool = False
     ) -> None:
         self.topic_name = topic_name
         self.log = log
@@ -87,7 +87,7 @@ class PartitionRegistry:
         self,
         epoch: Epoch,
         state: Callable[[], ClusterState],
-        limits: Callable[[TopicId], Limits],
+        limits: Callable[[TopicId], BatchLimits],
     ) -> None:
         self._epoch = epoch
         self._state = state

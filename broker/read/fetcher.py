@@ -23,10 +23,10 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 
 LOAD_ROUNDS_MAX = 64
 """Times that one fetch goes to the store; a response is cut there, never wrong."""
@@ -66,7 +66,7 @@ class PartitionRead:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start: int = -1
-    aborted: Sequence[AbortedTransaction] | None = None
+    aborted: Sequence[AbortedIndexEntry] | None = None
     found: LogSlice = field(default_factory=LogSlice)
     available_bytes: int = 0
     """What there is, as far as the limits let it be read; what they cut off in the middle of a
@@ -351,7 +351,7 @@ class Fetcher:
         return found
 
 
-def served_codec(limits: Limits) -> Compression:
+def served_codec(limits: BatchLimits) -> Compression:
     """Of a topic's batches that come from segments, which know no producer's codec."""
     return limits.compression or Compression.NONE
 

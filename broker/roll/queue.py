@@ -36,7 +36,7 @@ class _Pause:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _TableWaiter:
     """Somebody waits until the table has all below an offset."""
 
     target: int
@@ -51,7 +51,7 @@ class RollQueue:
         self._clock = clock
         self._since: dict[TopicPartition, float] = {}
         self._pauses: dict[TopicPartition, _Pause] = {}
-        self._waiting: dict[TopicPartition, list[_Waiting]] = {}
+        self._waiting: dict[TopicPartition, list[_TableWaiter]] = {}
         self._next_look: float | None = None
         self._has_news = False
         self._is_closed = False
@@ -92,7 +92,7 @@ class RollQueue:
         self._since.setdefault(place, self._clock.monotonic())
         # Who has given up is kept no longer than until somebody asks again.
         still = [each for each in self._waiting.get(place, ()) if not each.done.done()]
-        self._waiting[place] = [*still, _Waiting(target, done)]
+        self._waiting[place] = [*still, _TableWaiter(target, done)]
         if self._is_closed:
             self._fail(place, _has_ended(place))
         self.asked.set()

@@ -41,8 +41,8 @@ from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.offload import WorkerLost
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import Committed, SegmentsTooOld, log_prefix
-from tidelog.storage.table.table_state import Refusal, TableState
+from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
+from tidelog.storage.table.table_state import CommitRefusal, TableState
 from tidelog.wal.log.adoption import object_key
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.roll.roll_pace import Haste, haste_of
@@ -343,7 +343,7 @@ class Roller:
                 pending = pending[-1:]
                 self._queue.news.set()
                 continue
-            if isinstance(result, Committed):
+            if isinstance(result, TableCommitted):
                 self.metrics.commits += 1
                 for each in pending:
                     self._rolled(each, result.version)
@@ -352,7 +352,7 @@ class Roller:
             state = await self._tables.open(topic_id)
             pending = [each for each in pending if self._stands(each, state, result)]
 
-    def _stands(self, built: _Built, state: TableState, refusal: Refusal) -> bool:
+    def _stands(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
         """Whether a change that was refused together with others is right for itself. What the
         table has is dropped, and the partition goes on from there (E2)."""
         if _end_of(built.partition, state) != built.base_offset:

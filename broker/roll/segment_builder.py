@@ -16,16 +16,16 @@ from tidelog.broker.roll.source import RollSource
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.offload import Offload, Placed, WorkerLost
+from tidelog.offload import Offload, RemoteObject, WorkerLost
 from tidelog.records.row_columns import AbortedRange
 from tidelog.storage.buffers import size_of
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.table.table_change import Advance, PartitionChange
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.roll.roll_pace import SEGMENT_BYTES
-from tidelog.wal.roll.segment_roll import OrdinalColumns, Progress, SegmentRoll
+from tidelog.wal.roll.segment_roll import OrdinalColumns, RollProgress, SegmentRoll
 
 MIB = 1024 * 1024
 
@@ -88,7 +88,7 @@ class SegmentBuilder:
             SegmentRoll, log.partition, offset, log.log_start, self._decompressed_bytes_max
         )
         try:
-            progress = Progress(offset, 0, 0, 0)
+            progress = RollProgress(offset, 0, 0, 0)
             pieces: list[Buffer] = []
             # What is deleted meanwhile, here as below, is not in the WAL any more.
             offset = min(max(offset, log.log_start), upper)
@@ -115,7 +115,7 @@ class SegmentBuilder:
         turns.note(SEGMENT_BYTES)
         return PartitionChange(
             partition=log.partition.partition,
-            advance=Advance(base, offset),
+            advance=TableAdvance(base, offset),
             appended=() if written is None else (written.segment,),
         )
 
@@ -133,8 +133,8 @@ class SegmentBuilder:
         self._source.let_go()
 
     async def _take_up(
-        self, log: PartitionLog, roll: Placed[SegmentRoll], offset: int, upper: int
-    ) -> Progress:
+        self, log: PartitionLog, roll: RemoteObject[SegmentRoll], offset: int, upper: int
+    ) -> RollProgress:
         """One piece of the log. What is wrong is read once more, from the store."""
         extents = self._next_extents(log, offset, upper)
         end = min(upper, extents[-1].last_offset + 1)
@@ -146,7 +146,7 @@ class SegmentBuilder:
             raise
         except CorruptObject:
             found = await roll.run(take_up, await read(extents, again=True), upper, aborted)
-        if isinstance(found, Progress):
+        if isinstance(found, RollProgress):
             return found
         ordinals = await self._source.ordinals(found.transactional)
         return await roll.run(SegmentRoll.add, upper, aborted, OrdinalColumns.of(ordinals))

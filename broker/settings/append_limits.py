@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 
 _CODECS = {
     "uncompressed": Compression.NONE,
@@ -22,12 +22,12 @@ _LEVELS = {
 }
 
 
-def append_limits(config: TopicConfig, settings: BrokerSettings) -> Limits:
+def append_limits(config: TopicConfig, settings: BrokerSettings) -> BatchLimits:
     """What a topic with these effective settings accepts, and the form in which it is stored."""
     codec = _CODECS.get(config.text("compression.type"))
     level = _LEVELS.get(codec) if codec is not None else None
     log_append_time = config.text("message.timestamp.type") == "LogAppendTime"
-    return Limits(
+    return BatchLimits(
         batch_bytes_max=config.integer("max.message.bytes"),
         decompressed_bytes_max=settings.integer("decompressed.bytes.max"),
         keys_required="compact" in config.items_of("cleanup.policy"),

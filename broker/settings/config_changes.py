@@ -8,7 +8,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from tidelog.broker.settings.group_config import GROUP_TABLE, check_group_configs, check_group_name
-from tidelog.broker.settings.kinds import Kind, Setting
+from tidelog.broker.settings.kinds import Setting, SettingType
 from tidelog.broker.settings.settings import (
     BROKER_TABLE,
     TOPIC_TABLE,
@@ -35,7 +35,7 @@ class ResourceType(IntEnum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """What IncrementalAlterConfigs does to a setting (KIP-339)."""
 
     SET = 0
@@ -169,29 +169,31 @@ def _applied(
 ) -> str | None:
     """The setting's new value; None where it goes back to its default."""
     setting = resource.table.get(change.name)
-    if setting is None and not (change.operation == Operation.DELETE and change.name in overrides):
+    if setting is None and not (
+        change.operation == ConfigOperation.DELETE and change.name in overrides
+    ):
         raise ConfigRefused(
             ErrorCode.INVALID_CONFIG, f"unknown {resource.kind} setting {change.name}"
         )
-    if change.operation == Operation.DELETE:
+    if change.operation == ConfigOperation.DELETE:
         return None
     if change.value is None:
         raise ConfigRefused(ErrorCode.INVALID_REQUEST, f"{change.name} has no value")
-    if change.operation == Operation.SET:
+    if change.operation == ConfigOperation.SET:
         return change.value
-    if change.operation not in (Operation.APPEND, Operation.SUBTRACT):
+    if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise ConfigRefused(
             ErrorCode.INVALID_REQUEST, f"there is no operation {change.operation} on settings"
         )
     assert setting is not None
-    if setting.kind is not Kind.LIST:
+    if setting.kind is not SettingType.LIST:
         raise ConfigRefused(
             ErrorCode.INVALID_CONFIG,
             f"{change.name} is not a list, so nothing can be appended or subtracted",
         )
     items = _items(overrides.get(change.name, _inherited(resource, change.name, settings)))
     given = _items(change.value)
-    if change.operation == Operation.APPEND:
+    if change.operation == ConfigOperation.APPEND:
         items += [item for item in dict.fromkeys(given) if item not in items]
     else:
         items = [item for item in items if item not in given]

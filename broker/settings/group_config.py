@@ -12,7 +12,7 @@ from tidelog.broker.settings.settings import (
     BrokerSettings,
     ConfigEntry,
     ConfigSynonym,
-    Source,
+    SettingSource,
     TypedValues,
     parse_stored,
 )
@@ -52,7 +52,7 @@ class GroupConfig(TypedValues):
         value = format_value(self[name])
         synonyms = self._broker.synonyms(synonym.name for synonym in setting.synonyms)
         if name in self._overrides:
-            synonyms = (ConfigSynonym(name, value, Source.GROUP), *synonyms)
+            synonyms = (ConfigSynonym(name, value, SettingSource.GROUP), *synonyms)
         return ConfigEntry(setting, value, synonyms[0].source, False, synonyms)
 
     @property

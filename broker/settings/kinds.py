@@ -22,7 +22,7 @@ class InvalidValue(InvalidConfiguration):
     """A value that a setting does not take; the message says what it takes."""
 
 
-class Kind(IntEnum):
+class SettingType(IntEnum):
     """A setting's type. The numbers are those of DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
@@ -36,37 +36,41 @@ class Kind(IntEnum):
     PASSWORD = 9
 
 
-_INTEGER_RANGES: Mapping[Kind, tuple[int, int]] = {
-    Kind.SHORT: (-(2**15), 2**15 - 1),
-    Kind.INT: (-(2**31), INT_MAX),
-    Kind.LONG: (-(2**63), LONG_MAX),
+_INTEGER_RANGES: Mapping[SettingType, tuple[int, int]] = {
+    SettingType.SHORT: (-(2**15), 2**15 - 1),
+    SettingType.INT: (-(2**31), INT_MAX),
+    SettingType.LONG: (-(2**63), LONG_MAX),
 }
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z")
-_KIND_WORDS: Mapping[Kind, str] = {
-    Kind.BOOLEAN: "true or false",
-    Kind.STRING: "a text",
-    Kind.INT: "a 32-bit integer",
-    Kind.SHORT: "a 16-bit integer",
-    Kind.LONG: "a 64-bit integer",
-    Kind.DOUBLE: "a number",
-    Kind.LIST: "a comma-separated list",
-    Kind.CLASS: "a text",
-    Kind.PASSWORD: "a text",
+_KIND_WORDS: Mapping[SettingType, str] = {
+    SettingType.BOOLEAN: "true or false",
+    SettingType.STRING: "a text",
+    SettingType.INT: "a 32-bit integer",
+    SettingType.SHORT: "a 16-bit integer",
+    SettingType.LONG: "a 64-bit integer",
+    SettingType.DOUBLE: "a number",
+    SettingType.LIST: "a comma-separated list",
+    SettingType.CLASS: "a text",
+    SettingType.PASSWORD: "a text",
 }
 
 
-def parse_value(kind: Kind, raw: object) -> SettingValue:
+def parse_value(kind: SettingType, raw: object) -> SettingValue:
     """The value of a text (flag, environment, request) or of a TOML value. InvalidValue if it is
     not of the kind."""
     if isinstance(raw, str):
         return _PARSERS[kind](raw.strip())
-    if kind is Kind.BOOLEAN and isinstance(raw, bool):
+    if kind is SettingType.BOOLEAN and isinstance(raw, bool):
         return raw
     if kind in _INTEGER_RANGES and isinstance(raw, int) and not isinstance(raw, bool):
         return _in_range(kind, raw)
-    if kind is Kind.DOUBLE and isinstance(raw, int | float) and not isinstance(raw, bool):
+    if kind is SettingType.DOUBLE and isinstance(raw, int | float) and not isinstance(raw, bool):
         return _finite(float(raw))
-    if kind is Kind.LIST and isinstance(raw, list) and all(isinstance(item, str) for item in raw):
+    if (
+        kind is SettingType.LIST
+        and isinstance(raw, list)
+        and all(isinstance(item, str) for item in raw)
+    ):
         return tuple(item.strip() for item in raw)
     raise InvalidValue(f"must be {_KIND_WORDS[kind]}")
 
@@ -88,14 +92,14 @@ def _boolean(text: str) -> SettingValue:
     return text.lower() == "true"
 
 
-def _in_range(kind: Kind, number: int) -> int:
+def _in_range(kind: SettingType, number: int) -> int:
     low, high = _INTEGER_RANGES[kind]
     if not low <= number <= high:
         raise InvalidValue(f"must be {_KIND_WORDS[kind]} ({low} to {high})")
     return number
 
 
-def _integer(kind: Kind) -> Callable[[str], SettingValue]:
+def _integer(kind: SettingType) -> Callable[[str], SettingValue]:
     def parse(text: str) -> SettingValue:
         # int() also takes underscores and other scripts' digits, and gigabytes of them.
         if len(text) > 32 or not _INTEGER.match(text):
@@ -122,16 +126,16 @@ def _list(text: str) -> SettingValue:
     return tuple(item.strip() for item in text.split(",")) if text else ()
 
 
-_PARSERS: Mapping[Kind, Callable[[str], SettingValue]] = {
-    Kind.BOOLEAN: _boolean,
-    Kind.STRING: lambda text: text,
-    Kind.INT: _integer(Kind.INT),
-    Kind.SHORT: _integer(Kind.SHORT),
-    Kind.LONG: _integer(Kind.LONG),
-    Kind.DOUBLE: _double,
-    Kind.LIST: _list,
-    Kind.CLASS: lambda text: text,
-    Kind.PASSWORD: lambda text: text,
+_PARSERS: Mapping[SettingType, Callable[[str], SettingValue]] = {
+    SettingType.BOOLEAN: _boolean,
+    SettingType.STRING: lambda text: text,
+    SettingType.INT: _integer(SettingType.INT),
+    SettingType.SHORT: _integer(SettingType.SHORT),
+    SettingType.LONG: _integer(SettingType.LONG),
+    SettingType.DOUBLE: _double,
+    SettingType.LIST: _list,
+    SettingType.CLASS: lambda text: text,
+    SettingType.PASSWORD: lambda text: text,
 }
 
 
@@ -272,7 +276,7 @@ class Setting:
     """One row of the tables."""
 
     name: str
-    kind: Kind
+    kind: SettingType
     default: SettingValue
     doc: str
     valid: Validator = Anything()
@@ -296,7 +300,7 @@ class Setting:
 
 def without_effect(
     name: str,
-    kind: Kind,
+    kind: SettingType,
     default: SettingValue,
     doc: str,
     low: int | None = None,

@@ -10,7 +10,7 @@ from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effect
 from tidelog.coordinator.cluster.records.records import ConfigScope
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import BrokerId, TopicId
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 
 
 class LiveSettings:
@@ -48,6 +48,6 @@ class LiveSettings:
             self._topic_configs[topic_id] = config
         return config
 
-    def append_limits(self, topic_id: TopicId) -> Limits:
+    def append_limits(self, topic_id: TopicId) -> BatchLimits:
         """What an existing topic accepts of producers. KeyError if there is none."""
         return append_limits(self.topic_config(topic_id), self._now)

@@ -58,7 +58,7 @@ _SYNONYM_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-class Source(IntEnum):
+class SettingSource(IntEnum):
     """Where a value comes from. The numbers are those of DescribeConfigs (KIP-226)."""
 
     TOPIC = 1
@@ -75,7 +75,7 @@ class ConfigSynonym:
 
     name: str
     value: str | None
-    source: Source
+    source: SettingSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ConfigEntry:
 
     setting: Setting
     value: str | None
-    source: Source
+    source: SettingSource
     read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
 
@@ -147,7 +147,7 @@ class TypedValues(Mapping[str, SettingValue]):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    source: Source
+    source: SettingSource
     values: Mapping[str, SettingValue]
 
 
@@ -166,9 +166,9 @@ class BrokerSettings(TypedValues):
     ) -> None:
         """The values must have been parsed by their settings."""
         self._layers = (
-            _Layer(Source.DYNAMIC_BROKER, dynamic_broker or {}),
-            _Layer(Source.DYNAMIC_DEFAULT_BROKER, dynamic_default or {}),
-            _Layer(Source.STATIC_BROKER, static or {}),
+            _Layer(SettingSource.DYNAMIC_BROKER, dynamic_broker or {}),
+            _Layer(SettingSource.DYNAMIC_DEFAULT_BROKER, dynamic_default or {}),
+            _Layer(SettingSource.STATIC_BROKER, static or {}),
         )
         self.origins: Mapping[str, str] = MappingProxyType(dict(origins or {}))
         """For each setting given at the start, where: "flag", "environment X" or "file Y"."""
@@ -210,7 +210,7 @@ class BrokerSettings(TypedValues):
         return ConfigEntry(
             setting,
             format_value(self[name]),
-            synonyms[0].source if synonyms else Source.DEFAULT,
+            synonyms[0].source if synonyms else SettingSource.DEFAULT,
             not setting.dynamic,
             synonyms,
         )
@@ -220,7 +220,7 @@ class BrokerSettings(TypedValues):
         entries = []
         for name, value in self._layers[1].values.items():
             text = format_value(value)
-            synonym = ConfigSynonym(name, text, Source.DYNAMIC_DEFAULT_BROKER)
+            synonym = ConfigSynonym(name, text, SettingSource.DYNAMIC_DEFAULT_BROKER)
             entries.append(ConfigEntry(BROKER_TABLE[name], text, synonym.source, False, (synonym,)))
         return tuple(entries)
 
@@ -236,7 +236,7 @@ class BrokerSettings(TypedValues):
         """Where these names have values, layer by layer, then their defaults."""
         names = tuple(names)
         defaults = {name: BROKER_TABLE[name].default for name in names}
-        layers = (*self._layers, _Layer(Source.DEFAULT, defaults))
+        layers = (*self._layers, _Layer(SettingSource.DEFAULT, defaults))
         return tuple(
             ConfigSynonym(name, format_value(layer.values[name]), layer.source)
             for layer in layers
@@ -261,8 +261,8 @@ class TopicConfig(TypedValues):
         value = format_value(self[name])
         synonyms = self._broker.synonyms(synonym.name for synonym in setting.synonyms)
         if name in self._overrides:
-            synonyms = (ConfigSynonym(name, value, Source.TOPIC), *synonyms)
-        source = synonyms[0].source if synonyms else Source.DEFAULT
+            synonyms = (ConfigSynonym(name, value, SettingSource.TOPIC), *synonyms)
+        source = synonyms[0].source if synonyms else SettingSource.DEFAULT
         return ConfigEntry(setting, value, source, False, synonyms)
 
 

@@ -30,7 +30,12 @@ from tidelog.identifiers import TopicId
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import CLEAN_UP_DELETES_MAX, CommitResult, Committed, TableLog
+from tidelog.storage.table.table_log import (
+    CLEAN_UP_DELETES_MAX,
+    CommitResult,
+    TableCommitted,
+    TableLog,
+)
 from tidelog.storage.table.table_state import TableState
 
 logger = logging.getLogger(__name__)
@@ -46,7 +51,7 @@ class NoTable(TidelogError):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _OpenTable:
     """One topic's table. The lock is held by whoever opens it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -85,7 +90,7 @@ class Tables:
         self._crash_points = crash_points
         self._segments_held_max = segments_held_max
         self._ages = ages
-        self._entries: OrderedDict[TopicId, _Entry] = OrderedDict()
+        self._entries: OrderedDict[TopicId, _OpenTable] = OrderedDict()
         """Those longest unused first."""
         self._due: dict[TopicId, None] = {}
         """Whose checkpoint is due."""
@@ -147,7 +152,7 @@ class Tables:
                 for segment in (*change.appended, *change.rewritten)
             )
         result = await log.commit(changes, begun_at)
-        if isinstance(result, Committed):
+        if isinstance(result, TableCommitted):
             self._crash_points.hit(CrashPoint.TABLE_COMMITTED)
             if log.checkpoint_due:
                 self._due[topic_id] = None
@@ -201,7 +206,7 @@ class Tables:
             raise NoTable(f"there is no topic {topic_id} any more")
         if topic.internal:
             raise NoTable(f"the records of {topic.name} are kept in no table")
-        entry = self._entries.setdefault(topic_id, _Entry())
+        entry = self._entries.setdefault(topic_id, _OpenTable())
         self._entries.move_to_end(topic_id)
         async with entry.lock:
             if entry.log is not None:

@@ -36,7 +36,7 @@ CLUSTER_OPERATIONS = bits(
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionDescription:
     """A partition: its leader, if that is alive, and its one replica, which is the leader."""
 
     index: int
@@ -61,20 +61,22 @@ class PartitionView:
         return [] if self.leader_id != NO_LEADER else [self.replica_id]
 
 
-def partition_views(state: ClusterState, topic: Topic, start: int, end: int) -> list[PartitionView]:
+def partition_views(
+    state: ClusterState, topic: Topic, start: int, end: int
+) -> list[PartitionDescription]:
     """Partitions [start, end) of the topic."""
     live = frozenset(state.live_epochs.values())
     stop = min(end, topic.partition_count)
     return [partition_view(topic, index, live) for index in range(start, stop)]
 
 
-def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionView:
+def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionDescription:
     """A partition, where these incarnations are alive. LEADER_NOT_AVAILABLE where the leader's is
     fenced and nobody has taken over yet."""
     tenure = topic.partitions[index][-1]
     incarnation = tenure.incarnation
     alive = incarnation.epoch in live
-    return PartitionView(
+    return PartitionDescription(
         index,
         ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
         incarnation.broker_id if alive else NO_LEADER,

@@ -256,7 +256,7 @@ class DescribedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeReply:
+class DescribeGroupReply:
     """A group; GROUP_ID_NOT_FOUND with state Dead where there is none."""
 
     error: ErrorCode
@@ -285,7 +285,7 @@ class GroupListing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListReply:
+class ListGroupsReply:
     """The groups of one coordinator."""
 
     groups: Sequence[GroupListing]
@@ -354,8 +354,8 @@ Reply: TypeAlias = (
     | OffsetsReply
     | ErrorReply
     | DeleteReply
-    | DescribeReply
-    | ListReply
+    | DescribeGroupReply
+    | ListGroupsReply
     | ConsumerHeartbeatReply
     | ConsumerDescription
 )

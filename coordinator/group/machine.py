@@ -22,7 +22,7 @@ from tidelog.coordinator.group.commands import (
     DeleteReply,
     DescribedMember,
     DescribeGroup,
-    DescribeReply,
+    DescribeGroupReply,
     ErrorReply,
     FetchOffsets,
     ForgetTopics,
@@ -34,7 +34,7 @@ from tidelog.coordinator.group.commands import (
     Leave,
     LeaveReply,
     ListGroups,
-    ListReply,
+    ListGroupsReply,
     PatternsFound,
     Sync,
     SyncReply,
@@ -59,7 +59,7 @@ from tidelog.coordinator.group.records.log_records import (
 )
 from tidelog.coordinator.group.requests.admission import GroupAdmission, GroupBudgets, unlimited
 from tidelog.coordinator.group.requests.classic_members import ClassicMembers
-from tidelog.coordinator.group.requests.classic_membership import Membership
+from tidelog.coordinator.group.requests.classic_membership import ClassicMembership
 from tidelog.coordinator.group.requests.classic_rebalance import (
     GroupDecision,
     GroupTurn,
@@ -68,7 +68,7 @@ from tidelog.coordinator.group.requests.classic_rebalance import (
     TimerKind,
 )
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups, is_empty, not_found
-from tidelog.coordinator.group.requests.consumer_membership import Refusal
+from tidelog.coordinator.group.requests.consumer_membership import MembershipRefusal
 from tidelog.coordinator.group.requests.group_offsets import expired_offsets
 from tidelog.coordinator.group.requests.migration import Migration
 from tidelog.coordinator.group.requests.offset_requests import OffsetRequests
@@ -105,7 +105,9 @@ class GroupMachine:
         self._admission = GroupAdmission(settings, budgets or unlimited())
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
-        self._membership = Membership(settings, self._timers, self._rebalancer, self._admission)
+        self._membership = ClassicMembership(
+            settings, self._timers, self._rebalancer, self._admission
+        )
         self._groups: dict[str, ClassicGroup] = {}
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
@@ -439,16 +441,18 @@ class GroupMachine:
         else:
             self._consumers.membership.heartbeat(group, heartbeat, token, turn)
 
-    def _no_room(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
+    def _no_room(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> MembershipRefusal | None:
         group_id = heartbeat.group_id
         group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
         no_room = self._admission.heartbeat(heartbeat, group, consumers)
         if no_room is None:
             return None
         turn.limits.append(no_room.limit)
-        return Refusal(no_room.error, no_room.limit.why)
+        return MembershipRefusal(no_room.error, no_room.limit.why)
 
-    def _find_or_open(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> Refusal | None:
+    def _find_or_open(
+        self, heartbeat: ConsumerHeartbeat, turn: GroupTurn
+    ) -> MembershipRefusal | None:
         """Have the group that a member joins. One of the classic protocol becomes one of this, with
         members in it only where the migration policy allows that."""
         group_id = heartbeat.group_id
@@ -462,7 +466,7 @@ class GroupMachine:
                 return None
         if heartbeat.member_epoch != JOIN_EPOCH or is_occupied:
             message = not_found(heartbeat, is_classic=group is not None)
-            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
+            return MembershipRefusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
         if group is not None:
             self._remove(group, turn)
         return None
@@ -488,13 +492,13 @@ class GroupMachine:
             turn.records.extend(consumer_group.removals())
         return DeleteReply(ErrorCode.NONE)
 
-    def _list(self, listed: ListGroups) -> ListReply:
+    def _list(self, listed: ListGroups) -> ListGroupsReply:
         states, types = _lower(listed.states), _lower(listed.types)
         every = self._consumers.listings() + [
             GroupListing(group.group_id, group.protocol_type or "", group.state.value, CLASSIC_TYPE)
             for group in self._groups.values()
         ]
-        return ListReply(
+        return ListGroupsReply(
             [
                 each
                 for each in every
@@ -512,11 +516,11 @@ def _missing(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 
-def _description(group: ClassicGroup | None) -> DescribeReply:
+def _description(group: ClassicGroup | None) -> DescribeGroupReply:
     if group is None:
-        return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
+        return DescribeGroupReply(ErrorCode.GROUP_ID_NOT_FOUND, GroupState.DEAD.value)
     is_stable = group.state is GroupState.STABLE
-    return DescribeReply(
+    return DescribeGroupReply(
         ErrorCode.NONE,
         group.state.value,
         group.protocol_type or "",

@@ -29,7 +29,7 @@ from tidelog.coordinator.group.records.log_records import (
     StoredGroup,
     StoredMember,
     TransactionEnded,
-    UnknownRecord,
+    UnknownGroupRecord,
     decode_record,
     encode_record,
 )
@@ -125,7 +125,7 @@ class GroupTable:
         return pa.concat_batches(batches)
 
     def records(self, rows: pa.RecordBatch) -> Iterator[GroupRecord]:
-        """The records of some rows, in order. Raises UnknownRecord for a row of another kind."""
+        """The records of some rows, in order. Raises UnknownGroupRecord for a row of another kind."""
         kinds = rows.column("kind")
         start = 0
         while start < len(kinds):
@@ -183,7 +183,7 @@ def _records_of(kind: str | None, columns: _Columns) -> Iterator[GroupRecord]:
     if kind == RECORD:
         keys, values = columns["record_key"].to_pylist(), columns["record_value"].to_pylist()
         return map(decode_record, keys, values)
-    raise UnknownRecord(f"a row of kind {kind!r} is not known here")
+    raise UnknownGroupRecord(f"a row of kind {kind!r} is not known here")
 
 
 # Groups.
@@ -305,5 +305,5 @@ def _topic_ids_in(column_: pa.Array) -> list[TopicId | None]:
 def _required(columns: _Columns, name: str) -> list[str]:
     found = texts_in(columns[name])
     if None in found:
-        raise UnknownRecord(f"a row has no {name}")
+        raise UnknownGroupRecord(f"a row has no {name}")
     return found  # type: ignore[return-value]

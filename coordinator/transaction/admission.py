@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tidelog.coordinator.budget import Budget, Share
 from tidelog.coordinator.decision import ID_LENGTH_MAX
 from tidelog.coordinator.transaction.decision import TransactionTurn
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.transaction import Transaction
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -35,7 +35,9 @@ def unlimited() -> TransactionBudgets:
 class TransactionAdmission:
     """What one coordinator holds, and whether it may hold more."""
 
-    def __init__(self, settings: TransactionSettings, budgets: TransactionBudgets) -> None:
+    def __init__(
+        self, settings: TransactionCoordinatorSettings, budgets: TransactionBudgets
+    ) -> None:
         self._settings = settings
         self._ids: Share = budgets.ids.share()
         self._partitions: Share = budgets.partitions.share()

@@ -151,7 +151,7 @@ class DescribeTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeReply:
+class DescribeTransactionReply:
     """The transaction; None with an error."""
 
     error: ErrorCode
@@ -177,7 +177,7 @@ class TransactionListing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListReply:
+class ListTransactionsReply:
     """The transactional ids of one coordinator, not looked through yet (`listing.chosen`): with
     many of them that takes its time, which others need not wait for."""
 
@@ -202,6 +202,6 @@ Reply: TypeAlias = (
     | AddReply
     | VerifyReply
     | SettledReply
-    | DescribeReply
-    | ListReply
+    | DescribeTransactionReply
+    | ListTransactionsReply
 )

@@ -9,7 +9,7 @@ from tidelog.coordinator.transaction.commands import (
     InitProducer,
 )
 from tidelog.coordinator.transaction.decision import TransactionTurn
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import (
     EPOCH_MAX,
@@ -26,7 +26,7 @@ from tidelog.protocol.error_codes import ErrorCode
 def init_producer(
     asked: InitProducer,
     before: Transaction | None,
-    settings: TransactionSettings,
+    settings: TransactionCoordinatorSettings,
     coordinator_epoch: int,
     token: Token,
     turn: TransactionTurn,
@@ -46,7 +46,7 @@ def init_producer(
 
 
 def _error(
-    asked: InitProducer, before: Transaction | None, settings: TransactionSettings
+    asked: InitProducer, before: Transaction | None, settings: TransactionCoordinatorSettings
 ) -> ErrorCode:
     producer_id, epoch = asked.identity
     if not asked.transactional_id or (producer_id == NO_ID) != (epoch == NO_EPOCH):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from tidelog.coordinator.transaction.commands import (
-    DescribeReply,
-    ListReply,
+    DescribeTransactionReply,
+    ListTransactionsReply,
     TransactionListing,
 )
 from tidelog.coordinator.transaction.transaction import NOT_BEGUN, Transaction
 from tidelog.protocol.error_codes import ErrorCode
 
 
-def describe(transactional_id: str, transaction: Transaction | None) -> DescribeReply:
+def describe(transactional_id: str, transaction: Transaction | None) -> DescribeTransactionReply:
     """A transactional id's newest transaction."""
     if not transactional_id:
-        return DescribeReply(ErrorCode.INVALID_REQUEST)
+        return DescribeTransactionReply(ErrorCode.INVALID_REQUEST)
     if transaction is None:
-        return DescribeReply(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    return DescribeReply(ErrorCode.NONE, transaction)
+        return DescribeTransactionReply(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return DescribeTransactionReply(ErrorCode.NONE, transaction)
 
 
-def chosen(listed: ListReply) -> list[TransactionListing]:
+def chosen(listed: ListTransactionsReply) -> list[TransactionListing]:
     """The transactional ids that pass all filters. May run in a worker thread."""
     asked, now_ms = listed.asked, listed.now_ms
     return [

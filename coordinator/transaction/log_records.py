@@ -45,7 +45,7 @@ STORED_STATES: Final[Mapping[int, TransactionState]] = MappingProxyType(
 )
 
 
-class UnknownRecord(TidelogError):
+class UnknownTransactionRecord(TidelogError):
     """A record of `__transaction_state` that does not decode. What rests on it must not be used."""
 
 
@@ -106,9 +106,9 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord:
-    """The record with this key and value, in any version up to ours. Raises UnknownRecord."""
+    """The record with this key and value, in any version up to ours. Raises UnknownTransactionRecord."""
     if key is None:
-        raise UnknownRecord("a record of __transaction_state has no key")
+        raise UnknownTransactionRecord("a record of __transaction_state has no key")
     try:
         (version,) = _VERSION.unpack_from(key)
         transactional_id = decode(TransactionLogKey, key, version, _VERSION.size).transactional_id
@@ -117,7 +117,9 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord
         (version,) = _VERSION.unpack_from(value)
         found = decode(TransactionLogValue, value, version, _VERSION.size)
     except (MalformedMessage, UnsupportedVersion, StructError) as error:
-        raise UnknownRecord(f"a record of __transaction_state does not decode: {error}") from error
+        raise UnknownTransactionRecord(
+            f"a record of __transaction_state does not decode: {error}"
+        ) from error
     return TransactionStored(transactional_id, _transaction_in(transactional_id, found))
 
 
@@ -148,7 +150,7 @@ def _value_of(transaction: Transaction) -> TransactionLogValue:
 def _transaction_in(transactional_id: str, found: TransactionLogValue) -> Transaction:
     state = STORED_STATES.get(found.transaction_status)
     if state is None:
-        raise UnknownRecord(
+        raise UnknownTransactionRecord(
             f"transactional id {transactional_id} is stored in state {found.transaction_status}, "
             "which is never stored"
         )
@@ -160,12 +162,12 @@ def _transaction_in(transactional_id: str, found: TransactionLogValue) -> Transa
     if state in (TransactionState.EMPTY, TransactionState.ONGOING) and bool(partitions) != (
         state is TransactionState.ONGOING
     ):
-        raise UnknownRecord(
+        raise UnknownTransactionRecord(
             f"transactional id {transactional_id} is {state.label} with {len(partitions)} "
             "partitions"
         )
     if found.transaction_start_timestamp_ms < NOT_BEGUN or found.producer_id < 0:
-        raise UnknownRecord(
+        raise UnknownTransactionRecord(
             f"transactional id {transactional_id} has the producer id {found.producer_id} and began"
             f" at {found.transaction_start_timestamp_ms}"
         )

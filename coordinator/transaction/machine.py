@@ -28,8 +28,8 @@ from tidelog.coordinator.transaction.commands import (
     EndTransaction,
     IdentityReply,
     InitProducer,
-    ListReply,
     ListTransactions,
+    ListTransactionsReply,
     MarkersSettled,
     SettledReply,
     VerifyPartitions,
@@ -48,7 +48,7 @@ from tidelog.coordinator.transaction.log_records import (
     TransactionRemoved,
     TransactionStored,
 )
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.states import TransactionState, may_follow
 from tidelog.coordinator.transaction.transaction import NO_EPOCH, EnlistedPartition, Transaction
 from tidelog.protocol.error_codes import ErrorCode
@@ -67,7 +67,7 @@ class TransactionMachine:
 
     def __init__(
         self,
-        settings: TransactionSettings,
+        settings: TransactionCoordinatorSettings,
         coordinator_epoch: int,
         budgets: TransactionBudgets | None = None,
     ) -> None:
@@ -157,7 +157,7 @@ class TransactionMachine:
             case DescribeTransaction(key):
                 turn.reply(token, describe(key, self._transactions.get(key)))
             case ListTransactions():
-                listed = ListReply(command, self._transactions.copy(), now.time_ms)
+                listed = ListTransactionsReply(command, self._transactions.copy(), now.time_ms)
                 turn.reply(token, listed)
         return turn.decision()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionSettings:
+class TransactionCoordinatorSettings:
     """Defaults are Kafka's, where Kafka has the setting."""
 
     timeout_ms_max: int = 15 * 60_000

@@ -23,7 +23,7 @@ from tidelog.coordinator.transaction.log_records import (
     TransactionRecord,
     TransactionRemoved,
     TransactionStored,
-    UnknownRecord,
+    UnknownTransactionRecord,
 )
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
 from tidelog.identifiers import ProducerEpoch, ProducerId
@@ -84,7 +84,7 @@ class TransactionTable:
         )
 
     def records(self, rows: pa.RecordBatch) -> Iterator[TransactionStored]:
-        """The transactions of some rows. Raises UnknownRecord for a state that is never stored."""
+        """The transactions of some rows. Raises UnknownTransactionRecord for a state that is never stored."""
         columns = {name: rows.column(name) for name in self.schema.names}
         listed = partition_lists_in(columns["partitions"])
         labels = texts_in(columns["state"])
@@ -97,7 +97,9 @@ class TransactionTable:
         for index, (transactional_id, label) in enumerate(zip(ids, labels, strict=True)):
             state = _STATES.get(label or "")
             if transactional_id is None or state is None:
-                raise UnknownRecord(f"transactional id {transactional_id} is in state {label}")
+                raise UnknownTransactionRecord(
+                    f"transactional id {transactional_id} is in state {label}"
+                )
             yield TransactionStored(
                 transactional_id,
                 Transaction(

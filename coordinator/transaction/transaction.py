@@ -33,7 +33,7 @@ class EnlistedPartition(NamedTuple):
     partition: int
 
 
-class InvalidTransition(AssertionError):
+class InvalidTransactionTransition(AssertionError):
     """A programmer's error: a transaction was to become what it may not become."""
 
     def __init__(self, before: Transaction, after: Transaction) -> None:
@@ -195,14 +195,14 @@ class Transaction:
         after = replace(after, previous_producer_id=self.producer_id)
         own_epochs = after.has_own_epochs
         if not may_follow(self.state, after.state, has_own_epochs=own_epochs):
-            raise InvalidTransition(self, after)
+            raise InvalidTransactionTransition(self, after)
         steps = after.producer_epoch - self.producer_epoch
         if after.producer_id == self.producer_id:
             is_legal = steps in (0, 1) and after.producer_epoch <= EPOCH_MAX
         else:
             is_legal = after.producer_epoch == FIRST_EPOCH and not after.partitions
         if not is_legal or after.ordinal < self.ordinal:
-            raise InvalidTransition(self, after)
+            raise InvalidTransactionTransition(self, after)
         return after
 
 

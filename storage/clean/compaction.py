@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog.storage.segment.segment import CleanedRange, Segment
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 
 RANGES_MAX = 16
 """Of one segment; with more, tombstones of neighbouring ranges are kept equally long."""
@@ -59,7 +59,7 @@ class DirtyLog:
 
 
 def dirty_log(
-    segments: Sequence[StoredSegment], policy: CompactionPolicy, log_start: int, now_ms: int
+    segments: Sequence[TableSegment], policy: CompactionPolicy, log_start: int, now_ms: int
 ) -> DirtyLog | None:
     """What there is to compact among a partition's segments; None if there is nothing.
 
@@ -146,7 +146,7 @@ def joined_ranges(ranges: Iterable[CleanedRange], tombstones: int) -> tuple[Clea
     return tuple(found)
 
 
-class MergeLimits(NamedTuple):
+class SegmentMergeLimits(NamedTuple):
     """How large merged segments may become: retention deletes whole ones."""
 
     bytes_max: int
@@ -154,7 +154,9 @@ class MergeLimits(NamedTuple):
     """Between the earliest and the latest timestamp in one."""
 
 
-def small_run(segments: Sequence[StoredSegment], limits: MergeLimits) -> tuple[StoredSegment, ...]:
+def small_run(
+    segments: Sequence[TableSegment], limits: SegmentMergeLimits
+) -> tuple[TableSegment, ...]:
     """The first consecutive segments that are worth merging into one; none if none are.
 
     Small ones are merged, as many as make half of the largest size, or MERGED_SEGMENTS_MIN, if none
@@ -171,7 +173,7 @@ def small_run(segments: Sequence[StoredSegment], limits: MergeLimits) -> tuple[S
 
 
 def _run_from(
-    segments: Sequence[StoredSegment], first: int, limits: MergeLimits
+    segments: Sequence[TableSegment], first: int, limits: SegmentMergeLimits
 ) -> tuple[int, int, int]:
     """The end of what may be merged with the first segment, its bytes, and those of the largest."""
     head = segments[first].segment
@@ -198,7 +200,7 @@ def _run_from(
     return end, size, largest
 
 
-def _is_small(segment: Segment, limits: MergeLimits) -> bool:
+def _is_small(segment: Segment, limits: SegmentMergeLimits) -> bool:
     return _SMALL_SHARE * segment.size_bytes <= limits.bytes_max
 
 

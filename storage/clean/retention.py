@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.storage.segment.segment import Segment, SegmentName
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 
 UNLIMITED = -1
 
@@ -23,7 +23,7 @@ class RetentionPolicy(NamedTuple):
     retention_bytes: int
 
 
-class Run(NamedTuple):
+class RetentionRun(NamedTuple):
     """Records that are kept or deleted together."""
 
     base_offset: int
@@ -34,16 +34,16 @@ class Run(NamedTuple):
     size_bytes: int
 
 
-def run_of(stored: StoredSegment) -> Run:
+def run_of(stored: TableSegment) -> RetentionRun:
     """A segment of the table. Where no row has a timestamp, the segment's own counts, as the
     file's does in Kafka."""
     segment, name = stored.segment, stored.segment.name
     latest = stored.added_ms if segment.timestamp_max is None else segment.timestamp_max
-    return Run(name.base_offset, name.last_offset, latest, segment.size_bytes)
+    return RetentionRun(name.base_offset, name.last_offset, latest, segment.size_bytes)
 
 
 def log_start_after(
-    runs: Iterable[Run],
+    runs: Iterable[RetentionRun],
     policy: RetentionPolicy,
     log_start: int,
     last_stable_offset: int,
@@ -67,7 +67,7 @@ def log_start_after(
     return start
 
 
-def segments_below(segments: Sequence[StoredSegment], log_start: int) -> tuple[SegmentName, ...]:
+def segments_below(segments: Sequence[TableSegment], log_start: int) -> tuple[SegmentName, ...]:
     """The segments that lie wholly below the log start: they can be removed from the table."""
     below = []
     for stored in segments:
@@ -84,7 +84,7 @@ def share_below(segment: Segment, log_start: int) -> float:
     return min(1.0, max(0.0, (log_start - segment.first_row) / span))
 
 
-def _is_old(run: Run, policy: RetentionPolicy, now_ms: int) -> bool:
+def _is_old(run: RetentionRun, policy: RetentionPolicy, now_ms: int) -> bool:
     if policy.retention_ms < 0 or run.latest_ms is None:
         return False
     return now_ms - run.latest_ms > policy.retention_ms

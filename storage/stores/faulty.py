@@ -27,7 +27,7 @@ from tidelog.storage.object_store import (
 T = TypeVar("T")
 
 
-class Fault(Enum):
+class StoreFault(Enum):
     """What may befall one request."""
 
     REFUSED = "certainly not applied (a 409 or 429, a refused connection)"
@@ -38,7 +38,7 @@ class Fault(Enum):
     GONE = "a conditional put is refused (412), and the next get of the key finds nothing (404)"
 
 
-_WRITES_ONLY = frozenset({Fault.REQUEST_LOST, Fault.ANSWER_LOST, Fault.LATE})
+_WRITES_ONLY = frozenset({StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST, StoreFault.LATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class FaultRates:
     slow: float = 0.0
     late_seconds_max: float = 30.0
 
-    def drawn(self, chance: float) -> Fault | None:
+    def drawn(self, chance: float) -> StoreFault | None:
         """The fault that a number from [0, 1) falls on."""
         for rate, fault in (
-            (self.refused, Fault.REFUSED),
-            (self.request_lost, Fault.REQUEST_LOST),
-            (self.answer_lost, Fault.ANSWER_LOST),
-            (self.late, Fault.LATE),
-            (self.slow, Fault.SLOW),
+            (self.refused, StoreFault.REFUSED),
+            (self.request_lost, StoreFault.REQUEST_LOST),
+            (self.answer_lost, StoreFault.ANSWER_LOST),
+            (self.late, StoreFault.LATE),
+            (self.slow, StoreFault.SLOW),
         ):
             if chance < rate:
                 return fault
@@ -69,7 +69,7 @@ class FaultRates:
 
 @dataclass(slots=True)
 class _Planned:
-    fault: Fault
+    fault: StoreFault
     operation: str
     key: str
 
@@ -98,7 +98,7 @@ class FaultyStore:
     def url(self) -> str:
         return self._store.url
 
-    def plan(self, operation: str, *faults: Fault, key: str = "") -> None:
+    def plan(self, operation: str, *faults: StoreFault, key: str = "") -> None:
         """The next requests of this kind, of this key if one is given, meet these faults in turn;
         planned faults come before drawn ones."""
         self._planned += [_Planned(fault, operation, key) for fault in faults]
@@ -128,7 +128,7 @@ class FaultyStore:
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
         fault = self._fault("put", key)
-        if fault is Fault.GONE:
+        if fault is StoreFault.GONE:
             self._gone.add(key)
             raise PreconditionFailed(key, "an object was there, and is deleted")
         return await self._write(key, fault, self._store.put(key, data, condition))
@@ -155,29 +155,29 @@ class FaultyStore:
             raise ObjectNotFound(key, "no such object")
         return await action()
 
-    async def _before_read(self, key: str, fault: Fault | None) -> None:
+    async def _before_read(self, key: str, fault: StoreFault | None) -> None:
         if self._running is not None:
             await self._running.wait()
-        if fault is Fault.REFUSED or fault in _WRITES_ONLY:
+        if fault is StoreFault.REFUSED or fault in _WRITES_ONLY:
             raise StoreNotApplied(key, "the request failed, as was planned")
-        if fault is Fault.SLOW:
+        if fault is StoreFault.SLOW:
             await self._clock.sleep(self._late_seconds())
 
-    async def _write(self, key: str, fault: Fault | None, action: Coroutine[Any, Any, T]) -> T:
-        if fault is Fault.REFUSED:
+    async def _write(self, key: str, fault: StoreFault | None, action: Coroutine[Any, Any, T]) -> T:
+        if fault is StoreFault.REFUSED:
             action.close()
             raise StoreNotApplied(key, "refused, as was planned")
-        if fault is Fault.REQUEST_LOST:
+        if fault is StoreFault.REQUEST_LOST:
             action.close()
             raise StoreOutcomeUnknown(key, "the request was lost, as was planned")
-        seconds = self._late_seconds() if fault in {Fault.LATE, Fault.SLOW} else 0.0
+        seconds = self._late_seconds() if fault in {StoreFault.LATE, StoreFault.SLOW} else 0.0
         sent = asyncio.get_running_loop().create_task(self._carry_out(action, seconds))
         self._under_way[sent] = None
         sent.add_done_callback(self._acted)
-        if fault is Fault.LATE:
+        if fault is StoreFault.LATE:
             raise StoreOutcomeUnknown(key, "it is late, as was planned")
         answer = await asyncio.shield(sent)
-        if fault is Fault.ANSWER_LOST:
+        if fault is StoreFault.ANSWER_LOST:
             raise StoreOutcomeUnknown(key, "the answer was lost, as was planned")
         return answer
 
@@ -198,7 +198,7 @@ class FaultyStore:
         if not task.cancelled():
             task.exception()
 
-    def _fault(self, operation: str, key: str) -> Fault | None:
+    def _fault(self, operation: str, key: str) -> StoreFault | None:
         for index, planned in enumerate(self._planned):
             if planned.operation == operation and planned.key in {"", key}:
                 return self._planned.pop(index).fault

@@ -12,7 +12,7 @@ from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.filesystem import FilesystemStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore, StoreStatistics
-from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+from tidelog.storage.stores.retrying import RetryingStore, StoreRetrySettings
 
 _memory_stores: dict[str, MemoryStore] = {}
 """The stores of `memory://` URLs live as long as the process."""
@@ -23,7 +23,7 @@ def open_store(
     clock: Clock,
     entropy: Entropy,
     *,
-    retry: RetrySettings | None = None,
+    retry: StoreRetrySettings | None = None,
     statistics: StoreStatistics | None = None,
 ) -> ObjectStore:
     """The store at `file:///dir`, `memory://name` or `s3://bucket/prefix?option=value`, with each
@@ -40,7 +40,7 @@ def open_reader(
     clock: Clock,
     entropy: Entropy,
     *,
-    retry: RetrySettings | None = None,
+    retry: StoreRetrySettings | None = None,
     statistics: StoreStatistics | None = None,
 ) -> ObjectStore:
     """Like `open_store`; any other URL is given to fsspec (`gs://`, `abfs://`, ...) and the store
@@ -66,7 +66,7 @@ def _composed(
     store: ObjectStore,
     clock: Clock,
     entropy: Entropy,
-    retry: RetrySettings | None,
+    retry: StoreRetrySettings | None,
     statistics: StoreStatistics | None,
 ) -> ObjectStore:
     return RetryingStore(MeteredStore(store, clock, statistics), clock, entropy, retry)

@@ -32,7 +32,7 @@ _NOT_APPLIED: tuple[type[StoreError], ...] = (StoreNotApplied,)
 
 
 @dataclass(frozen=True, slots=True)
-class RetrySettings:
+class StoreRetrySettings:
     """How long and how often. The pause doubles from the first to the longest; a random part of up
     to a half is taken off it, so that those who failed together do not come back together."""
 
@@ -63,12 +63,12 @@ class RetryingStore:
         store: ObjectStore,
         clock: Clock,
         entropy: Entropy,
-        settings: RetrySettings | None = None,
+        settings: StoreRetrySettings | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._entropy = entropy
-        self._settings = settings or RetrySettings()
+        self._settings = settings or StoreRetrySettings()
         self._succeeded: set[str] = set()
         """Operations that have succeeded once."""
 
@@ -150,7 +150,7 @@ class _Attempts:
     """The pauses between one request's attempts."""
 
     def __init__(
-        self, url: str, operation: str, clock: Clock, entropy: Entropy, settings: RetrySettings
+        self, url: str, operation: str, clock: Clock, entropy: Entropy, settings: StoreRetrySettings
     ) -> None:
         self._url = url
         self._operation = operation

@@ -29,7 +29,7 @@ from tidelog.storage.object_store import (
     Suffix,
 )
 from tidelog.storage.stores.s3_address import S3Address
-from tidelog.storage.stores.s3_errors import Answer, Operation, store_error
+from tidelog.storage.stores.s3_errors import HttpAnswer, StoreOperation, store_error
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
@@ -84,11 +84,11 @@ class S3Store:
             meta = result.meta
             data = memoryview(await result.bytes_async())
         except _ERRORS as error:
-            answer = Answer.of(error)
+            answer = HttpAnswer.of(error)
             if answer.status == 416 or _UNRANGED.search(answer.message):
                 # Nothing of the object lies in the range, which HTTP cannot answer.
                 return await self._nothing_of(key, byte_range)
-            raise store_error(error, key, self._address.bucket, Operation.GET) from error
+            raise store_error(error, key, self._address.bucket, StoreOperation.GET) from error
         return StoredObject(data=data, size=meta["size"], etag=_etag(key, meta["e_tag"]))
 
     async def head(self, key: str) -> ObjectMeta:
@@ -96,7 +96,7 @@ class S3Store:
         try:
             meta = await obstore.head_async(self._store, path)
         except _ERRORS as error:
-            raise store_error(error, key, self._address.bucket, Operation.HEAD) from error
+            raise store_error(error, key, self._address.bucket, StoreOperation.HEAD) from error
         return self._meta(meta)
 
     async def put(
@@ -115,7 +115,9 @@ class S3Store:
                 use_multipart=False,
             )
         except _ERRORS as error:
-            raise store_error(error, key, self._address.bucket, Operation.PUT, condition) from error
+            raise store_error(
+                error, key, self._address.bucket, StoreOperation.PUT, condition
+            ) from error
         return _etag(key, result["e_tag"])
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -145,7 +147,7 @@ class S3Store:
                     elif meta.key > prefix:
                         return
         except _ERRORS as error:
-            raise store_error(error, prefix, self._address.bucket, Operation.LIST) from error
+            raise store_error(error, prefix, self._address.bucket, StoreOperation.LIST) from error
 
     async def delete(self, *keys: str) -> None:
         paths = list(map(self._path, keys))
@@ -155,9 +157,11 @@ class S3Store:
             else:
                 await obstore.delete_async(self._deleting, paths)
         except _ERRORS as error:
-            if len(paths) == 1 and Answer.of(error).code == "NoSuchKey":
+            if len(paths) == 1 and HttpAnswer.of(error).code == "NoSuchKey":
                 return
-            raise store_error(error, keys[0], self._address.bucket, Operation.DELETE) from error
+            raise store_error(
+                error, keys[0], self._address.bucket, StoreOperation.DELETE
+            ) from error
 
     async def close(self) -> None:
         """Nothing to wait for: idle connections go with the store."""

@@ -54,7 +54,7 @@ _CREDENTIALS_REMEDY = (
 )
 
 
-class Operation(Enum):
+class StoreOperation(Enum):
     """What was asked of the store."""
 
     GET = "get"
@@ -65,7 +65,7 @@ class Operation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What an exception's text tells: the HTTP status (None: no answer), S3's code and message."""
 
     status: int | None
@@ -75,7 +75,7 @@ class Answer:
     timed_out: bool
 
     @classmethod
-    def of(cls, error: BaseException) -> Answer:
+    def of(cls, error: BaseException) -> HttpAnswer:
         """Read obstore's text."""
         text, _, debug = str(error).partition(_DEBUG)
         status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
@@ -100,16 +100,17 @@ def store_error(
     error: BaseException,
     key: str,
     bucket: str,
-    operation: Operation,
+    operation: StoreOperation,
     condition: Condition | None = None,
 ) -> StoreError:
     """The contract's error for one of obstore's. Reads change nothing: they never end unknown. Nor
     is any 5xx believed to mean that a put was not applied, whatever its code says."""
     if isinstance(error, InvalidPathError):
         return StoreMisconfigured(
-            key, f"bucket {bucket} holds a key that is not Tidelog's: {Answer.of(error).message}"
+            key,
+            f"bucket {bucket} holds a key that is not Tidelog's: {HttpAnswer.of(error).message}",
         )
-    answer = Answer.of(error)
+    answer = HttpAnswer.of(error)
     if answer.status is None:
         return _without_answer(error, answer, key, operation)
     if answer.code == "NoSuchBucket":
@@ -134,7 +135,7 @@ def store_error(
 
 
 def _without_answer(
-    error: BaseException, answer: Answer, key: str, operation: Operation
+    error: BaseException, answer: HttpAnswer, key: str, operation: StoreOperation
 ) -> StoreError:
     if answer.code in _CREDENTIAL_CODES:
         return AccessDenied(key, f"{operation.value} is refused ({answer}); {_CREDENTIALS_REMEDY}")
@@ -151,16 +152,20 @@ def _without_answer(
     return _interrupted(key, operation, str(answer))
 
 
-def _interrupted(key: str, operation: Operation, why: str) -> StoreError:
-    if operation in {Operation.PUT, Operation.DELETE}:
+def _interrupted(key: str, operation: StoreOperation, why: str) -> StoreError:
+    if operation in {StoreOperation.PUT, StoreOperation.DELETE}:
         return StoreOutcomeUnknown(key, f"{operation.value} may or may not be applied ({why})")
     return StoreNotApplied(key, f"{operation.value} failed ({why})")
 
 
 def _absent(
-    answer: Answer, key: str, bucket: str, operation: Operation, condition: Condition | None
+    answer: HttpAnswer,
+    key: str,
+    bucket: str,
+    operation: StoreOperation,
+    condition: Condition | None,
 ) -> StoreError:
-    if operation in {Operation.GET, Operation.HEAD}:
+    if operation in {StoreOperation.GET, StoreOperation.HEAD}:
         return ObjectNotFound(key, "no such object")
     if isinstance(condition, IfMatch):
         return PreconditionFailed(key, _broken_condition(condition))

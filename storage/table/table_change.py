@@ -38,7 +38,7 @@ _DATED_MIN = -62_135_596_800_000
 _DATED_MAX = 253_402_300_799_999
 
 
-class Advance(NamedTuple):
+class TableAdvance(NamedTuple):
     """How far the table goes on for a partition."""
 
     base_offset: int
@@ -52,7 +52,7 @@ class PartitionChange:
     """What a commit does to one partition."""
 
     partition: int
-    advance: Advance | None = None
+    advance: TableAdvance | None = None
     """Set where the table goes on for this partition."""
     appended: tuple[Segment, ...] = ()
     """Ascending within the advance; of the offsets that they do not cover there is no record."""
@@ -260,7 +260,7 @@ def _checked_lines(key: str, data: Buffer) -> list[dict[str, Any]]:
     return lines
 
 
-def _read_info(key: str, line: dict[str, Any]) -> tuple[bytes, int, dict[int, Advance]]:
+def _read_info(key: str, line: dict[str, Any]) -> tuple[bytes, int, dict[int, TableAdvance]]:
     """Writer id, time, and for each partition that advances from where to where."""
     try:
         info = line["commitInfo"]
@@ -280,9 +280,9 @@ def _partition_of(application: str) -> int:
     return int(application.removeprefix(APPLICATION_PREFIX))
 
 
-def _range_of(span: str) -> Advance:
+def _range_of(span: str) -> TableAdvance:
     base, following = map(int, span.split("-"))
-    return Advance(base, following)
+    return TableAdvance(base, following)
 
 
 def _read_path(key: str, action: dict[str, Any]) -> SegmentName:
@@ -295,7 +295,7 @@ def _read_path(key: str, action: dict[str, Any]) -> SegmentName:
 
 def _by_partition(
     key: str,
-    advances: dict[int, Advance],
+    advances: dict[int, TableAdvance],
     added: Iterable[Segment],
     removed: Iterable[SegmentName],
 ) -> tuple[PartitionChange, ...]:

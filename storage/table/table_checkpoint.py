@@ -29,7 +29,7 @@ from tidelog.storage.table.table_change import (
     txn_action,
 )
 from tidelog.storage.table.table_schema import check_metadata, check_protocol, protocol
-from tidelog.storage.table.table_state import StoredSegment, TableState
+from tidelog.storage.table.table_state import TableSegment, TableState
 
 METADATA_KEY: Final = b"tidelog.checkpoint"
 
@@ -80,14 +80,14 @@ _METADATA_FIELDS = [field.name for field in _SCHEMA.field("metaData").type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class TableCheckpoint:
     """All that a checkpoint holds; a copy, so that the state may go on meanwhile."""
 
     topic_id: TopicId
     version: int
     metadata: dict[str, Any]
     next_offsets: dict[int, int]
-    segments: list[StoredSegment]
+    segments: list[TableSegment]
     removed: dict[SegmentName, int]
 
     @property
@@ -96,10 +96,10 @@ class Checkpoint:
         return 2 + len(self.next_offsets) + len(self.segments) + len(self.removed)
 
 
-def capture(state: TableState) -> Checkpoint:
+def capture(state: TableState) -> TableCheckpoint:
     """The state as it is now."""
     tables = {partition: state.partition(partition) for partition in state.partitions}
-    return Checkpoint(
+    return TableCheckpoint(
         topic_id=state.topic_id,
         version=state.version,
         metadata=state.metadata,
@@ -109,7 +109,7 @@ def capture(state: TableState) -> Checkpoint:
     )
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> SealedFile:
+def encode_checkpoint(checkpoint: TableCheckpoint) -> SealedFile:
     """The file."""
     description = {"topicId": str(checkpoint.topic_id), "version": checkpoint.version}
     sink = pa.BufferOutputStream()
@@ -147,7 +147,7 @@ def _check(key: str, data: Buffer, topic_id: TopicId, version: int) -> None:
         raise CorruptObject(key, f"it is not version {version} of the table of {topic_id}")
 
 
-def _rows(checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
+def _rows(checkpoint: TableCheckpoint) -> Iterator[dict[str, Any]]:
     yield {"protocol": protocol()}
     yield {"metaData": _with_pairs(checkpoint.metadata)}
     for partition, next_offset in checkpoint.next_offsets.items():
@@ -187,11 +187,11 @@ def _restore(key: str, rows: pa.Table, topic_id: TopicId, version: int) -> Table
         if name is None:
             raise CorruptObject(key, f"it names {action['path']!r}, which is no segment")
         state.removed[name] = action["deletionTimestamp"]
-    segments: dict[int, list[StoredSegment]] = {}
+    segments: dict[int, list[TableSegment]] = {}
     for action in _actions(rows, "add"):
         action["tags"] = dict(action["tags"])
         segment = read_add(key, action)
-        stored = StoredSegment(segment, action["modificationTime"])
+        stored = TableSegment(segment, action["modificationTime"])
         segments.setdefault(segment.name.partition, []).append(stored)
     for action in _actions(rows, "txn"):
         partition = int(action["appId"].removeprefix(APPLICATION_PREFIX))

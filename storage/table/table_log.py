@@ -39,7 +39,7 @@ from tidelog.storage.table.table_change import (
 )
 from tidelog.storage.table.table_checkpoint import capture, decode_checkpoint, encode_checkpoint
 from tidelog.storage.table.table_schema import metadata
-from tidelog.storage.table.table_state import NO_VERSION, Refusal, TableState
+from tidelog.storage.table.table_state import NO_VERSION, CommitRefusal, TableState
 
 LOG_FOLDER: Final = "_delta_log/"
 CHECKPOINT_COMMITS: Final = 50
@@ -57,7 +57,7 @@ _FRESH_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class TableCommitted:
     """The change is durable."""
 
     version: int
@@ -67,7 +67,7 @@ class SegmentsTooOld(StoreNotApplied):
     """The segments of a commit may be taken for superfluous. Nothing was committed."""
 
 
-CommitResult: TypeAlias = Committed | Refusal
+CommitResult: TypeAlias = TableCommitted | CommitRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class TableLog:
                     continue
                 self._refuse_if_old(begun_at)
                 if await self._append(changes):
-                    return Committed(self.state.version)
+                    return TableCommitted(self.state.version)
                 looked = True
             raise StoreNotApplied(
                 self._prefix, f"{COMMIT_ATTEMPTS} commits of others came first; nothing was applied"

@@ -26,7 +26,7 @@ _UNDATED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CommitRefusal:
     """Why a change is not valid in a state (rules E1 to E3). Nothing was changed."""
 
     partition: int
@@ -34,7 +34,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSegment:
+class TableSegment:
     """A segment of the table."""
 
     segment: Segment
@@ -48,7 +48,7 @@ class PartitionTable:
 
     next_offset: int = 0
     """The next offset that is not in the table yet; what lies below is, or had no record."""
-    _segments: list[StoredSegment] = field(default_factory=list)
+    _segments: list[TableSegment] = field(default_factory=list)
     _bases: list[int] = field(default_factory=list)
     _times: array[int] = field(default_factory=lambda: array("q"))
     """The latest timestamp of each segment, as Kafka would say it."""
@@ -56,7 +56,7 @@ class PartitionTable:
     """The latest timestamp of each segment and all before it."""
 
     @property
-    def segments(self) -> Sequence[StoredSegment]:
+    def segments(self) -> Sequence[TableSegment]:
         """All segments, ascending; not to be changed."""
         return self._segments
 
@@ -117,7 +117,7 @@ class PartitionTable:
             _latest=self._latest[:],
         )
 
-    def append(self, stored: StoredSegment) -> None:
+    def append(self, stored: TableSegment) -> None:
         """Add a segment above all others."""
         latest = stored.segment.timestamp_max
         before = self._latest[-1] if self._latest else _NEVER
@@ -126,7 +126,7 @@ class PartitionTable:
         self._times.append(_UNDATED if latest is None else latest)
         self._latest.append(max(before, _NEVER if latest is None else latest))
 
-    def replace(self, removed: set[SegmentName], added: Sequence[StoredSegment]) -> None:
+    def replace(self, removed: set[SegmentName], added: Sequence[TableSegment]) -> None:
         """Remove some segments and put others in their place."""
         kept = [stored for stored in self._segments if stored.segment.name not in removed]
         kept += added
@@ -165,14 +165,14 @@ class TableState:
         """One partition's part; not to be changed."""
         return self._partitions.get(partition, PartitionTable())
 
-    def refusal(self, changes: Sequence[PartitionChange]) -> Refusal | None:
+    def refusal(self, changes: Sequence[PartitionChange]) -> CommitRefusal | None:
         """Why a commit of these changes would not be valid now; None if it would be."""
         if len({change.partition for change in changes}) != len(changes):
             raise ValueError("a commit changes each partition once")
         for change in changes:
             reason = _refusal_of(self.partition(change.partition), change)
             if reason is not None:
-                return Refusal(change.partition, reason)
+                return CommitRefusal(change.partition, reason)
         return None
 
     def copy(self) -> TableState:
@@ -199,7 +199,7 @@ class TableState:
             self.metadata = commit.metadata
         self.version = version
 
-    def restore(self, partition: int, next_offset: int, segments: Sequence[StoredSegment]) -> None:
+    def restore(self, partition: int, next_offset: int, segments: Sequence[TableSegment]) -> None:
         """Set one partition's part, as a checkpoint has it. ValueError where segments overlap or
         reach beyond the end."""
         table = PartitionTable(next_offset)
@@ -220,12 +220,12 @@ class TableState:
     def _apply(self, change: PartitionChange, now_ms: int) -> None:
         table = self._partitions.setdefault(change.partition, PartitionTable())
         if change.removed:
-            rewritten = [StoredSegment(segment, now_ms) for segment in change.rewritten]
+            rewritten = [TableSegment(segment, now_ms) for segment in change.rewritten]
             table.replace(set(change.removed), rewritten)
             self.removed |= dict.fromkeys(change.removed, now_ms)
             self._segments += len(rewritten) - len(change.removed)
         for segment in change.appended:
-            table.append(StoredSegment(segment, now_ms))
+            table.append(TableSegment(segment, now_ms))
         self._segments += len(change.appended)
         if change.advance is not None:
             table.next_offset = change.advance.next_offset

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import Place, committed_offsets
-from tidelog.client.operations import LATEST, Isolation, fetch, list_offsets
-from tidelog.client.patience import Patience, RetrySettings
+from tidelog.client.operations import LATEST, IsolationLevel, fetch, list_offsets
+from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
@@ -63,7 +63,7 @@ def partition_view(
     bootstrap: str,
     topic: str,
     partition: int,
-    isolation: Isolation = Isolation.READ_COMMITTED,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> PartitionView:
     """All of a partition, up to where it ends now."""
 
@@ -74,7 +74,7 @@ def partition_view(
         offset = 0
         while offset < end:
             found = await fetch(client, topic, partition, offset, isolation=isolation)
-            leaves_out = found.aborted if isolation is Isolation.READ_COMMITTED else []
+            leaves_out = found.aborted if isolation is IsolationLevel.READ_COMMITTED else []
             for data in found.records:
                 batches += [header for _, header in iterate_batches(data)]
                 for header, batch in visible_batches(data, leaves_out):
@@ -91,7 +91,7 @@ def group_offsets(bootstrap: str, group: str) -> dict[Place, int]:
 
     async def use(client: Client) -> dict[Place, int]:
         clock = SystemClock()
-        patience = Patience(clock, SeededEntropy(0), RetrySettings(), LOADING_MS_MAX)
+        patience = Patience(clock, SeededEntropy(0), ClientRetrySettings(), LOADING_MS_MAX)
         while True:
             try:
                 return await committed_offsets(client, group)

@@ -20,10 +20,10 @@ from kafka.structs import OffsetAndMetadata
 from tests.compat.broker_view import group_offsets, partition_view, with_client
 from tests.compat.clients import PROGRAMS
 from tests.compat.zombie import GROUP
-from tidelog.client.operations import LATEST, Isolation, list_offsets
+from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.broker_process import BrokerProcess
@@ -103,7 +103,7 @@ def test_a_zombie_that_wakes_up_is_refused_whatever_it_does(
             zombie.communicate()
     view = partition_view(broker.kafka, topic, 0)
     assert view.values == [action.encode() for action in ACTIONS]
-    everything = partition_view(broker.kafka, topic, 0, Isolation.READ_UNCOMMITTED)
+    everything = partition_view(broker.kafka, topic, 0, IsolationLevel.READ_UNCOMMITTED)
     assert b"late" not in everything.values
     assert everything.end == view.end
     assert not {place for place in group_offsets(broker.kafka, GROUP) if place.topic == topic}
@@ -173,7 +173,7 @@ def test_a_delayed_end_of_a_transaction_does_not_end_the_next_one(broker: Broker
     create_topic(broker.kafka, topic)
 
     async def story(client: Client) -> None:
-        settings = TransactionSettings(version=TransactionVersion.V2)
+        settings = TransactionalProducerSettings(version=TransactionVersion.V2)
         producer = TransactionalProducer(client, SystemClock(), SeededEntropy(0), topic, settings)
         await producer.init_transactions()
         producer.begin()
@@ -190,11 +190,11 @@ def test_a_delayed_end_of_a_transaction_does_not_end_the_next_one(broker: Broker
         await producer.commit()
         producer.begin()
         await producer.send(topic, 0, [NewRecord(b"two")])
-        begun = await list_offsets(client, topic, 0, LATEST, Isolation.READ_COMMITTED)
+        begun = await list_offsets(client, topic, 0, LATEST, IsolationLevel.READ_COMMITTED)
         for each in delayed:
             response = await client.request_to_coordinator(CoordinatorKind.TRANSACTION, topic, each)
             assert response.error_code == ErrorCode.PRODUCER_FENCED
-        stable = await list_offsets(client, topic, 0, LATEST, Isolation.READ_COMMITTED)
+        stable = await list_offsets(client, topic, 0, LATEST, IsolationLevel.READ_COMMITTED)
         assert stable.offset == begun.offset == 2
         await producer.commit()
 

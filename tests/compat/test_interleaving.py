@@ -20,10 +20,10 @@ from kafka import TopicPartition as PyTopicPartition
 from tests.compat.broker_view import with_client
 from tests.compat.clients import java_client
 from tidelog.client.flush import flush_topic
-from tidelog.client.operations import LATEST, Isolation, list_offsets
+from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.broker_process import BrokerProcess
@@ -118,7 +118,7 @@ class SecondVersion:
             SystemClock(),
             SeededEntropy(0),
             f"{topic}.second",
-            TransactionSettings(version=TransactionVersion.V2),
+            TransactionalProducerSettings(version=TransactionVersion.V2),
         )
 
     async def begin(self) -> None:
@@ -194,8 +194,8 @@ class Interleaving:
 
     async def _check_ends(self, value: bytes) -> None:
         place = self._client, self._topic, 0, LATEST
-        stable = await list_offsets(*place, Isolation.READ_COMMITTED)
-        end = await list_offsets(*place, Isolation.READ_UNCOMMITTED)
+        stable = await list_offsets(*place, IsolationLevel.READ_COMMITTED)
+        end = await list_offsets(*place, IsolationLevel.READ_UNCOMMITTED)
         assert (stable.offset, end.offset) == (self.model.last_stable_offset, self.model.end), value
 
 

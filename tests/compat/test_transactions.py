@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.broker_view import check_sequences, group_offsets, partition_view
 from tests.compat.clients import PROGRAMS
 from tidelog.client.groups.admin import Place
-from tidelog.client.operations import Isolation
+from tidelog.client.operations import IsolationLevel
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
 from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.kafka import java_command
@@ -278,7 +278,7 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
             )
             assert not set(committed) - set(everything)
             for p in range(PARTITIONS):
-                view = partition_view(bootstrap, topic, p, Isolation.READ_UNCOMMITTED)
+                view = partition_view(bootstrap, topic, p, IsolationLevel.READ_UNCOMMITTED)
                 assert check_sequences(view.batches) == len(view.records)
                 assert has_own_epochs(view.batches) == (library == "java")
 

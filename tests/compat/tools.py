@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.broker_view import partition_view
-from tidelog.client.operations import Isolation
+from tidelog.client.operations import IsolationLevel
 from tidelog.localstack.kafka import java_command
 
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -32,7 +32,7 @@ class Tools:
 
     def formatted(self, topic: str, partition: int, formatter: str) -> list[dict[str, Any]]:
         """What one of Kafka's formatters makes of all records of an internal topic's partition."""
-        isolation = Isolation.READ_UNCOMMITTED
+        isolation = IsolationLevel.READ_UNCOMMITTED
         count = len(partition_view(self._bootstrap, topic, partition, isolation).records)
         place = ("--topic", topic, "--partition", str(partition), "--offset", "earliest")
         limits = ("--max-messages", str(count), "--timeout-ms", str(SECONDS_MAX * 1000))

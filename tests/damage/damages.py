@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidelog.bucket.object_keys import (
     CheckpointObject,
     HandoverObject,
-    MergedObject,
+    MergedObjectKey,
     SegmentObject,
     StagedObject,
     StateObject,
@@ -54,7 +54,7 @@ FEW_FLIPS = 1
 _FOLDERS = {
     WalObject: Kind.WAL,
     CheckpointObject: Kind.CHECKPOINT,
-    MergedObject: Kind.MERGED,
+    MergedObjectKey: Kind.MERGED,
     StagedObject: Kind.STAGED,
     HandoverObject: Kind.HANDOVER,
     StateObject: Kind.STATE,
@@ -109,7 +109,7 @@ def chosen(objects: Mapping[str, bytes]) -> dict[tuple[Kind, Place], str]:
 def _age(key: str) -> tuple[int, str]:
     """Incarnations in the order of their epochs; all else by key."""
     found = parse_key(key)
-    if isinstance(found, WalObject | CheckpointObject | MergedObject):
+    if isinstance(found, WalObject | CheckpointObject | MergedObjectKey):
         owner = found.incarnation
         return owner.epoch, key
     return 0, key

@@ -24,7 +24,7 @@ from tests.integration.test_transaction_crashes import (
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork
@@ -43,7 +43,7 @@ async def take_over(listen: str) -> ProducerIdentity:
     host, port = listen.split(":")
     clock = SystemClock()
     async with Client(SocketNetwork(), clock, [(host, int(port))]) as client:
-        settings = TransactionSettings()
+        settings = TransactionalProducerSettings()
         producer = TransactionalProducer(client, clock, SystemEntropy(), "worker", settings)
         await producer.init_transactions()
         return producer.identity

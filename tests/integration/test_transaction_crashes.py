@@ -21,7 +21,7 @@ from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused, TidelogError
@@ -94,7 +94,7 @@ async def transact(server: Server, version: TransactionVersion) -> list[int]:
     """Transactions over all partitions and a group's offset, until the broker has died among them;
     every third one is aborted. Each is repeated until it is committed. Which were."""
     host, port = server.listen.split(":")
-    settings = TransactionSettings(version=version)
+    settings = TransactionalProducerSettings(version=version)
     committed = []
     clock, entropy = SystemClock(), SystemEntropy()
     async with Client(SocketNetwork(), clock, [(host, int(port))]) as client:

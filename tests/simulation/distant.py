@@ -17,7 +17,7 @@ from tests.simulation.store import SimulatedStore, StoreSettings
 from tests.simulation.tidelog_system import PORT, serving
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Connection
+from tidelog.client.transport import BrokerConnection
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.frames import new_scratch
 from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
@@ -77,7 +77,7 @@ class PacedProducer:
     """An idempotent producer, with batches and requests like those of Kafka's own client."""
 
     def __init__(
-        self, environment: Environment, connection: Connection, topic_id: UUID, pace: Pace
+        self, environment: Environment, connection: BrokerConnection, topic_id: UUID, pace: Pace
     ) -> None:
         self._clock = environment.process.clock
         self._connection = connection
@@ -154,7 +154,7 @@ class PacedProducer:
 
 
 async def timed_transactions(
-    environment: Environment, connection: Connection, topic_id: UUID, rounds: int
+    environment: Environment, connection: BrokerConnection, topic_id: UUID, rounds: int
 ) -> list[float]:
     """How long each commit of transactions of one record takes; what follows waits a second."""
     clock = environment.process.clock
@@ -218,7 +218,7 @@ async def timed_transactions(
 def on_a_distant_store(
     put_seconds: float,
     partitions: int,
-    use: Callable[[Environment, Connection, UUID], Awaitable[T]],
+    use: Callable[[Environment, BrokerConnection, UUID], Awaitable[T]],
     **settings: object,
 ) -> tuple[T, int]:
     """What a client finds at a broker whose store takes so long; and how many PUTs of WAL objects
@@ -256,7 +256,7 @@ def on_a_distant_store(
         async def client(environment: Environment) -> None:
             await environment.process.clock.sleep(10.0)
             await KafkaLogClient(environment, lambda: hosts).create_topic(TOPIC, partitions, {})
-            connection = await Connection.open(
+            connection = await BrokerConnection.open(
                 environment.network,
                 hosts[0],
                 ClientSettings(outstanding_max=10_000, queued_max=100_000),
@@ -280,7 +280,7 @@ def on_a_distant_store(
 def paced(put_seconds: float, pace: Pace, **settings: object) -> Paced:
     """What a paced producer feels."""
 
-    async def use(environment: Environment, connection: Connection, topic_id: UUID) -> Paced:
+    async def use(environment: Environment, connection: BrokerConnection, topic_id: UUID) -> Paced:
         return await PacedProducer(environment, connection, topic_id, pace).run()
 
     result, result_puts = on_a_distant_store(put_seconds, pace.partitions, use, **settings)
@@ -291,7 +291,9 @@ def paced(put_seconds: float, pace: Pace, **settings: object) -> Paced:
 def commits(put_seconds: float, rounds: int, **settings: object) -> list[float]:
     """How long so many commits take, ascending."""
 
-    async def use(environment: Environment, connection: Connection, topic_id: UUID) -> list[float]:
+    async def use(
+        environment: Environment, connection: BrokerConnection, topic_id: UUID
+    ) -> list[float]:
         return await timed_transactions(environment, connection, topic_id, rounds)
 
     return on_a_distant_store(put_seconds, 1, use, **settings)[0]

@@ -14,7 +14,7 @@ from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.admin import Place
 from tidelog.client.groups.membership import GroupMember
 from tidelog.client.groups.membership_requests import Membership, MembershipSettings
-from tidelog.client.patience import RetrySettings
+from tidelog.client.patience import ClientRetrySettings
 from tidelog.client.pool import Client
 
 MEMBERSHIP = MembershipSettings(
@@ -22,7 +22,7 @@ MEMBERSHIP = MembershipSettings(
     heartbeat_interval_ms=900,
     rebalance_timeout_ms=6000,
     api_timeout_ms=15_000,
-    retries=RetrySettings(50, 1000),
+    retries=ClientRetrySettings(50, 1000),
 )
 """Short times, so that a short run meets every timer."""
 _IDLE_SECONDS = 0.3

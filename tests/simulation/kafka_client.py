@@ -16,7 +16,7 @@ from tests.simulation.values import new_record, value_of
 from tidelog.client import errors
 from tidelog.client.committed import visible_batches
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Address, Connection, R
+from tidelog.client.transport import Address, BrokerConnection, R
 from tidelog.protocol.error_codes import ErrorCode, error_name
 from tidelog.protocol.frames import new_scratch
 from tidelog.protocol.message import Request
@@ -89,7 +89,7 @@ class KafkaLogClient:
         self._bootstrap = bootstrap
         self._inspect = inspect
         self._scratch = new_scratch()
-        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._connecting: dict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._leaders: dict[Key, Address] = {}
         self._topic_ids: dict[str, UUID] = {}
@@ -358,14 +358,14 @@ class KafkaLogClient:
         connection = await self._connected(address, purpose)
         return await self._answered(address, connection, request, version)
 
-    async def _connected(self, address: Address, purpose: str) -> Connection:
+    async def _connected(self, address: Address, purpose: str) -> BrokerConnection:
         with self._failures(address):
             return await self._connection(address, purpose)
 
     async def _answered(
         self,
         address: Address,
-        connection: Connection,
+        connection: BrokerConnection,
         request: Request[R],
         version: int | None = None,
     ) -> R:
@@ -385,12 +385,12 @@ class KafkaLogClient:
         except errors.RequestRefused as error:
             raise RequestRefused(error.code, error_name(error.code)) from error
 
-    async def _connection(self, address: Address, purpose: str) -> Connection:
+    async def _connection(self, address: Address, purpose: str) -> BrokerConnection:
         place = (address, purpose)
         async with self._connecting[place]:
             connection = self._connections.get(place)
             if connection is None or not connection.is_open:
-                connection = self._connections[place] = await Connection.open(
+                connection = self._connections[place] = await BrokerConnection.open(
                     self._network, address, SETTINGS, self._scratch
                 )
             return connection

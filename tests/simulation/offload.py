@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from tidelog.offload import InlineOffload, Placed
+from tidelog.offload import InlineOffload, RemoteObject
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,9 @@ class SimulatedOffload(InlineOffload):
         await self._wait()
         return await super().run(function, *args, **kwargs)
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         await self._wait()
         return await super().place(factory, *args, **kwargs)
 

@@ -25,7 +25,7 @@ from tidelog.storage.clean.compaction import Round
 from tidelog.storage.clean.key_offsets import KeyOffsets
 from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.table import table_state
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 
@@ -73,9 +73,7 @@ def _hole_in_the_log() -> list[Patch]:
     """Retention takes one segment more than lies below the log's start."""
     right = retention.segments_below
 
-    def segments_below(
-        segments: Sequence[StoredSegment], log_start: int
-    ) -> tuple[SegmentName, ...]:
+    def segments_below(segments: Sequence[TableSegment], log_start: int) -> tuple[SegmentName, ...]:
         below = len(right(segments, log_start))
         return tuple(stored.segment.name for stored in segments[: below + 1]) if below else ()
 

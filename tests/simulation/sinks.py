@@ -19,10 +19,10 @@ from tests.simulation.history import Key, Operation, Outcome, Send
 from tests.simulation.values import new_record
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.admin import Place
-from tidelog.client.patience import RetrySettings
+from tidelog.client.patience import ClientRetrySettings
 from tidelog.client.pool import Client
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
-from tidelog.client.transactions.settings import TransactionSettings
+from tidelog.client.transactions.settings import TransactionalProducerSettings
 from tidelog.client.transactions.sink import ForeignQuery, SinkBatch, commit
 from tidelog.identifiers import TopicPartition
 from tidelog.records.row_columns import HEADERS_TYPE, TIMESTAMP_TYPE
@@ -113,11 +113,11 @@ class SinkDriver:
             batch = self._staged[batch_id] = await self._stage(client, batch_id)
         if not actor.stopping.is_set() and actor.random.random() < _STALL_PROBABILITY:
             await actor.clock.sleep(actor.random.uniform(0.0, _STALL_SECONDS_MAX))
-        settings = TransactionSettings(
+        settings = TransactionalProducerSettings(
             transaction_timeout_ms=actor.random.choice((3000, 20_000)),
             delivery_timeout_ms=12_000,
             api_timeout_ms=15_000,
-            retries=RetrySettings(20, 1000),
+            retries=ClientRetrySettings(20, 1000),
         )
         call = asyncio.create_task(
             commit(client, actor.clock, actor.entropy, batch, settings),

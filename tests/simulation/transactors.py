@@ -15,14 +15,14 @@ from tests.simulation.log_client import NoAnswer
 from tests.simulation.log_client import RequestRefused as FetchRefused
 from tests.simulation.producers import CODECS
 from tests.simulation.values import new_record
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.groups.admin import Place
 from tidelog.client.groups.membership_requests import Membership
-from tidelog.client.patience import RetrySettings
+from tidelog.client.patience import ClientRetrySettings
 from tidelog.client.pool import Client
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.records.compression import Compression
 
 TRANSFORM_GROUP = "transform"
@@ -44,11 +44,11 @@ class Instance:
             actor.clock,
             actor.entropy,
             transactional_id,
-            TransactionSettings(
+            TransactionalProducerSettings(
                 transaction_timeout_ms=actor.random.choice((3000, 8000, 20_000)),
                 delivery_timeout_ms=12_000,
                 api_timeout_ms=15_000,
-                retries=RetrySettings(20, 1000),
+                retries=ClientRetrySettings(20, 1000),
                 version=TransactionVersion(
                     actor.random.choice(actor.settings.transaction_versions)
                 ),
@@ -105,7 +105,7 @@ class Instance:
             except MustAbort as error:
                 return await self.abort(operation, error)
             except ProducerFenced as error:
-                if error.outcome is Outcome.UNKNOWN:
+                if error.outcome is RequestOutcome.UNKNOWN:
                     history.unknown(operation, "fenced")
                 else:
                     history.fail(operation, "fenced")

@@ -20,7 +20,7 @@ from tidelog.identifiers import Slot
 from tidelog.storage import sequence
 from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log import partition_log
-from tidelog.wal.log.extents import Advance
+from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_state import ProducerState
 from tidelog.wal.recover import fencing
@@ -125,7 +125,7 @@ def _watermark_behind() -> list[Patch]:
     """The high watermark is one below the durable end."""
     right = PartitionLog.advance
 
-    def advance(self: PartitionLog, slot: Advance) -> None:
+    def advance(self: PartitionLog, slot: SlotEffect) -> None:
         right(self, slot)
         if slot.extents:
             self.high_watermark -= 1

@@ -22,7 +22,7 @@ from tidelog.bucket.object_keys import (
     CheckpointObject,
     ClusterObject,
     HandoverObject,
-    MergedObject,
+    MergedObjectKey,
     SegmentObject,
     StagedObject,
     StateObject,
@@ -59,7 +59,7 @@ _CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 _HINT = "_last_checkpoint"
 _KINDS: Final[Mapping[type[BucketObject], str]] = {
     WalObject: "wal",
-    MergedObject: "wal",
+    MergedObjectKey: "wal",
     CheckpointObject: "checkpoint",
     HandoverObject: "checkpoint",
     SegmentObject: "segment",
@@ -93,7 +93,7 @@ def wal_facts(key: str, data: Buffer) -> Facts:
     if isinstance(place, WalObject):
         kinds = (ObjectKind.DATA, ObjectKind.SEAL)
         check_place(key, place.incarnation, place.slot, found, kinds)
-    if isinstance(place, MergedObject):
+    if isinstance(place, MergedObjectKey):
         check_place(key, place.incarnation, place.number, found, (ObjectKind.MERGED,))
     if isinstance(found, ObjectHeader):
         return _header_facts(found) | {"size_bytes": len(data)}

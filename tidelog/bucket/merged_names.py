@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.bucket.object_keys import MergedObject
+from tidelog.bucket.object_keys import MergedObjectKey
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import SlotIndex, merged_key
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
-from tidelog.wal.write.checkpoint import Checkpoint
+from tidelog.wal.write.checkpoint import WalCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class MergedNames:
     """Objects to which the newest checkpoint refers, or an entry at or above it; of those WALs that
     could be read to their ends."""
 
-    def is_settled(self, found: MergedObject) -> bool:
+    def is_settled(self, found: MergedObjectKey) -> bool:
         """Whether its WAL does not name this object from the newest checkpoint on, and never will.
         Of incarnations that are not known here, and of the newest object of each: no."""
         owner, number = found
@@ -47,7 +47,7 @@ class MergedNames:
         )
 
 
-def highest_numbers(listed: Iterable[MergedObject]) -> dict[Incarnation, int]:
+def highest_numbers(listed: Iterable[MergedObjectKey]) -> dict[Incarnation, int]:
     """The highest number of each incarnation's merged objects."""
     newest: dict[Incarnation, int] = {}
     for owner, number in listed:
@@ -61,7 +61,7 @@ def names_in(content: WalContent) -> frozenset[str] | None:
     if content.first_damage is not None:
         return None
     names: set[str] = set()
-    if isinstance(content.checkpoint, Checkpoint):
+    if isinstance(content.checkpoint, WalCheckpoint):
         names.update(content.checkpoint.images.objects)
     for slot in content.slots:
         if isinstance(slot, SlotIndex):
@@ -71,7 +71,7 @@ def names_in(content: WalContent) -> frozenset[str] | None:
 
 
 async def read_merged_names(
-    store: ObjectStore, offload: Offload, state: ClusterState, listed: Iterable[MergedObject]
+    store: ObjectStore, offload: Offload, state: ClusterState, listed: Iterable[MergedObjectKey]
 ) -> MergedNames:
     """Read the WALs of the living whose merged objects were listed. Others' wait until their whole
     WAL is passed: brokers delete them only then. Raises StoreError, UnsupportedFormat."""

@@ -33,7 +33,7 @@ class CheckpointObject(NamedTuple):
     slot: Slot
 
 
-class MergedObject(NamedTuple):
+class MergedObjectKey(NamedTuple):
     """Batches that an incarnation copied together."""
 
     incarnation: Incarnation
@@ -88,7 +88,7 @@ class ProbeObject(NamedTuple):
 BucketObject: TypeAlias = (
     WalObject
     | CheckpointObject
-    | MergedObject
+    | MergedObjectKey
     | HandoverObject
     | StagedObject
     | StateObject
@@ -141,7 +141,7 @@ def _parse_owned(folder: str, key: str) -> BucketObject | None:
     incarnation = Incarnation(BrokerId(int(found[1])), Epoch(int(found[2])))
     number = int(found[3])
     if folder == MERGED_FOLDER:
-        return MergedObject(incarnation, number)
+        return MergedObjectKey(incarnation, number)
     if folder == WAL_FOLDER:
         return WalObject(incarnation, Slot(number))
     return CheckpointObject(incarnation, Slot(number))

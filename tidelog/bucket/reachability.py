@@ -27,7 +27,7 @@ from tidelog.bucket.object_keys import (
     BucketObject,
     CheckpointObject,
     HandoverObject,
-    MergedObject,
+    MergedObjectKey,
     ProbeObject,
     StagedObject,
     StateObject,
@@ -42,7 +42,7 @@ from tidelog.storage.table.table_state import TableState
 from tidelog.wal.format.image_codec import Images
 from tidelog.wal.format.object_format import WAL_SUFFIX, wal_position
 from tidelog.wal.log.adoption import object_key
-from tidelog.wal.recover.slot_runs import Run, below, runs_of, without
+from tidelog.wal.recover.slot_runs import SlotRun, below, runs_of, without
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
@@ -134,7 +134,7 @@ def unanchored(
             yield partition
 
 
-def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[Run]]:
+def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[SlotRun]]:
     """The slots among these keys. Tens of thousands are usual."""
     slots: dict[str, list[int]] = {}
     for key in keys:
@@ -162,7 +162,7 @@ class Reachability:
     """What the named hand-over images refer to."""
     snapshots: Mapping[tuple[str, int], int]
     """The newest state snapshot of each internal partition, by name and number."""
-    is_settled: Callable[[MergedObject, Slot], bool]
+    is_settled: Callable[[MergedObjectKey, Slot], bool]
     """Whether no entry of a WAL at or above its floor names this merged object, nor will any. Only
     the process knows that whose WAL it is."""
     metadata_aged: Callable[[str], bool]
@@ -175,7 +175,7 @@ class Reachability:
     _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
-    _referenced_slots: Mapping[Incarnation, Sequence[Run]] = field(init=False)
+    _referenced_slots: Mapping[Incarnation, Sequence[SlotRun]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_needed", needed_incarnations(self.state))
@@ -190,8 +190,8 @@ class Reachability:
         says nothing."""
         match found:
             case WalObject(incarnation, slot):
-                return bool(self.slots_may_go(incarnation, [Run(slot, slot + 1)]))
-            case MergedObject(incarnation):
+                return bool(self.slots_may_go(incarnation, [SlotRun(slot, slot + 1)]))
+            case MergedObjectKey(incarnation):
                 return key not in self._referenced and self._merged_may_go(incarnation, found)
             case CheckpointObject(incarnation, slot):
                 return self._is_passed(incarnation) or slot < self._floor(incarnation)
@@ -205,17 +205,17 @@ class Reachability:
                 return True
         return False
 
-    def slots_may_go(self, incarnation: Incarnation, runs: Sequence[Run]) -> list[Run]:
+    def slots_may_go(self, incarnation: Incarnation, runs: Sequence[SlotRun]) -> list[SlotRun]:
         """Which of these slots of a WAL, seals included, nobody can need any more."""
         if self._is_passed(incarnation):
             # The lowest seal stays for ever: a late put must meet it.
             end = self.state.retired[incarnation.epoch].end_slot
-            free = without(runs, [Run(end, end + 1)])
+            free = without(runs, [SlotRun(end, end + 1)])
         else:
             free = below(runs, self._floor(incarnation))
         return without(free, self._referenced_slots.get(incarnation, ()))
 
-    def _merged_may_go(self, incarnation: Incarnation, found: MergedObject) -> bool:
+    def _merged_may_go(self, incarnation: Incarnation, found: MergedObjectKey) -> bool:
         if self._is_passed(incarnation):
             return True
         return self.is_settled(found, self._floor(incarnation))

@@ -13,7 +13,7 @@ from tidelog.cli.record_text import JSON, LINES, text
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.membership import GroupMember
-from tidelog.client.operations import EARLIEST, LATEST, Fetched, Isolation, fetch, list_offsets
+from tidelog.client.operations import EARLIEST, LATEST, Fetched, IsolationLevel, fetch, list_offsets
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
@@ -79,7 +79,7 @@ class StartType(click.ParamType[Start]):
 )
 @click.option(
     "--isolation",
-    type=click.Choice([level.name.lower() for level in Isolation]),
+    type=click.Choice([level.name.lower() for level in IsolationLevel]),
     default="read_committed",
     show_default=True,
 )
@@ -101,7 +101,7 @@ def consume(
     as_json: bool,
 ) -> None:
     """Print the records of TOPIC as they come: partitions in turn, each in order."""
-    level = Isolation[isolation.upper()]
+    level = IsolationLevel[isolation.upper()]
     printer = Printer(JSON if as_json else form, records_max)
 
     if partitions and group_id is not None:
@@ -132,10 +132,10 @@ class Printer:
         """Whether nothing more is to be printed."""
         return self._left == 0
 
-    def show(self, fetched: Fetched, partition: int, offset: int, isolation: Isolation) -> int:
+    def show(self, fetched: Fetched, partition: int, offset: int, isolation: IsolationLevel) -> int:
         """Print what is to be seen from `offset` on, as far as it is wanted; the offset of what was
         not printed."""
-        aborted = fetched.aborted if isolation is Isolation.READ_COMMITTED else []
+        aborted = fetched.aborted if isolation is IsolationLevel.READ_COMMITTED else []
         following = offset
         for records in fetched.records:
             for _, header in iterate_batches(records):
@@ -157,7 +157,9 @@ class Printer:
 class Reader:
     """Reads partitions in turn and survives a broker's restart."""
 
-    def __init__(self, client: Client, topic: str, isolation: Isolation, printer: Printer) -> None:
+    def __init__(
+        self, client: Client, topic: str, isolation: IsolationLevel, printer: Printer
+    ) -> None:
         self._client = client
         self._topic = topic
         self._isolation = isolation

@@ -56,7 +56,7 @@ def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GroupProgress:
     """How far a group has come in one partition. The end is None where there is no such partition
     any more."""
 
@@ -76,7 +76,7 @@ class Progress:
 def describe(group_id: str, bootstrap: tuple[str, int], as_json: bool) -> None:
     """Show members, committed offsets and lag of GROUP."""
 
-    async def run(client: Client) -> tuple[DescribedGroup, dict[Place, Progress]]:
+    async def run(client: Client) -> tuple[DescribedGroup, dict[Place, GroupProgress]]:
         group = await patiently(lambda: describe_group(client, group_id))
         return group, await _progress(client, group_id)
 
@@ -97,7 +97,7 @@ def describe(group_id: str, bootstrap: tuple[str, int], as_json: bool) -> None:
         )
 
 
-async def _progress(client: Client, group_id: str) -> dict[Place, Progress]:
+async def _progress(client: Client, group_id: str) -> dict[Place, GroupProgress]:
     committed = await patiently(lambda: committed_offsets(client, group_id))
     progress = {}
     for place, offset in committed.items():
@@ -107,11 +107,11 @@ async def _progress(client: Client, group_id: str) -> dict[Place, Progress]:
         except RequestRefused as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-        progress[place] = Progress(offset, end)
+        progress[place] = GroupProgress(offset, end)
     return progress
 
 
-def _facts(group: DescribedGroup, progress: dict[Place, Progress]) -> dict[str, Any]:
+def _facts(group: DescribedGroup, progress: dict[Place, GroupProgress]) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.group_state,

@@ -13,7 +13,7 @@ import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.record_text import JSON, LINES, NotARecord, parse
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.operations import ProducerIdentity, init_producer_id
 from tidelog.client.operations import produce as produce_batch
 from tidelog.client.pool import Client
@@ -147,7 +147,7 @@ class Sender:
                 await produce_batch(self.client, self.topic, partition, batch)
                 break
             except (RequestRefused, RequestFailed) as error:
-                if error.outcome is Outcome.UNKNOWN:
+                if error.outcome is RequestOutcome.UNKNOWN:
                     self._uncertain = len(records)
                 # The same sequence again: what was appended already is recognised.
                 final = isinstance(error, RequestRefused) and not error.retriable

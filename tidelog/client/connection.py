@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from tidelog.client.errors import NoCommonVersion, Outcome, TooManyRequests
+from tidelog.client.errors import NoCommonVersion, RequestOutcome, TooManyRequests
 from tidelog.protocol.api import OWN_KEYS_FROM, response_type
 from tidelog.protocol.codec import decode
 from tidelog.protocol.error_codes import ErrorCode
@@ -155,18 +155,18 @@ class ClientConnection(Generic[T]):
         self._outstanding.popleft()
         return Answer(asked.token, response)
 
-    def withdraw(self, token: T) -> Outcome:
+    def withdraw(self, token: T) -> RequestOutcome:
         """Nobody waits for the answer any more. A request that is still queued is not sent."""
         for submitted in self._queued:
             if submitted.token is token:
                 self._queued.remove(submitted)
-                return Outcome.NOT_APPLIED
-        return Outcome.UNKNOWN
+                return RequestOutcome.NOT_APPLIED
+        return RequestOutcome.UNKNOWN
 
-    def end(self) -> list[tuple[T, Outcome]]:
+    def end(self) -> list[tuple[T, RequestOutcome]]:
         """The connection is gone: the tokens of all requests without an answer."""
-        ended = [(submitted.token, Outcome.UNKNOWN) for submitted in self._outstanding]
-        ended += [(submitted.token, Outcome.NOT_APPLIED) for submitted in self._queued]
+        ended = [(submitted.token, RequestOutcome.UNKNOWN) for submitted in self._outstanding]
+        ended += [(submitted.token, RequestOutcome.NOT_APPLIED) for submitted in self._queued]
         self._outstanding.clear()
         self._queued.clear()
         return ended

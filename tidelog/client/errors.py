@@ -8,7 +8,7 @@ from tidelog.errors import Refused, Unreachable
 from tidelog.protocol.error_codes import ErrorCode, error_name
 
 
-class Outcome(enum.Enum):
+class RequestOutcome(enum.Enum):
     """What is known of a request that failed."""
 
     NOT_APPLIED = "it was certainly not applied"
@@ -18,8 +18,8 @@ class Outcome(enum.Enum):
 class RequestFailed(Unreachable):
     """No answer came. NOT_APPLIED: no byte of the request was handed to the network."""
 
-    def __init__(self, request: str, address: str, outcome: Outcome, why: str) -> None:
-        fate = "nothing was sent" if outcome is Outcome.NOT_APPLIED else outcome.value
+    def __init__(self, request: str, address: str, outcome: RequestOutcome, why: str) -> None:
+        fate = "nothing was sent" if outcome is RequestOutcome.NOT_APPLIED else outcome.value
         super().__init__(f"{request} to {address}: {why}; {fate}")
         self.request = request
         self.address = address
@@ -47,8 +47,8 @@ class RequestRefused(Refused):
         detail = f" ({message})" if message else ""
         super().__init__(f"{subject}: {error_name(code)}{detail}{self._fate()}")
 
-    def _outcome_of(self, code: int) -> Outcome:
-        return Outcome.UNKNOWN if code in _APPLIED_PERHAPS else Outcome.NOT_APPLIED
+    def _outcome_of(self, code: int) -> RequestOutcome:
+        return RequestOutcome.UNKNOWN if code in _APPLIED_PERHAPS else RequestOutcome.NOT_APPLIED
 
     def _fate(self) -> str:
         return f"; {self.outcome.value}"
@@ -65,8 +65,8 @@ class RequestRefused(Refused):
 class ReadRefused(RequestRefused):
     """The broker answered a request that changes nothing with an error code."""
 
-    def _outcome_of(self, code: int) -> Outcome:
-        return Outcome.NOT_APPLIED
+    def _outcome_of(self, code: int) -> RequestOutcome:
+        return RequestOutcome.NOT_APPLIED
 
     def _fate(self) -> str:
         return ""

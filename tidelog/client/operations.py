@@ -55,7 +55,7 @@ _ASKED_THE_WRONG_BROKER = frozenset(
 )
 
 
-class Isolation(enum.IntEnum):
+class IsolationLevel(enum.IntEnum):
     """Which records a reader sees."""
 
     READ_UNCOMMITTED = 0
@@ -135,7 +135,7 @@ async def fetch(
     max_bytes: int = 1024 * 1024,
     min_bytes: int = 1,
     max_wait_ms: int = 500,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Fetched:
     """Read record batches from `offset` on, waiting up to `max_wait_ms` for `min_bytes` of them.
 
@@ -175,7 +175,7 @@ async def list_offsets(
     topic: str,
     partition: int,
     timestamp_ms: int,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> FoundOffset:
     """The first offset at or after a timestamp, or what LATEST, EARLIEST or MAX_TIMESTAMP name.
 

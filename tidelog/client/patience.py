@@ -12,7 +12,7 @@ _JITTER = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class RetrySettings:
+class ClientRetrySettings:
     """Waits double from the shortest to the longest, each with jitter, as Kafka's clients do."""
 
     backoff_ms_min: int = 100
@@ -23,7 +23,7 @@ class Patience:
     """The repetitions of one request: until a deadline, or for ever."""
 
     def __init__(
-        self, clock: Clock, entropy: Entropy, settings: RetrySettings, timeout_ms: int | None
+        self, clock: Clock, entropy: Entropy, settings: ClientRetrySettings, timeout_ms: int | None
     ) -> None:
         self._clock = clock
         self._entropy = entropy

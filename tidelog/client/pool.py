@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TypeVar, cast
 
-from tidelog.client.errors import Outcome, ReadRefused, RequestFailed, no_topic
+from tidelog.client.errors import ReadRefused, RequestFailed, RequestOutcome, no_topic
 from tidelog.client.metadata import MetadataCache, TopicMetadata
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Address, Connection, address_text
+from tidelog.client.transport import Address, BrokerConnection, address_text
 from tidelog.clock import Clock
 from tidelog.network import Network
 from tidelog.protocol.error_codes import ErrorCode
@@ -57,7 +57,7 @@ class Client:
         self._clock = clock
         self._bootstrap = list(bootstrap)
         self._scratch = new_scratch()
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._cache = MetadataCache(self.settings.metadata_age_ms_max, self.settings.topics_max)
         self._closed = False
@@ -147,7 +147,7 @@ class Client:
 
     # --- connections ---
 
-    async def any_connection(self) -> Connection:
+    async def any_connection(self) -> BrokerConnection:
         """A connection to some broker.
 
         Raises:
@@ -158,14 +158,14 @@ class Client:
                 return connection
         failures: list[RequestFailed] = []
         async for attempt in self._attempts():
-            if isinstance(attempt, Connection):
+            if isinstance(attempt, BrokerConnection):
                 return attempt
             failures.append(attempt)
         where = ", ".join(failure.address for failure in failures)
         why = "; ".join(dict.fromkeys(failure.why for failure in failures))
-        raise RequestFailed("connecting", where, Outcome.NOT_APPLIED, why)
+        raise RequestFailed("connecting", where, RequestOutcome.NOT_APPLIED, why)
 
-    async def connection_to(self, broker_id: int) -> Connection:
+    async def connection_to(self, broker_id: int) -> BrokerConnection:
         """The connection to a broker.
 
         Raises:
@@ -177,7 +177,9 @@ class Client:
         if address is None:
             known = ", ".join(map(str, sorted(self._cache.brokers))) or "none"
             why = f"there is no such broker (known: {known})"
-            raise RequestFailed("connecting", f"broker {broker_id}", Outcome.NOT_APPLIED, why)
+            raise RequestFailed(
+                "connecting", f"broker {broker_id}", RequestOutcome.NOT_APPLIED, why
+            )
         try:
             return await self._connection(address)
         except RequestFailed:
@@ -185,7 +187,7 @@ class Client:
             self._cache.brokers.pop(broker_id, None)
             raise
 
-    async def leader_connection(self, topic: str, partition: int) -> Connection:
+    async def leader_connection(self, topic: str, partition: int) -> BrokerConnection:
         """The connection to a partition's leader.
 
         Raises:
@@ -199,7 +201,7 @@ class Client:
             self.forget(topic)
             raise
 
-    async def coordinator_connection(self, kind: CoordinatorKind, key: str) -> Connection:
+    async def coordinator_connection(self, kind: CoordinatorKind, key: str) -> BrokerConnection:
         """The connection to the coordinator of a group or of a transactional id.
 
         Raises:
@@ -208,7 +210,7 @@ class Client:
         """
         return await self._connection(await self.find_coordinator(kind, key))
 
-    async def _attempts(self) -> AsyncIterator[Connection | RequestFailed]:
+    async def _attempts(self) -> AsyncIterator[BrokerConnection | RequestFailed]:
         """Connections, or why there is none, to each address that is known."""
         for address in dict.fromkeys([*self._cache.brokers.values(), *self._bootstrap]):
             try:
@@ -216,14 +218,14 @@ class Client:
             except RequestFailed as failure:
                 yield failure
 
-    async def _connection(self, address: Address) -> Connection:
+    async def _connection(self, address: Address) -> BrokerConnection:
         # One at a time connects to an address; the others then find its connection.
         async with self._connecting.setdefault(address, asyncio.Lock()):
             self._check_open(address)
             connection = self._connections.get(address)
             if connection is None or not connection.is_open:
                 self._drop_closed()
-                connection = await Connection.open(
+                connection = await BrokerConnection.open(
                     self._network, address, self.settings, self._scratch
                 )
                 if self._closed:
@@ -235,7 +237,9 @@ class Client:
     def _check_open(self, address: Address) -> None:
         if self._closed:
             why = "the client is closed"
-            raise RequestFailed("connecting", address_text(address), Outcome.NOT_APPLIED, why)
+            raise RequestFailed(
+                "connecting", address_text(address), RequestOutcome.NOT_APPLIED, why
+            )
 
     def _drop_closed(self) -> None:
         """Forget connections that are closed and addresses that nobody connects to."""
@@ -314,7 +318,7 @@ class Client:
         return response.host, response.port
 
 
-def _version(connection: Connection, message: Request[R], version_max: int | None) -> int:
+def _version(connection: BrokerConnection, message: Request[R], version_max: int | None) -> int:
     """The version in which to send a message."""
     version = connection.version_of(cast("type[Request[Response]]", type(message)))
     return version if version_max is None else min(version, version_max)

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import tidelog
 from tidelog.client.connection import ClientConnection
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.settings import ClientSettings
 from tidelog.network import Network
 from tidelog.protocol.api import ApiKey
@@ -23,7 +23,7 @@ Address = tuple[str, int]
 """Host and port."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """A connection that has agreed with its broker on versions. Made by `open`.
 
     Answers come in the order of the requests: a fetch that waits for data holds up what is asked
@@ -48,7 +48,7 @@ class Connection(asyncio.BufferedProtocol):
     @classmethod
     async def open(
         cls, network: Network, address: Address, settings: ClientSettings, scratch: memoryview
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Connect and agree on versions; `scratch` may be shared by all connections of the loop.
 
         Raises:
@@ -62,12 +62,16 @@ class Connection(asyncio.BufferedProtocol):
                 await connection._agree()
         except TimeoutError:
             why = f"no connection within {settings.connect_timeout_ms} ms"
-            raise connection._failure("connecting", Outcome.NOT_APPLIED, why) from None
+            raise connection._failure("connecting", RequestOutcome.NOT_APPLIED, why) from None
         except OSError as error:
-            raise connection._failure("connecting", Outcome.NOT_APPLIED, str(error)) from error
+            raise connection._failure(
+                "connecting", RequestOutcome.NOT_APPLIED, str(error)
+            ) from error
         except RequestFailed as error:
             # What the caller is about to ask for has not been sent, whatever became of ApiVersions.
-            raise connection._failure("connecting", Outcome.NOT_APPLIED, error.why) from error
+            raise connection._failure(
+                "connecting", RequestOutcome.NOT_APPLIED, error.why
+            ) from error
         finally:
             if not connection._agreed:
                 connection.abort("versions were not agreed upon")
@@ -152,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self, message: Request[R], version: int | None, timeout_ms: int | None
     ) -> Response | None:
         if self._broken is not None:
-            raise self._failure(type(message).__name__, Outcome.NOT_APPLIED, self._broken)
+            raise self._failure(type(message).__name__, RequestOutcome.NOT_APPLIED, self._broken)
         request = cast("Request[Response]", message)
         if version is None:
             version = self.version_of(type(request))
@@ -167,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             outcome = self._machine.withdraw(future)
             why = f"no answer within {timeout_ms} ms"
-            if outcome is Outcome.UNKNOWN:
+            if outcome is RequestOutcome.UNKNOWN:
                 self.abort(why)
             raise self._failure(type(message).__name__, outcome, why) from None
         except asyncio.CancelledError:
@@ -176,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         except _Ended as ended:
             raise self._failure(type(message).__name__, ended.outcome, ended.why) from None
 
-    def _failure(self, request: str, outcome: Outcome, why: str) -> RequestFailed:
+    def _failure(self, request: str, outcome: RequestOutcome, why: str) -> RequestFailed:
         return RequestFailed(request, address_text(self.address), outcome, why)
 
     def _flush(self) -> None:
@@ -246,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
 class _Ended(Exception):
     """Carries the end of a connection to those who wait for answers."""
 
-    def __init__(self, outcome: Outcome, why: str) -> None:
+    def __init__(self, outcome: RequestOutcome, why: str) -> None:
         super().__init__(why)
         self.outcome = outcome
         self.why = why

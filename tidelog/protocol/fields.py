@@ -37,7 +37,7 @@ S = TypeVar("S", bound="Struct")
 VERSION_MAX = 32767
 
 
-class Kind(enum.Enum):
+class WireKind(enum.Enum):
     """How a value lies on the wire."""
 
     FIXED = enum.auto()
@@ -54,7 +54,7 @@ class WireType:
     """A kind with what it needs: the struct code of a FIXED, the element of an ARRAY, the class of
     a STRUCT."""
 
-    kind: Kind
+    kind: WireKind
     code: str = ""
     size: int = 0
     element: WireType | None = None
@@ -91,37 +91,37 @@ def _field(
 
 def boolean(versions: str = "0+", *, default: bool = False, tag: int | None = None) -> bool:
     """One byte, 0 or 1."""
-    return cast(bool, _field(WireType(Kind.FIXED, "?", 1), versions, "none", default, tag))
+    return cast(bool, _field(WireType(WireKind.FIXED, "?", 1), versions, "none", default, tag))
 
 
 def int8(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A signed number of one byte."""
-    return cast(int, _field(WireType(Kind.FIXED, "b", 1), versions, "none", default, tag))
+    return cast(int, _field(WireType(WireKind.FIXED, "b", 1), versions, "none", default, tag))
 
 
 def int16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A signed number of two bytes."""
-    return cast(int, _field(WireType(Kind.FIXED, "h", 2), versions, "none", default, tag))
+    return cast(int, _field(WireType(WireKind.FIXED, "h", 2), versions, "none", default, tag))
 
 
 def uint16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A number of two bytes without a sign."""
-    return cast(int, _field(WireType(Kind.FIXED, "H", 2), versions, "none", default, tag))
+    return cast(int, _field(WireType(WireKind.FIXED, "H", 2), versions, "none", default, tag))
 
 
 def int32(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A signed number of four bytes."""
-    return cast(int, _field(WireType(Kind.FIXED, "i", 4), versions, "none", default, tag))
+    return cast(int, _field(WireType(WireKind.FIXED, "i", 4), versions, "none", default, tag))
 
 
 def int64(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
     """A signed number of eight bytes."""
-    return cast(int, _field(WireType(Kind.FIXED, "q", 8), versions, "none", default, tag))
+    return cast(int, _field(WireType(WireKind.FIXED, "q", 8), versions, "none", default, tag))
 
 
 def uuid(versions: str = "0+", *, default: UUID = NULL_UUID, tag: int | None = None) -> UUID:
     """Sixteen bytes; `NULL_UUID` stands for none."""
-    return cast(UUID, _field(WireType(Kind.UUID, size=16), versions, "none", default, tag))
+    return cast(UUID, _field(WireType(WireKind.UUID, size=16), versions, "none", default, tag))
 
 
 @overload
@@ -138,7 +138,7 @@ def string(
     tag: int | None = None,
 ) -> str | None:
     """UTF-8 text of at most 32767 bytes."""
-    return cast(str, _field(WireType(Kind.STRING), versions, nullable, default, tag))
+    return cast(str, _field(WireType(WireKind.STRING), versions, nullable, default, tag))
 
 
 @overload
@@ -151,13 +151,13 @@ def binary(
     versions: str = "0+", *, nullable: str = "none", default: bytes | None = b""
 ) -> Buffer | None:
     """Bytes. Decoded, a view into the frame."""
-    return cast(bytes, _field(WireType(Kind.BINARY), versions, nullable, default))
+    return cast(bytes, _field(WireType(WireKind.BINARY), versions, nullable, default))
 
 
 def records(versions: str = "0+", *, nullable: str) -> Buffer | None:
     """Record batches. Decoded, a view into the frame; encoded from one buffer or a list of them,
     which are not copied."""
-    return cast(bytes, _field(WireType(Kind.RECORDS), versions, nullable, None))
+    return cast(bytes, _field(WireType(WireKind.RECORDS), versions, nullable, None))
 
 
 @overload
@@ -183,11 +183,11 @@ def array(
 ) -> list[T] | None:
     """A list of structures (`array(Topic)`) or of plain values (`array(int32)`)."""
     if isinstance(element, type):
-        inner = WireType(Kind.STRUCT, struct=cast("type[Struct]", element))
+        inner = WireType(WireKind.STRUCT, struct=cast("type[Struct]", element))
     else:
         inner = cast(Field, element()).type
     return cast(
-        list[T], _field(WireType(Kind.ARRAY, element=inner), versions, nullable, default, tag)
+        list[T], _field(WireType(WireKind.ARRAY, element=inner), versions, nullable, default, tag)
     )
 
 
@@ -207,4 +207,6 @@ def struct(
     wire, as null if it is None."""
     optional = nullable != "none" or tag is not None
     default = None if optional else type_
-    return cast(S, _field(WireType(Kind.STRUCT, struct=type_), versions, nullable, default, tag))
+    return cast(
+        S, _field(WireType(WireKind.STRUCT, struct=type_), versions, nullable, default, tag)
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
-from tidelog.protocol.fields import Field, Kind
+from tidelog.protocol.fields import Field, WireKind
 
 Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 """(frame, position, end) -> (message, position after it)."""
@@ -53,10 +53,10 @@ def _constructor(fields: tuple[Field, ...]) -> Callable[..., None]:
     parameters, lines = [], []
     for field in fields:
         name = field.name
-        if field.type.kind is Kind.ARRAY and field.default == ():
+        if field.type.kind is WireKind.ARRAY and field.default == ():
             parameters.append(f"{name}=unset")
             lines.append(f" self.{name} = [] if {name} is unset else {name}")
-        elif field.type.kind is Kind.STRUCT and field.default is not None:
+        elif field.type.kind is WireKind.STRUCT and field.default is not None:
             namespace[f"new_{name}"] = field.default
             parameters.append(f"{name}=unset")
             lines.append(f" self.{name} = new_{name}() if {name} is unset else {name}")

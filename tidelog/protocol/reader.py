@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.protocol import wire
-from tidelog.protocol.fields import Field, Kind, WireType
-from tidelog.protocol.source import Source, default_expression, smallest
+from tidelog.protocol.fields import Field, WireKind, WireType
+from tidelog.protocol.source import FunctionSource, default_expression, smallest
 
 if TYPE_CHECKING:
     from tidelog.protocol.message import Message, Reader, StepReader, Struct
@@ -43,7 +43,7 @@ class _ReaderCompiler:
         self._version = version
         self._flexible = version in message_type.FLEXIBLE
         self._in_steps = in_steps
-        self._out = Source("def read(b, p, end):")
+        self._out = FunctionSource("def read(b, p, end):")
         self._uuids: list[tuple[str, str]] = []
         for helper in (
             wire.read_uvarint,
@@ -100,18 +100,18 @@ class _ReaderCompiler:
 
     def _value(self, type_: WireType, target: str, nullable: bool, where: str) -> None:
         match type_.kind:
-            case Kind.FIXED:
+            case WireKind.FIXED:
                 self._out.run.append((type_.code, target))
-            case Kind.UUID:
+            case WireKind.UUID:
                 local = self._out.fresh("u")
                 self._out.run.append(("16s", local))
                 self._uuids.append((target, local))
-            case Kind.STRING | Kind.BINARY | Kind.RECORDS:
+            case WireKind.STRING | WireKind.BINARY | WireKind.RECORDS:
                 self._bytes(type_.kind, target, nullable, where)
-            case Kind.ARRAY:
+            case WireKind.ARRAY:
                 assert type_.element is not None
                 self._array(type_.element, target, nullable, where)
-            case Kind.STRUCT:
+            case WireKind.STRUCT:
                 assert type_.struct is not None
                 self._nested(type_.struct, target, nullable, where, null=255)
 
@@ -155,19 +155,19 @@ class _ReaderCompiler:
         if self._flexible:
             out.emit(f"{length} -= 1")
 
-    def _bytes(self, kind: Kind, target: str, nullable: bool, where: str) -> None:
+    def _bytes(self, kind: WireKind, target: str, nullable: bool, where: str) -> None:
         out = self._out
-        length = self._length("h" if kind is Kind.STRING else "i")
+        length = self._length("h" if kind is WireKind.STRING else "i")
         stop = out.fresh("q")
         self._open_if_present(length, target, nullable, where)
         out.emit(f"{stop} = p + {length}")
         limit = (
             f" or {length} > {wire.STRING_BYTES_MAX}"
-            if kind is Kind.STRING and self._flexible
+            if kind is WireKind.STRING and self._flexible
             else ""
         )
         out.emit(f"if {stop} > end{limit}: overrun({where!r}, {length}, end - p)")
-        value = f"str(b[p:{stop}], 'utf-8')" if kind is Kind.STRING else f"b[p:{stop}]"
+        value = f"str(b[p:{stop}], 'utf-8')" if kind is WireKind.STRING else f"b[p:{stop}]"
         out.emit(f"{target} = {value}")
         out.emit(f"p = {stop}")
         out.depth -= 1
@@ -182,7 +182,7 @@ class _ReaderCompiler:
         self._count(length)
         if self._in_steps:
             out.emit(f"if left < mark: mark = left - {wire.STEP_ELEMENTS}; yield")
-        if element.kind is Kind.FIXED:
+        if element.kind is WireKind.FIXED:
             out.emit(f"{target} = unpack_array(b, p, {element.code!r}, {length})")
             out.emit(f"p += {length} * {size}")
         else:
@@ -195,7 +195,7 @@ class _ReaderCompiler:
             else:
                 out.emit(f"for _ in range({length}):")
             out.depth += 1
-            if element.kind is Kind.STRUCT:
+            if element.kind is WireKind.STRUCT:
                 assert element.struct is not None
                 value = self._struct(element.struct)
             else:

@@ -6,10 +6,10 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from tidelog.protocol.fields import Field, Kind, WireType
+from tidelog.protocol.fields import Field, WireKind, WireType
 
 
-class Source:
+class FunctionSource:
     """Lines of one function, the names that it uses, and the fixed-size values that wait to be
     packed or unpacked by one call."""
 
@@ -51,28 +51,28 @@ class Source:
 def smallest(type_: WireType, version: int, flexible: bool) -> int:
     """The fewest bytes that a value takes, by which the length of an array is bounded."""
     match type_.kind:
-        case Kind.FIXED | Kind.UUID:
+        case WireKind.FIXED | WireKind.UUID:
             return type_.size
-        case Kind.STRING:
+        case WireKind.STRING:
             return 1 if flexible else 2
-        case Kind.BINARY | Kind.RECORDS | Kind.ARRAY:
+        case WireKind.BINARY | WireKind.RECORDS | WireKind.ARRAY:
             return 1 if flexible else 4
-        case Kind.STRUCT:
+        case WireKind.STRUCT:
             assert type_.struct is not None
             present = (f for f in type_.struct.FIELDS if version in f.versions and f.tag is None)
             return int(flexible) + sum(
                 1
-                if version in field.nullable and field.type.kind is Kind.STRUCT
+                if version in field.nullable and field.type.kind is WireKind.STRUCT
                 else smallest(field.type, version, flexible)
                 for field in present
             )
 
 
-def default_expression(source: Source, field: Field) -> str:
+def default_expression(source: FunctionSource, field: Field) -> str:
     """What an absent field is set to."""
-    if field.type.kind is Kind.ARRAY and field.default == ():
+    if field.type.kind is WireKind.ARRAY and field.default == ():
         return "[]"
-    if field.type.kind is Kind.STRUCT and field.default is not None:
+    if field.type.kind is WireKind.STRUCT and field.default is not None:
         return f"{source.constant('new', field.default)}()"
     if isinstance(field.default, UUID):
         return source.constant("uuid", field.default)

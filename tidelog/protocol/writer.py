@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.protocol import wire
-from tidelog.protocol.fields import Field, Kind, WireType
-from tidelog.protocol.source import Source
+from tidelog.protocol.fields import Field, WireKind, WireType
+from tidelog.protocol.source import FunctionSource
 
 if TYPE_CHECKING:
     from tidelog.protocol.message import Message, StepWriter, Struct, Writer
@@ -47,7 +47,7 @@ class _WriterCompiler:
         self._in_steps = in_steps
         self._arrays = 0
         """How many arrays the present value lies in."""
-        self._out = Source("def write(o0, w, iov):")
+        self._out = FunctionSource("def write(o0, w, iov):")
         for helper in (wire.uvarint, wire.long_string, wire.null, wire.pack_array, wire.too_long):
             self._out.names[helper.__name__] = helper
 
@@ -80,18 +80,18 @@ class _WriterCompiler:
 
     def _value(self, type_: WireType, value: str, nullable: bool, where: str) -> None:
         match type_.kind:
-            case Kind.FIXED:
+            case WireKind.FIXED:
                 self._out.run.append((type_.code, value))
-            case Kind.UUID:
+            case WireKind.UUID:
                 self._out.run.append(("16s", f"{value}.bytes"))
-            case Kind.STRING | Kind.BINARY:
+            case WireKind.STRING | WireKind.BINARY:
                 self._bytes(type_.kind, value, nullable)
-            case Kind.RECORDS:
+            case WireKind.RECORDS:
                 self._records(value, nullable)
-            case Kind.ARRAY:
+            case WireKind.ARRAY:
                 assert type_.element is not None
                 self._array(type_.element, value, nullable, where)
-            case Kind.STRUCT:
+            case WireKind.STRUCT:
                 assert type_.struct is not None
                 self._nested(type_.struct, value, nullable, null=255)
 
@@ -108,22 +108,22 @@ class _WriterCompiler:
             out.emit(f"w += {out.packer(codes, 'pack')}({values})")
         out.run.clear()
 
-    def _length(self, local: str, kind: Kind) -> None:
+    def _length(self, local: str, kind: WireKind) -> None:
         """Write the length in `local` (-1: null) as the prefix of a value."""
         out = self._out
         if not self._flexible:
-            out.run.append(("h" if kind is Kind.STRING else "i", local))
+            out.run.append(("h" if kind is WireKind.STRING else "i", local))
             self._flush()
             return
         self._flush()
-        encode = "long_string" if kind is Kind.STRING else "uvarint"
+        encode = "long_string" if kind is WireKind.STRING else "uvarint"
         out.emit(f"if {local} < 127: w.append({local} + 1)")
         out.emit(f"else: w += {encode}({local} + 1)")
 
-    def _bytes(self, kind: Kind, value: str, nullable: bool) -> None:
+    def _bytes(self, kind: WireKind, value: str, nullable: bool) -> None:
         out = self._out
         local, length = out.fresh("x"), out.fresh("n")
-        encode = ".encode()" if kind is Kind.STRING else ""
+        encode = ".encode()" if kind is WireKind.STRING else ""
         if nullable:
             out.emit(f"{local} = {value}")
             out.emit(f"if {local} is None: {local} = b''; {length} = -1")
@@ -141,7 +141,7 @@ class _WriterCompiler:
         if nullable:
             out.emit(f"elif {local} is None: {local} = b''; {length} = -1")
         out.emit(f"else: {length} = len({local})")
-        self._length(length, Kind.RECORDS)
+        self._length(length, WireKind.RECORDS)
         out.emit(f"if type({local}) is list: iov.append(w); iov += {local}; w = bytearray()")
         out.emit(f"elif {length} > {wire.COPIED_BYTES_MAX}:")
         out.emit(f" iov.append(w); iov.append({local}); w = bytearray()")
@@ -156,8 +156,8 @@ class _WriterCompiler:
             out.emit(f"else: {length} = len({local})")
         else:
             out.emit(f"{length} = len({local})")
-        self._length(length, Kind.ARRAY)
-        if element.kind is Kind.FIXED:
+        self._length(length, WireKind.ARRAY)
+        if element.kind is WireKind.FIXED:
             out.emit(f"w += pack_array({element.code!r}, {local})")
             return
         if not self._in_steps and self._arrays < _COUNTED_DEPTH:
@@ -233,13 +233,13 @@ def _tag_of(item: tuple[Field, str]) -> int:
 
 def _differs(field: Field, value: str, nullable: bool) -> str:
     """The condition under which a tagged field is on the wire."""
-    if field.type.kind is Kind.STRUCT and nullable:
+    if field.type.kind is WireKind.STRUCT and nullable:
         # Kafka's default is then an empty one, not null.
         return "True"
     if field.default is None:
         return f"{value} is not None"
-    if field.type.kind is Kind.ARRAY:
+    if field.type.kind is WireKind.ARRAY:
         return f"{value}"
-    if field.type.kind is Kind.UUID:
+    if field.type.kind is WireKind.UUID:
         return f"{value}.int"
     return f"{value} != {field.default!r}"

@@ -10,19 +10,19 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership import processes
 from tidelog.entropy import SystemEntropy
 from tidelog.offload import ThreadOffload
-from tidelog.repair.repair import Processes, Survey, accept, survey
+from tidelog.repair.repair import DamageSurvey, Processes, accept, survey
 from tidelog.storage.stores.location import open_reader, open_store
 from tidelog.wal.settings import WalSettings
 
 THREADS = 2
 
 
-def repair_bucket(url: str, accepted: Collection[str]) -> Survey:
+def repair_bucket(url: str, accepted: Collection[str]) -> DamageSurvey:
     """Give up what is named, if anything, and look at what is lost then."""
     return asyncio.run(_repair(url, accepted))
 
 
-async def _repair(url: str, accepted: Collection[str]) -> Survey:
+async def _repair(url: str, accepted: Collection[str]) -> DamageSurvey:
     clock, entropy, offload = SystemClock(), SystemEntropy(), ThreadOffload(THREADS)
     store = open_store(url, clock, entropy) if accepted else open_reader(url, clock, entropy)
     try:

@@ -24,9 +24,9 @@ from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.log.stamps import found_stamps
 from tidelog.coordinator.cluster.records.documents import checksum_of
 from tidelog.coordinator.cluster.records.records import (
-    Entry,
     EntryRange,
     LogEndAccepted,
+    MetadataEntry,
     encode_entry,
 )
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -111,7 +111,7 @@ async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
     view = LogView(store, clock, access.settings, snapshots)
     await view.load(writing=True)
     for number in range(end.lost.first, end.last + 1):
-        entry = Entry(
+        entry = MetadataEntry(
             sequence=number,
             writer_id=access.entropy.uuid().bytes,
             time_ms=clock.time_ms(),

@@ -38,7 +38,7 @@ from tidelog.wal.recover.salvage import (
     salvage,
 )
 from tidelog.wal.recover.wal_reader import WalContent
-from tidelog.wal.write.checkpoint import Checkpoint, list_checkpoints
+from tidelog.wal.write.checkpoint import WalCheckpoint, list_checkpoints
 from tidelog.wal.write.previous_slots import TenureKey
 
 PARTITIONS_AT_ONCE_MAX = 8
@@ -66,14 +66,14 @@ class PartitionDamage:
 
 
 @dataclass(slots=True)
-class _Search:
+class _BaseSearch:
     """What is found of one partition on the way to its base."""
 
     events: list[Event] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def blaming(cls, errors: Iterable[CorruptObject]) -> _Search:
+    def blaming(cls, errors: Iterable[CorruptObject]) -> _BaseSearch:
         found = cls()
         for error in errors:
             found.blame(error)
@@ -102,12 +102,12 @@ async def damaged_partitions(
 
     async def whole(seen: PartitionView) -> PartitionDamage | None:
         end = ends[seen.partition]
-        found = _Search.blaming(end.faults) if end.faults else None
+        found = _BaseSearch.blaming(end.faults) if end.faults else None
         return await survey.patched(view.name_of(seen.partition), seen.image, end, found)
 
     async def broken(partition: TopicPartition) -> PartitionDamage | None:
         name, failure = view.name_of(partition), view.failures[partition]
-        found = _Search.blaming((*ends[partition].faults, failure))
+        found = _BaseSearch.blaming((*ends[partition].faults, failure))
         damage = await survey.rebuilt(
             name, state.tenures(partition), partition, ends[partition], found
         )
@@ -140,11 +140,11 @@ class _Survey:
         name: str,
         image: PartitionImage,
         end: SoundEnd,
-        found: _Search | None = None,
+        found: _BaseSearch | None = None,
         aborted: tuple[AbortedLoss, ...] = (),
     ) -> PartitionDamage | None:
         """What is lost of a partition whose log is known; None if nothing is."""
-        known = found or _Search()
+        known = found or _BaseSearch()
         unreadable = set()
         table_next = end.table.next_offset
         async for extent, error in self._unreadable(image.extents, table_next):
@@ -168,7 +168,7 @@ class _Survey:
         tenures: Sequence[Tenure],
         partition: TopicPartition,
         end: SoundEnd,
-        found: _Search,
+        found: _BaseSearch,
     ) -> PartitionDamage:
         """What is left of a partition that cannot be recovered."""
         base = await self._base(tenures, partition, end, found)
@@ -185,7 +185,7 @@ class _Survey:
         tenures: Sequence[Tenure],
         partition: TopicPartition,
         end: SoundEnd,
-        found: _Search,
+        found: _BaseSearch,
     ) -> PartitionImage:
         """The newest image that can be read; what follows it goes to `found.events`."""
         for number in range(len(tenures) - 1, -1, -1):
@@ -211,7 +211,7 @@ class _Survey:
             partition, oldest, following, start, following, epochs, (), True, (), Extents()
         )
 
-    async def _content(self, incarnation: Incarnation, found: _Search) -> WalContent:
+    async def _content(self, incarnation: Incarnation, found: _BaseSearch) -> WalContent:
         if incarnation not in self._contents:
             self._contents[incarnation] = asyncio.create_task(self._read(incarnation))
         content, faults = await self._contents[incarnation]
@@ -237,12 +237,12 @@ class _Survey:
         raise AssertionError("a WAL that is read without a checkpoint has none that is damaged")
 
     def _image_in(
-        self, content: WalContent, key: TenureKey, found: _Search
+        self, content: WalContent, key: TenureKey, found: _BaseSearch
     ) -> tuple[PartitionImage | None, Slot]:
         try:
             row = content.in_checkpoint.get(key)
             if row is not None:
-                assert isinstance(content.checkpoint, Checkpoint)
+                assert isinstance(content.checkpoint, WalCheckpoint)
                 return content.checkpoint.images.image(row), content.start
             opening = content.openings.get(key)
             if opening is not None:
@@ -256,7 +256,7 @@ class _Survey:
         return None, content.start
 
     async def _handover(
-        self, key: str, partition: TopicPartition, found: _Search
+        self, key: str, partition: TopicPartition, found: _BaseSearch
     ) -> PartitionImage | None:
         data = await self._access.wals.read_object(key)
         try:

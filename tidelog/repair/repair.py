@@ -57,7 +57,7 @@ class UnknownLoss(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DamageSurvey:
     """What a bucket has lost. Where the metadata log's end is lost, nothing else was looked at."""
 
     log_end: LogEnd | None
@@ -128,19 +128,19 @@ class Survey:
         return [*found, *(damage.name for damage in self.partitions)]
 
 
-async def survey(access: BucketAccess, filler: Filler | None = None) -> Survey:
+async def survey(access: BucketAccess, filler: Filler | None = None) -> DamageSurvey:
     """Look at everything that a broker would serve. UnsupportedFormat, StoreError; CorruptObject
     where nothing can be repaired."""
     end = await find_log_end(access)
     if not end.is_whole or end.superfluous:
-        return Survey(end)
+        return DamageSurvey(end)
     bucket, view = await _view(access)
     tables = await damaged_tables(access, view)
     if filler is None:
         filler = Filler(NOBODY, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
     ends = await sound_ends(access, view.state, tables)
     partitions = await damaged_partitions(bucket, view, ends, filler)
-    return Survey(None, tables, partitions)
+    return DamageSurvey(None, tables, partitions)
 
 
 async def _view(access: BucketAccess) -> tuple[Bucket, BucketView]:
@@ -270,7 +270,7 @@ def _is_named(damage: PartitionDamage, wanted: Collection[str]) -> bool:
     return bool({damage.name, topic, *damage.faults} & set(wanted))
 
 
-def _check_names(found: Survey, wanted: Collection[str]) -> None:
+def _check_names(found: DamageSurvey, wanted: Collection[str]) -> None:
     """UnknownLoss, naming what is lost, where something else is to be accepted."""
     keys: set[str] = set()
     topics: set[str] = set()

@@ -34,9 +34,9 @@ from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment, SegmentName, table_prefix
 from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.storage.table.table_change import Advance, PartitionChange, decode_commit
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance, decode_commit
 from tidelog.storage.table.table_checkpoint import decode_checkpoint
-from tidelog.storage.table.table_log import Committed, commit_key, log_prefix
+from tidelog.storage.table.table_log import TableCommitted, commit_key, log_prefix
 from tidelog.storage.table.table_state import NO_VERSION, PartitionTable, TableState
 
 _COMMIT_SUFFIX = ".json"
@@ -154,7 +154,7 @@ async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAc
     changes = _changes(log.state, damage)
     if changes:
         result = await log.commit(changes)
-        if not isinstance(result, Committed):
+        if not isinstance(result, TableCommitted):
             raise CorruptObject(commit_key(log.topic_id, log.state.version), result.reason)
     return [
         LossAccepted(
@@ -179,7 +179,7 @@ def _changes(state: TableState, damage: TableDamage) -> tuple[PartitionChange, .
         advance = None
         if back:
             base = state.partition(number).next_offset
-            advance = Advance(base, back[-1].name.last_offset + 1)
+            advance = TableAdvance(base, back[-1].name.last_offset + 1)
         removed = tuple(each.name for each in damage.lost_of(number))
         changes.append(
             PartitionChange(partition=number, advance=advance, appended=back, removed=removed)

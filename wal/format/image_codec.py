@@ -27,7 +27,7 @@ from tidelog.wal.log.extents import NO_CRC, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.producer_state import ProducerState, RememberedBatch
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 
 IMAGES_MAGIC = b"TIDEIMGS"
 FIRST_FORMAT_VERSION = 1
@@ -269,7 +269,7 @@ class Images:
                 has_forgotten_producers=bool(columns["flags"][row] & _FORGOTTEN_FLAG),
                 aborted=tuple(
                     map(
-                        AbortedTransaction._make,
+                        AbortedIndexEntry._make,
                         _rows(self._aborted, *self._aborted_bounds[row : row + 2]),
                     )
                 ),

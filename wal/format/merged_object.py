@@ -35,18 +35,18 @@ from tidelog.wal.log.extents import Extent
 _NAMES: Final = PLAIN_INDEX_DTYPE.names or ()
 
 
-class Source(NamedTuple):
+class MergeSource(NamedTuple):
     """An extent that is to be copied, and its bytes, which were proved to be its batches."""
 
     extent: Extent
     data: Buffer
 
 
-class Run(NamedTuple):
+class ExtentRun(NamedTuple):
     """Extents of one partition that follow each other and become one."""
 
     partition: TopicPartition
-    sources: Sequence[Source]
+    sources: Sequence[MergeSource]
 
 
 class MergedObject(NamedTuple):
@@ -62,7 +62,7 @@ def assemble_merged(
     incarnation: Incarnation,
     number: int,
     writer_id: bytes,
-    runs: Sequence[Run],
+    runs: Sequence[ExtentRun],
     indexes: Mapping[str, SlotIndex],
 ) -> MergedObject:
     """The object. `indexes`: of all objects that the runs' extents lie in. Its time is that of the
@@ -106,7 +106,7 @@ def assemble_merged(
     return MergedObject(key, (data,), len(data), moved)
 
 
-def sources_of(runs: Iterable[Run]) -> set[str]:
+def sources_of(runs: Iterable[ExtentRun]) -> set[str]:
     """The objects that runs are copied from."""
     return {source.extent.key for run in runs for source in run.sources}
 

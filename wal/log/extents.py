@@ -57,7 +57,7 @@ class Extent(NamedTuple):
             )
 
 
-class Advance(NamedTuple):
+class SlotEffect(NamedTuple):
     """What one durable slot means for a tenure of a partition that is in it."""
 
     partition: TopicPartition

@@ -8,7 +8,7 @@ from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.wal.log.extents import Extents
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.producer_state import BATCHES_REMEMBERED, ProducerState
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PartitionImage:
     """By ascending producer id."""
     has_forgotten_producers: bool
     """Whether any producer was ever expired here."""
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedIndexEntry, ...]
     """By ascending marker; those with a marker at table_next or above."""
     extents: Extents
     """Without a hole, up to next_offset; not to be changed."""

@@ -29,7 +29,7 @@ from tidelog.records.batch import (
 )
 from tidelog.wal.log.adoption import Adoption, adoption_of
 from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
-from tidelog.wal.log.extents import Advance, Extent, Extents, crc_of_batch
+from tidelog.wal.log.extents import Extent, Extents, SlotEffect, crc_of_batch
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart, LeaderEpochs
 from tidelog.wal.log.producer_state import (
@@ -44,13 +44,13 @@ from tidelog.wal.log.producer_state import (
     refuse_if_invalid,
     refuse_marker_if_invalid,
 )
-from tidelog.wal.log.transactions import AbortedTransaction, Transactions
+from tidelog.wal.log.transactions import AbortedIndexEntry, Transactions
 
 OFFSET_OUT_OF_RANGE = 1
 INVALID_RECORD = 87
 
 
-class Appended(NamedTuple):
+class AppendedBatch(NamedTuple):
     """Where a batch is, and the transaction's ordinal that belongs into its index entry.
 
     A duplicate has the original's place and time and must not be written again; it is answered
@@ -180,7 +180,7 @@ class PartitionLog:
         state = self._producers.get(producer_id)
         return state is not None and state.has_open_transaction and state.epoch == producer_epoch
 
-    def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+    def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedIndexEntry]:
         """The aborted transactions that touch [fetch_offset, upper_bound), by their markers; only
         those of what the WAL still holds."""
         return self._transactions.aborted_between(fetch_offset, upper_bound)
@@ -221,7 +221,7 @@ class PartitionLog:
         *,
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Append a producer's batch, or recognise it as one of its last five.
 
         `ordinal`: what the verification with the coordinator said, for the first batch of a
@@ -237,7 +237,7 @@ class PartitionLog:
             duplicate = state.find_duplicate(batch.producer_epoch, first, _last_sequence(batch))
             if duplicate is not None:
                 _, _, base_offset, last_offset, max_timestamp = duplicate
-                return Appended(base_offset, last_offset, True, state.ordinal, max_timestamp)
+                return AppendedBatch(base_offset, last_offset, True, state.ordinal, max_timestamp)
             refuse_if_invalid(
                 Attempt(
                     state,
@@ -267,7 +267,7 @@ class PartitionLog:
             ordinal,
             now_ms,
         )
-        return Appended(base_offset, last_offset, False, ordinal, batch.max_timestamp)
+        return AppendedBatch(base_offset, last_offset, False, ordinal, batch.max_timestamp)
 
     def append_marker(
         self,
@@ -279,7 +279,7 @@ class PartitionLog:
         ordinal: int,
         now_ms: int,
         transaction_version: int = 0,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Append the one record that ends a producer's transaction.
 
         A marker whose ordinal is decided already is a late duplicate and changes nothing (H1); one
@@ -292,12 +292,12 @@ class PartitionLog:
         )
         refuse_marker_if_invalid(attempt)
         if attempt.is_late_duplicate:
-            return Appended(NO_OFFSET, NO_OFFSET, True, ordinal, NO_TIMESTAMP)
+            return AppendedBatch(NO_OFFSET, NO_OFFSET, True, ordinal, NO_TIMESTAMP)
         if ordinal == NO_ORDINAL and state.has_open_transaction:
             ordinal = state.ordinal
         offset = self._next_offset
         self._apply_marker(producer_id, producer_epoch, commit, coordinator_epoch, ordinal, now_ms)
-        return Appended(offset, offset, False, ordinal, now_ms)
+        return AppendedBatch(offset, offset, False, ordinal, now_ms)
 
     def adopted(self, producer_id: int) -> frozenset[str]:
         """The staged objects of which the producer's open transaction has adopted batches here, by
@@ -364,7 +364,7 @@ class PartitionLog:
 
     # What becomes durable, or needs no WAL any more.
 
-    def advance(self, slot: Advance) -> None:
+    def advance(self, slot: SlotEffect) -> None:
         """A slot that holds something of this tenure is durable."""
         assert slot.leader_epoch == self.leader_epoch
         for extent in slot.extents:

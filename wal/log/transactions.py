@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedIndexEntry(NamedTuple):
     """An entry of the aborted index."""
 
     producer_id: int
@@ -26,7 +26,7 @@ class Transactions:
     __slots__ = ("_aborted", "_completed", "_open")
 
     def __init__(
-        self, open_transactions: Iterable[tuple[int, int]], aborted: Iterable[AbortedTransaction]
+        self, open_transactions: Iterable[tuple[int, int]], aborted: Iterable[AbortedIndexEntry]
     ) -> None:
         """`open_transactions`: (producer id, first offset)."""
         # Offsets only grow, so the dictionary's order is the order of first offsets.
@@ -35,7 +35,7 @@ class Transactions:
         self._aborted = list(aborted)
 
     @property
-    def aborted(self) -> tuple[AbortedTransaction, ...]:
+    def aborted(self) -> tuple[AbortedIndexEntry, ...]:
         """The aborted index, by the markers' offsets."""
         return tuple(self._aborted)
 
@@ -50,7 +50,7 @@ class Transactions:
         if not commit:
             stable = next(iter(self._open.values()), marker_offset + 1)
             self._aborted.append(
-                AbortedTransaction(producer_id, first_offset, marker_offset, stable)
+                AbortedIndexEntry(producer_id, first_offset, marker_offset, stable)
             )
 
     def advance(self, high_watermark: int) -> None:
@@ -67,7 +67,7 @@ class Transactions:
             stable = min(stable, first_offset)
         return stable
 
-    def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+    def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedIndexEntry]:
         """The aborted transactions that have records in [fetch_offset, upper_bound)."""
         found = []
         first = bisect_left(self._aborted, fetch_offset, key=_marker_offset)
@@ -86,5 +86,5 @@ class Transactions:
         return count > 0
 
 
-def _marker_offset(transaction: AbortedTransaction) -> int:
+def _marker_offset(transaction: AbortedIndexEntry) -> int:
     return transaction.last_offset

@@ -39,7 +39,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
-from tidelog.wal.write.checkpoint import Checkpoint
+from tidelog.wal.write.checkpoint import WalCheckpoint
 from tidelog.wal.write.previous_slots import TenureKey
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
@@ -79,7 +79,7 @@ def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject 
     try:
         row = content.in_checkpoint.get(tenure)
         if row is not None:
-            assert isinstance(content.checkpoint, Checkpoint)
+            assert isinstance(content.checkpoint, WalCheckpoint)
             return Base(content.checkpoint.images.image(row), content.start)
         opening = content.openings.get(tenure)
         if opening is not None:
@@ -176,14 +176,14 @@ async def recover(
     UnsupportedFormat.
     """
     started = clock.monotonic()
-    search = _Search(reader or WalReader(store, offload), offload, tenures, ends, told)
+    search = _TenureSearch(reader or WalReader(store, offload), offload, tenures, ends, told)
     waiting = {partition: len(known) - 1 for partition, known in tenures.items()}
     while waiting:
         waiting = await search.try_tenures(waiting, unopened)
     return replace(search.found, seconds=clock.monotonic() - started)
 
 
-class _Search:
+class _TenureSearch:
     """Goes back through the tenures of all partitions side by side; reads each WAL once."""
 
     def __init__(

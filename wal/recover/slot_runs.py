@@ -6,46 +6,46 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Run(NamedTuple):
+class SlotRun(NamedTuple):
     """The slots from `first` up to, but without, `end`."""
 
     first: int
     end: int
 
 
-def count(runs: Iterable[Run]) -> int:
+def count(runs: Iterable[SlotRun]) -> int:
     """How many slots they are."""
     return sum(run.end - run.first for run in runs)
 
 
-def runs_of(slots: Iterable[int]) -> list[Run]:
+def runs_of(slots: Iterable[int]) -> list[SlotRun]:
     """The runs of ascending slots."""
-    runs: list[Run] = []
+    runs: list[SlotRun] = []
     for slot in slots:
         if runs and runs[-1].end == slot:
-            runs[-1] = Run(runs[-1].first, slot + 1)
+            runs[-1] = SlotRun(runs[-1].first, slot + 1)
         else:
-            runs.append(Run(slot, slot + 1))
+            runs.append(SlotRun(slot, slot + 1))
     return runs
 
 
-def extended(runs: Sequence[Run], end: int, since: int) -> list[Run]:
+def extended(runs: Sequence[SlotRun], end: int, since: int) -> list[SlotRun]:
     """The runs, and all slots from `since` up to `end`; no run reaches beyond `since`."""
     if end <= since:
         return list(runs)
     if runs and runs[-1].end == since:
-        return [*runs[:-1], Run(runs[-1].first, end)]
-    return [*runs, Run(since, end)]
+        return [*runs[:-1], SlotRun(runs[-1].first, end)]
+    return [*runs, SlotRun(since, end)]
 
 
-def below(runs: Iterable[Run], end: int) -> list[Run]:
+def below(runs: Iterable[SlotRun], end: int) -> list[SlotRun]:
     """What lies below a slot."""
-    return [Run(run.first, min(run.end, end)) for run in runs if run.first < end]
+    return [SlotRun(run.first, min(run.end, end)) for run in runs if run.first < end]
 
 
-def without(runs: Iterable[Run], others: Sequence[Run]) -> list[Run]:
+def without(runs: Iterable[SlotRun], others: Sequence[SlotRun]) -> list[SlotRun]:
     """What is in none of the others. Both ascend."""
-    left: list[Run] = []
+    left: list[SlotRun] = []
     number = 0
     for first, end in runs:
         while number < len(others) and others[number].end <= first:
@@ -53,9 +53,9 @@ def without(runs: Iterable[Run], others: Sequence[Run]) -> list[Run]:
         at = number
         while at < len(others) and others[at].first < end:
             if others[at].first > first:
-                left.append(Run(first, others[at].first))
+                left.append(SlotRun(first, others[at].first))
             first = others[at].end
             at += 1
         if first < end:
-            left.append(Run(first, end))
+            left.append(SlotRun(first, end))
     return left

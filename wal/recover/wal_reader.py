@@ -25,7 +25,7 @@ from tidelog.wal.format.object_format import (
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.write.checkpoint import (
-    Checkpoint,
+    WalCheckpoint,
     checkpoint_key,
     decode_checkpoint,
     newest_checkpoint,
@@ -42,7 +42,7 @@ class WalContent:
     """What one WAL says from its floor on. Pure; found once, asked for many tenures."""
 
     incarnation: Incarnation
-    checkpoint: Checkpoint | CorruptObject | None
+    checkpoint: WalCheckpoint | CorruptObject | None
     start: Slot
     """The checkpoint's slot, else 0."""
     slots: Sequence[SlotIndex | CorruptObject]
@@ -81,7 +81,7 @@ class WalContent:
     def stamps(self) -> Mapping[str, MetadataStamp]:
         """What the writer had applied of the metadata log, by checkpoint and newest slot (C11)."""
         found = {}
-        if isinstance(self.checkpoint, Checkpoint) and self.checkpoint.metadata is not None:
+        if isinstance(self.checkpoint, WalCheckpoint) and self.checkpoint.metadata is not None:
             found[self.checkpoint.key] = self.checkpoint.metadata
         for slot in reversed(self.slots):
             if isinstance(slot, SlotIndex):
@@ -122,7 +122,7 @@ def _is_whole(slot: SlotIndex | CorruptObject) -> bool:
 
 def content_of(
     incarnation: Incarnation,
-    checkpoint: Checkpoint | CorruptObject | None,
+    checkpoint: WalCheckpoint | CorruptObject | None,
     start: Slot,
     slots: Sequence[SlotIndex | CorruptObject],
 ) -> WalContent:
@@ -134,7 +134,7 @@ def content_of(
             for row, tenure in enumerate(found.images.tenures):
                 openings.setdefault(tenure, (found.header.slot, row))
     listed = {}
-    if isinstance(checkpoint, Checkpoint):
+    if isinstance(checkpoint, WalCheckpoint):
         listed = {tenure: row for row, tenure in enumerate(checkpoint.images.tenures)}
     return WalContent(incarnation, checkpoint, start, checked, listed, openings)
 
@@ -242,9 +242,9 @@ class WalReader:
 
     async def _read_checkpoint(
         self, incarnation: Incarnation, slot: Slot
-    ) -> Checkpoint | CorruptObject:
+    ) -> WalCheckpoint | CorruptObject:
         known = self._known.get(incarnation)
-        if known and known.start == slot and isinstance(known.checkpoint, Checkpoint):
+        if known and known.start == slot and isinstance(known.checkpoint, WalCheckpoint):
             return known.checkpoint
         key = checkpoint_key(incarnation, slot)
         data = await self.read_object(key)

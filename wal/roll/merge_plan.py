@@ -19,7 +19,7 @@ MERGED_EXTENT_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class MergeLimits:
+class WalMergeLimits:
     """When and how much is merged."""
 
     objects_max: int
@@ -57,7 +57,7 @@ def plan_merge(
     logs: Mapping[TopicPartition, Extents],
     is_old: Callable[[str], bool],
     damaged: Container[str],
-    limits: MergeLimits,
+    limits: WalMergeLimits,
 ) -> MergePlan | None:
     """What to merge now; None if the objects are few enough, or would not become fewer.
 

@@ -100,7 +100,7 @@ class OrdinalColumns(NamedTuple):
         return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
 
 
-class Scanned(NamedTuple):
+class ScannedExtents(NamedTuple):
     """Extents side by side in one buffer, proved to be the batches that they should be."""
 
     extents: Sequence[Extent]
@@ -116,7 +116,7 @@ class Scanned(NamedTuple):
     """Behind the last extent."""
 
 
-def scan(pieces: Sequence[StoredBatches]) -> Scanned:
+def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
     """Take consecutive extents apart. CorruptObject names the object that is not what it should
     be."""
     positions: list[Integers] = []
@@ -136,7 +136,7 @@ def scan(pieces: Sequence[StoredBatches]) -> Scanned:
         batches += len(found)
     buffer = pieces[0].data if len(pieces) == 1 else _side_by_side(pieces)
     together = np.concatenate(positions)
-    return Scanned(
+    return ScannedExtents(
         [extent for extent, _ in pieces],
         buffer,
         together,
@@ -219,7 +219,7 @@ class Undecided(NamedTuple):
     """Objects with batches of transactions among them."""
 
 
-class Progress(NamedTuple):
+class RollProgress(NamedTuple):
     """How far a roll is."""
 
     next_offset: int
@@ -253,14 +253,14 @@ class SegmentRoll:
         self._log_start = log_start
         self._decompressed_bytes_max = decompressed_bytes_max
         self._wal_bytes = 0
-        self._scanned: Scanned | None = None
+        self._scanned: ScannedExtents | None = None
         """What is undecided."""
         self._damage: CorruptObject | None = None
         """Rows of the same batches may have been written."""
 
     def take_up(
         self, pieces: Sequence[StoredBatches], upper: int, aborted: Sequence[AbortedRange]
-    ) -> Progress | Undecided:
+    ) -> RollProgress | Undecided:
         """Take up consecutive extents, the next ones of the log, below `upper`, which must be
         decided. Undecided: nothing is taken up before `add` is called.
 
@@ -276,7 +276,7 @@ class SegmentRoll:
 
     def add(
         self, upper: int, aborted: Sequence[AbortedRange], ordinals: OrdinalColumns
-    ) -> Progress:
+    ) -> RollProgress:
         """Take up what was undecided.
 
         `ordinals`: of the objects that `Undecided.transactional` names. CorruptObject names the
@@ -286,7 +286,7 @@ class SegmentRoll:
 
     def _add(
         self, upper: int, aborted: Sequence[AbortedRange], ordinals: Mapping[str, Ordinals]
-    ) -> Progress:
+    ) -> RollProgress:
         scanned, self._scanned = self._scanned, None
         assert scanned is not None, "nothing is proved"
         bases = scanned.headers["base_offset"]
@@ -303,7 +303,7 @@ class SegmentRoll:
         )
         self._next_offset = min(upper, scanned.next_offset)
         writer = self._writer
-        return Progress(
+        return RollProgress(
             self._next_offset,
             self._wal_bytes,
             writer.raw_bytes,
@@ -321,7 +321,7 @@ class SegmentRoll:
 
     def _write(
         self,
-        scanned: Scanned,
+        scanned: ScannedExtents,
         chosen: slice,
         aborted: Sequence[AbortedRange],
         ordinals: Mapping[str, Ordinals],
@@ -348,7 +348,7 @@ class SegmentRoll:
                 rows = rows.slice(int(np.searchsorted(offsets, floor)))
             self._writer.write(rows)
 
-    def _blame(self, scanned: Scanned, chosen: slice, error: Exception) -> CorruptObject:
+    def _blame(self, scanned: ScannedExtents, chosen: slice, error: Exception) -> CorruptObject:
         """The first extent that does not decode by itself."""
         ends = [*scanned.first_batches[1:], len(scanned.positions)]
         for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
@@ -370,7 +370,7 @@ def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
     return tuple(memoryview(piece) for piece in pieces)
 
 
-def _ordinals_of(scanned: Scanned, ordinals: Mapping[str, Ordinals]) -> Integers | None:
+def _ordinals_of(scanned: ScannedExtents, ordinals: Mapping[str, Ordinals]) -> Integers | None:
     """For each batch the ordinal of its transaction; None if none is in one."""
     adoptions = [adoption_of(extent.key) for extent in scanned.extents]
     if not ordinals and not any(adoptions):

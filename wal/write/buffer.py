@@ -38,7 +38,7 @@ from tidelog.wal.format.object_format import (
 )
 from tidelog.wal.log.adoption import AdoptedBatch, Adoption
 from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
-from tidelog.wal.log.extents import Advance, Extent, crc_of_batch, grown_crc
+from tidelog.wal.log.extents import Extent, SlotEffect, crc_of_batch, grown_crc
 from tidelog.wal.log.image import PartitionImage
 
 _BATCH, _ADOPTED, _OPENING, _LOG_START, _RELOCATED = map(
@@ -66,7 +66,7 @@ class AssembledSlot:
     """The whole object, read-only."""
     crc: int
     """The footer's checksum, for the next slot's header."""
-    advances: tuple[Advance, ...]
+    advances: tuple[SlotEffect, ...]
     """What it means for each tenure in it, once it is durable."""
 
 
@@ -277,7 +277,9 @@ class SlotBuffer:
         `previous_slots`: of a stamped object, for the tenures in it and those in the slot before,
         those in it first (see `SlotIndex.previous_slots`).
         """
-        columns = _Columns._make(map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True)))
+        columns = _IndexColumns._make(
+            map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True))
+        )
         own, bodies = self._place(columns, header.size_bytes)
         tenures = list(self._partitions if previous_slots is None else previous_slots)
         previous = None if previous_slots is None else list(previous_slots.values())
@@ -296,7 +298,7 @@ class SlotBuffer:
             key, memoryview(data).toreadonly(), crc, tuple(self._advances(key, columns))
         )
 
-    def _place(self, columns: _Columns, position: int) -> tuple[list[int], list[Buffer]]:
+    def _place(self, columns: _IndexColumns, position: int) -> tuple[list[int], list[Buffer]]:
         """Give each body its position, the first one this, and its entry the checksum in its
         header. The entries of bodies, and these, as they will lie."""
         rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
@@ -312,7 +314,7 @@ class SlotBuffer:
             position += columns.length[row]
         return own, placed
 
-    def _advances(self, key: str, columns: _Columns) -> Iterator[Advance]:
+    def _advances(self, key: str, columns: _IndexColumns) -> Iterator[SlotEffect]:
         names = [key, *self._objects]
         extents: dict[int, list[Extent]] = {}
         # The last of several wins: a log start only grows.
@@ -363,14 +365,14 @@ class SlotBuffer:
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             found, log_start = extents.get(reference, ()), log_starts.get(reference)
             if found or log_start is not None:
-                yield Advance(partition, leader_epoch, tuple(found), log_start)
+                yield SlotEffect(partition, leader_epoch, tuple(found), log_start)
 
 
 _UNUSED = (-1, 0, NO_PRODUCER_ID, -1, NO_ORDINAL, NO_SEQUENCE, NO_SEQUENCE, 0, -1, -1)
 """From last_offset to max_timestamp, in entries that stand for no batch."""
 
 
-class _Columns(NamedTuple):
+class _IndexColumns(NamedTuple):
     """The entries by the fields of INDEX_DTYPE."""
 
     kind: list[int]
@@ -392,11 +394,11 @@ class _Columns(NamedTuple):
     crc: list[int]
 
 
-assert _Columns._fields == INDEX_DTYPE.names
+assert _IndexColumns._fields == INDEX_DTYPE.names
 
 
 def _stamp(
-    data: bytearray, columns: _Columns, own: list[int], leader_epochs: list[LeaderEpoch]
+    data: bytearray, columns: _IndexColumns, own: list[int], leader_epochs: list[LeaderEpoch]
 ) -> int:
     """Write base offsets and leader epochs into the batches; the checksum of all of them.
 

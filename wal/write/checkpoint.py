@@ -68,7 +68,7 @@ class CheckpointHeader(NamedTuple):
     """Of the header."""
 
 
-class Checkpoint(NamedTuple):
+class WalCheckpoint(NamedTuple):
     """A checkpoint that was read."""
 
     key: str
@@ -141,11 +141,11 @@ def decode_checkpoint_header(key: str, data: Buffer) -> CheckpointHeader:
     return CheckpointHeader(incarnation, Slot(slot), stamp, CHECKPOINT_HEADER_BYTES)
 
 
-def decode_checkpoint(key: str, data: Buffer) -> Checkpoint:
+def decode_checkpoint(key: str, data: Buffer) -> WalCheckpoint:
     """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
     header = decode_checkpoint_header(key, data)
     images = Images(key, memoryview(data)[header.size_bytes :])
-    return Checkpoint(key, header.incarnation, header.slot, images, header.metadata)
+    return WalCheckpoint(key, header.incarnation, header.slot, images, header.metadata)
 
 
 async def list_checkpoints(store: ObjectStore, incarnation: Incarnation) -> list[Slot]:

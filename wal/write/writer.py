@@ -46,7 +46,7 @@ from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.format.object_format import SlotStamps
 from tidelog.wal.log.adoption import AdoptedBatch
 from tidelog.wal.log.entries import NO_ORDINAL, BatchFields
-from tidelog.wal.log.extents import Advance, Extent
+from tidelog.wal.log.extents import Extent, SlotEffect
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.metrics import WalMetrics
 from tidelog.wal.settings import WalSettings
@@ -70,7 +70,7 @@ class DurableSlot:
     key: str
     data: memoryview
     """The whole object, for the tail cache."""
-    advances: tuple[Advance, ...]
+    advances: tuple[SlotEffect, ...]
     """For `PartitionLog.advance` of the partitions whose leader epoch it is."""
     size_bytes: int
 

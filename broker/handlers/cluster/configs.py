@@ -20,7 +20,7 @@ from tidelog.broker.settings.config_changes import (
     topic_id_of,
 )
 from tidelog.broker.settings.group_config import GroupConfig
-from tidelog.broker.settings.kinds import Kind
+from tidelog.broker.settings.kinds import SettingType
 from tidelog.broker.settings.settings import ConfigEntry
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -125,7 +125,7 @@ def _described(
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
-        is_sensitive=setting.kind is Kind.PASSWORD,
+        is_sensitive=setting.kind is SettingType.PASSWORD,
         synonyms=[
             DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
             for each in entry.synonyms

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidelog.broker.handlers.services import Services
-from tidelog.broker.settings.kinds import Effect, Kind, Setting, format_value
-from tidelog.broker.settings.settings import ConfigEntry, ConfigSynonym, Source
+from tidelog.broker.settings.kinds import Effect, Setting, SettingType, format_value
+from tidelog.broker.settings.settings import ConfigEntry, ConfigSynonym, SettingSource
 
 _PROTOCOL = "PLAINTEXT"
 _ABSENT: Final = (
@@ -245,21 +245,21 @@ def described_settings(broker: Services) -> list[ConfigEntry]:
 def _facts(broker: Services) -> Iterator[ConfigEntry]:
     broker_id = str(broker.incarnation.broker_id)
     for name, kind, value, doc in (
-        ("advertised.listeners", Kind.STRING, _url(broker.advertised), "--advertise"),
-        ("listeners", Kind.STRING, _url(broker.listening), "--listen"),
-        ("broker.id", Kind.INT, broker_id, "--broker-id"),
-        ("node.id", Kind.INT, broker_id, "--broker-id"),
-        ("log.dir", Kind.STRING, broker.store_url, "--store"),
-        ("log.dirs", Kind.STRING, broker.store_url, "--store"),
+        ("advertised.listeners", SettingType.STRING, _url(broker.advertised), "--advertise"),
+        ("listeners", SettingType.STRING, _url(broker.listening), "--listen"),
+        ("broker.id", SettingType.INT, broker_id, "--broker-id"),
+        ("node.id", SettingType.INT, broker_id, "--broker-id"),
+        ("log.dir", SettingType.STRING, broker.store_url, "--store"),
+        ("log.dirs", SettingType.STRING, broker.store_url, "--store"),
     ):
         setting = _setting(name, kind, None, f"Set by {doc} of `tidelog server`.")
-        yield _entry(setting, value, Source.STATIC_BROKER)
+        yield _entry(setting, value, SettingSource.STATIC_BROKER)
     for name, kind, value in (
-        ("listener.security.protocol.map", Kind.STRING, f"{_PROTOCOL}:{_PROTOCOL}"),
-        ("security.inter.broker.protocol", Kind.STRING, _PROTOCOL),
-        ("process.roles", Kind.LIST, "broker,controller"),
+        ("listener.security.protocol.map", SettingType.STRING, f"{_PROTOCOL}:{_PROTOCOL}"),
+        ("security.inter.broker.protocol", SettingType.STRING, _PROTOCOL),
+        ("process.roles", SettingType.LIST, "broker,controller"),
     ):
-        yield _entry(_setting(name, kind, value, "Always so."), value, Source.DEFAULT)
+        yield _entry(_setting(name, kind, value, "Always so."), value, SettingSource.DEFAULT)
 
 
 def _url(address: tuple[str, int]) -> str:
@@ -273,15 +273,15 @@ def _absent() -> Iterator[ConfigEntry]:
             name, kind, *default = row.split()
             value = default[0] if default else None
             doc = f"Of Kafka's {function}; Tidelog does not have this."
-            setting = _setting(name, Kind[kind.upper()], value, doc)
-            yield _entry(setting, value, Source.DEFAULT)
+            setting = _setting(name, SettingType[kind.upper()], value, doc)
+            yield _entry(setting, value, SettingSource.DEFAULT)
 
 
-def _setting(name: str, kind: Kind, default: str | None, doc: str) -> Setting:
+def _setting(name: str, kind: SettingType, default: str | None, doc: str) -> Setting:
     return Setting(name=name, kind=kind, default=default, doc=doc, effect=Effect.NONE)
 
 
-def _entry(setting: Setting, value: str | None, source: Source) -> ConfigEntry:
+def _entry(setting: Setting, value: str | None, source: SettingSource) -> ConfigEntry:
     text = format_value(value)
     synonyms = () if text is None else (ConfigSynonym(setting.name, text, source),)
     return ConfigEntry(setting, text, source, True, synonyms)

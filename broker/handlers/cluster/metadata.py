@@ -22,7 +22,7 @@ from tidelog.broker.topics.topic_view import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
-    PartitionView,
+    PartitionDescription,
     partition_view,
     partition_views,
     unknown_topic_code,
@@ -215,7 +215,7 @@ def _described(state: ClusterState, topic: Topic, operations: int) -> MetadataRe
     )
 
 
-def _described_partition(view: PartitionView) -> MetadataResponsePartition:
+def _described_partition(view: PartitionDescription) -> MetadataResponsePartition:
     return MetadataResponsePartition(
         error_code=view.error_code,
         partition_index=view.index,

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
 
-from tidelog.broker.append.appender import Appended, AppendFailed, AppendItem, Submission
+from tidelog.broker.append.appender import AppendFailed, AppendItem, ProducedBatch, Submission
 from tidelog.broker.coordinate.transaction_admission import (
     Admission,
     Wanted,
@@ -254,7 +254,7 @@ class _Answering:
             [
                 item.result.slot
                 for item in self._submission.items
-                if isinstance(item.result, Appended)
+                if isinstance(item.result, ProducedBatch)
             ],
             default=None,
         )
@@ -332,7 +332,7 @@ def _response(
     return ProduceResponse(responses=responses) if request.acks != 0 else None
 
 
-def _close_on_failure(result: Appended | AppendFailed) -> None:
+def _close_on_failure(result: ProducedBatch | AppendFailed) -> None:
     """With acks 0 a closed connection is the only way to say that something was refused."""
     if isinstance(result, AppendFailed):
         raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
@@ -340,7 +340,7 @@ def _close_on_failure(result: Appended | AppendFailed) -> None:
 
 def _result(
     broker: DataServices, outcome: AppendItem | AppendFailed, failure: AppendFailed | None
-) -> Appended | AppendFailed:
+) -> ProducedBatch | AppendFailed:
     if isinstance(outcome, AppendFailed):
         return outcome
     if isinstance(outcome.result, AppendFailed):
@@ -356,17 +356,19 @@ def _result(
 
 
 def _count(
-    metrics: BrokerMetrics, data: PartitionProduceData, result: Appended | AppendFailed
+    metrics: BrokerMetrics, data: PartitionProduceData, result: ProducedBatch | AppendFailed
 ) -> None:
-    if isinstance(result, Appended):
+    if isinstance(result, ProducedBatch):
         metrics.produced_records += result.records
         metrics.produced_bytes += len(data.records or b"")
     else:
         metrics.api(API_NAME).errors.of(result.code.name).value += 1
 
 
-def _partition_response(index: int, result: Appended | AppendFailed) -> PartitionProduceResponse:
-    if isinstance(result, Appended):
+def _partition_response(
+    index: int, result: ProducedBatch | AppendFailed
+) -> PartitionProduceResponse:
+    if isinstance(result, ProducedBatch):
         return PartitionProduceResponse(
             index=index,
             error_code=ErrorCode.NONE,

@@ -13,7 +13,7 @@ from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteReply,
     DescribeGroup,
-    DescribeReply,
+    DescribeGroupReply,
     GroupListing,
     Heartbeat,
     HeartbeatReply,
@@ -23,7 +23,7 @@ from tidelog.coordinator.group.commands import (
     Leaver,
     LeaveReply,
     ListGroups,
-    ListReply,
+    ListGroupsReply,
     Reply,
     Sync,
     SyncReply,
@@ -224,7 +224,7 @@ async def _described(
     group_id: str, asked: Awaitable[Reply], version: int, operations: int
 ) -> DescribedGroup:
     try:
-        reply = await reply_of(DescribeReply, asked)
+        reply = await reply_of(DescribeGroupReply, asked)
     except CoordinatorRefused as error:
         return DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id)
     code, message = reply.error, None
@@ -266,7 +266,7 @@ async def list_groups(
     )
     for each in asked:
         try:
-            found += (await reply_of(ListReply, each)).groups
+            found += (await reply_of(ListGroupsReply, each)).groups
         except CoordinatorRefused as error:
             # What could be listed is given beside the error, as Kafka does.
             response.error_code = error.code

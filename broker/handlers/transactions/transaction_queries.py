@@ -16,10 +16,10 @@ from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (
-    DescribeReply,
     DescribeTransaction,
-    ListReply,
+    DescribeTransactionReply,
     ListTransactions,
+    ListTransactionsReply,
     Reply,
     TransactionListing,
 )
@@ -30,6 +30,7 @@ from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.transaction_listing import (
+    DescribedProducer,
     DescribedTransaction,
     DescribedTransactionTopic,
     DescribeProducersPartitionResponse,
@@ -42,7 +43,6 @@ from tidelog.protocol.schemas.transaction_listing import (
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    ProducerState,
 )
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def _producers_in(
     return DescribeProducersPartitionResponse(
         partition_index=number,
         active_producers=[
-            ProducerState(
+            DescribedProducer(
                 producer_id=each.producer_id,
                 producer_epoch=each.epoch,
                 last_sequence=each.last_sequence,
@@ -133,7 +133,7 @@ async def _described(transactional_id: str, asked: Awaitable[Reply]) -> Describe
         reply = await asked
     except CoordinatorRefused as error:
         return DescribedTransaction(transactional_id=transactional_id, error_code=error.code)
-    assert isinstance(reply, DescribeReply)
+    assert isinstance(reply, DescribeTransactionReply)
     if reply.transaction is None:
         return DescribedTransaction(transactional_id=transactional_id, error_code=reply.error)
     found = reply.transaction
@@ -205,7 +205,7 @@ async def _listed(
     found: list[TransactionListing] = []
     for coordinator in coordinators.transactions.all():
         reply = await coordinator.submit(command)
-        assert isinstance(reply, ListReply)
+        assert isinstance(reply, ListTransactionsReply)
         found += await coordinators.background.run(chosen, reply)
     if pattern:
         ids = [each.transactional_id for each in found]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from tidelog.broker.settings.kinds import (
     INT_MAX,
     AtLeast,
-    Kind,
     OneOf,
     Scope,
     Setting,
+    SettingType,
     SettingValue,
     Synonym,
     without_effect,
@@ -47,7 +47,7 @@ class SomeOf:
 GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="group.initial.rebalance.delay.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=3000,
         valid=AtLeast(0),
         doc="How long the first rebalance of an empty group waits for more members; extended while "
@@ -55,28 +55,28 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="group.min.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=6000,
         valid=AtLeast(1),
         doc="The shortest session.timeout.ms that a member may ask for.",
     ),
     Setting(
         name="group.max.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=30 * MINUTE_MS,
         valid=AtLeast(1),
         doc="The longest session.timeout.ms that a member may ask for.",
     ),
     Setting(
         name="group.max.size",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=INT_MAX,
         valid=AtLeast(1),
         doc="Members of one group; one more is refused.",
     ),
     Setting(
         name="group.coordinator.rebalance.protocols",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=(CLASSIC, CONSUMER),
         valid=SomeOf((CLASSIC, CONSUMER), CLASSIC),
         doc="The group protocols that are served: without consumer, ConsumerGroupHeartbeat is "
@@ -84,56 +84,56 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="group.consumer.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=45_000,
         valid=AtLeast(1),
         doc="A member of a consumer group that is not heard of for so long is put out.",
     ),
     Setting(
         name="group.consumer.heartbeat.interval.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=5_000,
         valid=AtLeast(1),
         doc="How often members of consumer groups are told to send heartbeats.",
     ),
     Setting(
         name="group.consumer.min.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=45_000,
         valid=AtLeast(1),
         doc="The shortest consumer.session.timeout.ms that a group may be given.",
     ),
     Setting(
         name="group.consumer.max.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=60_000,
         valid=AtLeast(1),
         doc="The longest consumer.session.timeout.ms that a group may be given.",
     ),
     Setting(
         name="group.consumer.min.heartbeat.interval.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=5_000,
         valid=AtLeast(1),
         doc="The shortest consumer.heartbeat.interval.ms that a group may be given.",
     ),
     Setting(
         name="group.consumer.max.heartbeat.interval.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=15_000,
         valid=AtLeast(1),
         doc="The longest consumer.heartbeat.interval.ms that a group may be given.",
     ),
     Setting(
         name="group.consumer.max.size",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=INT_MAX,
         valid=AtLeast(1),
         doc="Members of one consumer group; one more is refused.",
     ),
     Setting(
         name="group.consumer.assignors",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=(UNIFORM, RANGE),
         valid=SomeOf((UNIFORM, RANGE)),
         doc="The assignors that members of consumer groups may ask for; the first is taken where "
@@ -141,7 +141,7 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="group.consumer.migration.policy",
-        kind=Kind.STRING,
+        kind=SettingType.STRING,
         default=BIDIRECTIONAL,
         valid=OneOf((DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL)),
         doc="Whether a group with members goes over to the consumer protocol when the first member "
@@ -150,7 +150,7 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="group.consumer.regex.lookup.interval.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=1000,
         valid=AtLeast(0),
         doc="How soon after a look the topics of a cluster that changes are looked at again that a "
@@ -158,7 +158,7 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "group.consumer.regex.refresh.interval.ms",
-        Kind.INT,
+        SettingType.INT,
         10 * MINUTE_MS,
         "How often Kafka looks for topics that a regular expression names; Tidelog looks when a "
         "heartbeat comes after topics have changed (group.consumer.regex.lookup.interval.ms).",
@@ -169,7 +169,7 @@ GROUP_SETTINGS: tuple[Setting, ...] = (
 OF_GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="consumer.session.timeout.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=45_000,
         valid=AtLeast(1),
         scope=Scope.GROUP,
@@ -178,7 +178,7 @@ OF_GROUP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="consumer.heartbeat.interval.ms",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=5_000,
         valid=AtLeast(1),
         scope=Scope.GROUP,
@@ -191,7 +191,7 @@ OF_GROUP_SETTINGS: tuple[Setting, ...] = (
 OFFSETS_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="offsets.topic.num.partitions",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=50,
         valid=AtLeast(1),
         doc="Partitions of __consumer_offsets when it is created, on first use; later it counts "
@@ -199,44 +199,55 @@ OFFSETS_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "offsets.topic.replication.factor",
-        Kind.SHORT,
+        SettingType.SHORT,
         3,
         "Replicas of __consumer_offsets in Kafka.",
         1,
     ),
     without_effect(
         "offsets.topic.segment.bytes",
-        Kind.INT,
+        SettingType.INT,
         100 * MIB,
         "segment.bytes of __consumer_offsets in Kafka.",
         1,
     ),
     without_effect(
-        "offsets.topic.compression.codec", Kind.INT, 0, "The codec of __consumer_offsets in Kafka."
+        "offsets.topic.compression.codec",
+        SettingType.INT,
+        0,
+        "The codec of __consumer_offsets in Kafka.",
     ),
     Setting(
         name="offsets.retention.minutes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=7 * 24 * 60,
         valid=AtLeast(1),
         doc="How long the offsets of an empty group are kept.",
     ),
     Setting(
         name="offsets.retention.check.interval.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=600000,
         valid=AtLeast(1),
         doc="How often expired offsets are removed.",
     ),
     without_effect(
-        "offsets.commit.timeout.ms", Kind.INT, 5000, "Kafka's wait for a commit's replicas.", 1
+        "offsets.commit.timeout.ms",
+        SettingType.INT,
+        5000,
+        "Kafka's wait for a commit's replicas.",
+        1,
     ),
     without_effect(
-        "offsets.load.buffer.size", Kind.INT, 5 * MIB, "Kafka's buffer for loading offsets.", 1
+        "offsets.load.buffer.size",
+        SettingType.INT,
+        5 * MIB,
+        "Kafka's buffer for loading offsets.",
+        1,
     ),
     Setting(
         name="offset.metadata.max.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=4096,
         doc="Characters of a committed offset's metadata.",
     ),

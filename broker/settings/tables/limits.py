@@ -3,20 +3,20 @@ none of them."""
 
 from __future__ import annotations
 
-from tidelog.broker.settings.kinds import AtLeast, Kind, Setting
+from tidelog.broker.settings.kinds import AtLeast, Setting, SettingType
 from tidelog.broker.settings.tables.brokers import MIB
 from tidelog.coordinator.patterns import PATTERN_LENGTH_MAX
 from tidelog.protocol.wire import ELEMENTS_MAX, SHORT_ELEMENTS_MAX
 
 
-def _limit(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
+def _limit(name: str, kind: SettingType, default: int, low: int, doc: str) -> Setting:
     return Setting(name=name, kind=kind, default=default, valid=AtLeast(low), doc=doc)
 
 
 LIMIT_SETTINGS: tuple[Setting, ...] = (
     _limit(
         "long.requests.elements.max",
-        Kind.INT,
+        SettingType.INT,
         1_000_000,
         ELEMENTS_MAX,
         "Array elements (partitions, names) of all long requests that are served at a time; one"
@@ -25,14 +25,14 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "topics.max",
-        Kind.INT,
+        SettingType.INT,
         20_000,
         1,
         "Topics of the cluster; one more is refused (POLICY_VIOLATION).",
     ),
     _limit(
         "partitions.max",
-        Kind.INT,
+        SettingType.INT,
         100_000,
         1,
         "Partitions of all topics of the cluster; more are refused (POLICY_VIOLATION). One that is"
@@ -40,7 +40,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "create.partitions.request.max",
-        Kind.INT,
+        SettingType.INT,
         10_000,
         1,
         "Partitions that one CreateTopics or CreatePartitions may ask for, as in Kafka, where it is"
@@ -48,7 +48,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "auto.create.topics.request.max",
-        Kind.INT,
+        SettingType.INT,
         100,
         0,
         "Topics that one Metadata request creates; the others are answered"
@@ -56,7 +56,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "auto.create.topics.minute.max",
-        Kind.INT,
+        SettingType.INT,
         1_000,
         0,
         "Topics that Metadata requests to this broker create in a minute; beyond it they are"
@@ -64,7 +64,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "id.length.max",
-        Kind.INT,
+        SettingType.INT,
         1024,
         1,
         "Characters of the id of a group, a member, a static member or a transaction. A longer"
@@ -72,7 +72,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "group.member.max.bytes",
-        Kind.INT,
+        SettingType.INT,
         MIB,
         1,
         "Memory that one group member's ids, subscription and protocol metadata take. A JoinGroup"
@@ -80,7 +80,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "group.max.bytes",
-        Kind.INT,
+        SettingType.INT,
         16 * MIB,
         1,
         "Memory that all members of a group take, with the assignments of a leader. A member that"
@@ -89,7 +89,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "groups.max",
-        Kind.INT,
+        SettingType.INT,
         100_000,
         1,
         "Groups that a broker coordinates. The first member or offset of another one is refused"
@@ -97,7 +97,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "groups.max.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         256 * MIB,
         1,
         "Memory that all groups of a broker take, with their committed offsets. Members, offsets"
@@ -106,7 +106,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "transactional.ids.max",
-        Kind.INT,
+        SettingType.INT,
         250_000,
         1,
         "Transactional ids that a broker coordinates. Another one is refused (POLICY_VIOLATION)"
@@ -114,7 +114,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "transaction.max.partitions",
-        Kind.INT,
+        SettingType.INT,
         20_000,
         1,
         "Partitions of one transaction; more are refused (POLICY_VIOLATION), and the producer"
@@ -122,7 +122,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "transactions.max.partitions",
-        Kind.INT,
+        SettingType.INT,
         1_000_000,
         1,
         "Partitions of all open transactions that a broker coordinates; more are refused"
@@ -130,7 +130,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "producer.ids.max",
-        Kind.INT,
+        SettingType.INT,
         500_000,
         1,
         "Producers whose sequence numbers a broker's partitions remember; one that writes to ten"
@@ -139,7 +139,7 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
     ),
     _limit(
         "regex.length.max",
-        Kind.INT,
+        SettingType.INT,
         PATTERN_LENGTH_MAX,
         1,
         "Characters of a regular expression in a consumer group's subscription or in"

@@ -9,10 +9,10 @@ from tidelog.broker.settings.kinds import (
     AtLeast,
     Between,
     Effect,
-    Kind,
     ListOf,
     OneOf,
     Setting,
+    SettingType,
     without_effect,
 )
 from tidelog.broker.settings.tables.brokers import MIB
@@ -29,26 +29,26 @@ IO_UNLIMITED = sys.float_info.max
 TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="auto.create.topics.enable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=True,
         doc="Whether a Metadata request creates an unknown topic (if the client allows it).",
     ),
     Setting(
         name="num.partitions",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=1,
         valid=AtLeast(1),
         doc="Partitions of a topic that is created without a number.",
     ),
     Setting(
         name="delete.topic.enable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=True,
         doc="Whether topics can be deleted.",
     ),
     Setting(
         name="message.max.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=MESSAGE_BYTES_MAX_DEFAULT,
         valid=AtLeast(0),
         dynamic=True,
@@ -56,7 +56,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.message.timestamp.type",
-        kind=Kind.STRING,
+        kind=SettingType.STRING,
         default="CreateTime",
         valid=OneOf(("CreateTime", "LogAppendTime")),
         dynamic=True,
@@ -64,7 +64,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.message.timestamp.before.max.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(0),
         dynamic=True,
@@ -72,7 +72,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.message.timestamp.after.max.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=HOUR_MS,
         valid=AtLeast(0),
         dynamic=True,
@@ -80,7 +80,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.retention.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=None,
         valid=AtLeast(-1),
         dynamic=True,
@@ -88,33 +88,33 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.retention.minutes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=None,
         doc="The same in minutes, if log.retention.ms is unset.",
     ),
     Setting(
         name="log.retention.hours",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=168,
         doc="The same in hours, if neither of them is set.",
     ),
     Setting(
         name="log.retention.bytes",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=-1,
         dynamic=True,
         doc="retention.bytes of topics that do not set it.",
     ),
     Setting(
         name="log.retention.check.interval.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=5 * MINUTE_MS,
         valid=AtLeast(1),
         doc="How often retention is applied.",
     ),
     Setting(
         name="log.cleanup.policy",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=("delete",),
         valid=ListOf(("compact", "delete")),
         dynamic=True,
@@ -122,7 +122,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.segment.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=1024 * MIB,
         valid=AtLeast(SEGMENT_BYTES_MIN),
         dynamic=True,
@@ -130,7 +130,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.roll.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=None,
         valid=AtLeast(1),
         dynamic=True,
@@ -138,14 +138,14 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.roll.hours",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=168,
         valid=AtLeast(1),
         doc="The same in hours, if log.roll.ms is unset.",
     ),
     without_effect(
         "log.roll.jitter.ms",
-        Kind.LONG,
+        SettingType.LONG,
         None,
         "segment.jitter.ms of topics that do not set it.",
         0,
@@ -153,14 +153,14 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.roll.jitter.hours",
-        Kind.INT,
+        SettingType.INT,
         0,
         "The same in hours, if log.roll.jitter.ms is unset.",
         0,
     ),
     without_effect(
         "log.segment.delete.delay.ms",
-        Kind.LONG,
+        SettingType.LONG,
         MINUTE_MS,
         "file.delete.delay.ms of topics that do not set it.",
         0,
@@ -168,7 +168,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.index.size.max.bytes",
-        Kind.INT,
+        SettingType.INT,
         10 * MIB,
         "segment.index.bytes of topics that do not set it.",
         4,
@@ -176,7 +176,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.index.interval.bytes",
-        Kind.INT,
+        SettingType.INT,
         4096,
         "index.interval.bytes of topics that do not set it.",
         0,
@@ -184,7 +184,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.flush.interval.messages",
-        Kind.LONG,
+        SettingType.LONG,
         LONG_MAX,
         "flush.messages of topics that do not set it.",
         1,
@@ -192,7 +192,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.flush.interval.ms",
-        Kind.LONG,
+        SettingType.LONG,
         None,
         "flush.ms of topics that do not set it.",
         0,
@@ -200,26 +200,26 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.flush.scheduler.interval.ms",
-        Kind.LONG,
+        SettingType.LONG,
         LONG_MAX,
         "The same, if log.flush.interval.ms is unset.",
     ),
     without_effect(
         "log.preallocate",
-        Kind.BOOLEAN,
+        SettingType.BOOLEAN,
         False,
         "preallocate of topics that do not set it.",
         dynamic=True,
     ),
     Setting(
         name="log.cleaner.enable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=True,
         doc="Whether compacted topics are compacted.",
     ),
     Setting(
         name="log.cleaner.delete.retention.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=DAY_MS,
         valid=AtLeast(0),
         dynamic=True,
@@ -227,7 +227,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.min.compaction.lag.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=0,
         valid=AtLeast(0),
         dynamic=True,
@@ -236,7 +236,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.max.compaction.lag.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(1),
         dynamic=True,
@@ -244,7 +244,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.min.cleanable.ratio",
-        kind=Kind.DOUBLE,
+        kind=SettingType.DOUBLE,
         default=0.5,
         valid=Between(0, 1),
         dynamic=True,
@@ -252,7 +252,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.backoff.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=15000,
         valid=AtLeast(0),
         dynamic=True,
@@ -260,7 +260,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.dedupe.buffer.size",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=128 * MIB,
         valid=AtLeast(1),
         dynamic=True,
@@ -269,7 +269,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.io.max.bytes.per.second",
-        kind=Kind.DOUBLE,
+        kind=SettingType.DOUBLE,
         default=IO_UNLIMITED,
         valid=AtLeast(1),
         dynamic=True,
@@ -277,7 +277,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.cleaner.threads",
-        Kind.INT,
+        SettingType.INT,
         1,
         "Kafka's number of cleaner threads; one log is cleaned at a time.",
         0,
@@ -285,7 +285,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.cleaner.io.buffer.size",
-        Kind.INT,
+        SettingType.INT,
         524288,
         "Memory for what Kafka's cleaner reads and writes.",
         0,
@@ -293,7 +293,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="log.cleaner.io.buffer.load.factor",
-        kind=Kind.DOUBLE,
+        kind=SettingType.DOUBLE,
         default=0.9,
         dynamic=True,
         effect=Effect.NONE,
@@ -301,7 +301,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.local.retention.ms",
-        Kind.LONG,
+        SettingType.LONG,
         -2,
         "local.retention.ms of topics that do not set it.",
         -2,
@@ -309,7 +309,7 @@ TOPIC_DEFAULT_SETTINGS: tuple[Setting, ...] = (
     ),
     without_effect(
         "log.local.retention.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         -2,
         "local.retention.bytes of topics that do not set it.",
         -2,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from tidelog.broker.settings.kinds import AtLeast, Between, Kind, Setting
+from tidelog.broker.settings.kinds import AtLeast, Between, Setting, SettingType
 from tidelog.broker.settings.tables.brokers import MIB
 from tidelog.broker.settings.tables.topics import HOUR_MS, MINUTE_MS
 from tidelog.coordinator.cluster.records.settings import DELETE_GRACE_MS_MIN
 
 
-def _own(name: str, kind: Kind, default: int, low: int, doc: str) -> Setting:
+def _own(name: str, kind: SettingType, default: int, low: int, doc: str) -> Setting:
     return Setting(name=name, kind=kind, default=default, valid=AtLeast(low), doc=doc)
 
 
 def _percent(name: str, default: int, doc: str) -> Setting:
-    return Setting(name=name, kind=Kind.INT, default=default, valid=Between(1, 100), doc=doc)
+    return Setting(name=name, kind=SettingType.INT, default=default, valid=Between(1, 100), doc=doc)
 
 
 OWN_SETTINGS: tuple[Setting, ...] = (
     _own(
         "wal.linger.ms",
-        Kind.INT,
+        SettingType.INT,
         5,
         0,
         "How long a WAL object waits for more records while others are being uploaded, or at most"
@@ -27,14 +27,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "wal.object.max.bytes",
-        Kind.INT,
+        SettingType.INT,
         8 * MIB,
         1,
         "The size at which a WAL object is uploaded without waiting; at most wal.buffer.max.bytes.",
     ),
     _own(
         "wal.uploads.in.flight.max",
-        Kind.INT,
+        SettingType.INT,
         64,
         1,
         "WAL objects that are uploaded at a time. With fewer than the store's latency of a PUT over"
@@ -42,7 +42,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "wal.puts.per.second.max",
-        Kind.INT,
+        SettingType.INT,
         -1,
         -1,
         "WAL objects that a broker puts a second, on average; full ones do not wait for it. An"
@@ -52,21 +52,21 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "wal.buffer.max.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         64 * MIB,
         64 * 1024,
         "Bytes that wait for the WAL or are being uploaded; above it producers wait.",
     ),
     _own(
         "wal.checkpoint.interval.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         256 * MIB,
         1,
         "WAL bytes between checkpoints: what a restart has to replay at most, about.",
     ),
     _own(
         "wal.checkpoint.interval.slots",
-        Kind.INT,
+        SettingType.INT,
         1_000,
         1,
         "WAL objects between checkpoints: a restart reads each one above the newest checkpoint"
@@ -75,14 +75,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "merge.segment.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         64 * MIB,
         1,
         "The size up to which small segments of a table are merged. One is written in memory.",
     ),
     _own(
         "roll.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         128 * MIB,
         1,
         "WAL bytes of a partition, as stored, at which they go into the table; a topic's"
@@ -90,7 +90,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "roll.age.ms",
-        Kind.LONG,
+        SettingType.LONG,
         HOUR_MS,
         1,
         "How long the WAL keeps a partition's decided records that are not enough for a roll by"
@@ -98,7 +98,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "roll.min.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         8 * MIB,
         0,
         "What is less, as stored, is not worth a file: it is carried over until there is more, or"
@@ -106,7 +106,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "roll.wal.max.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         4096 * MIB,
         0,
         "WAL bytes of all partitions that a broker leads, as stored; above it the largest go into"
@@ -114,7 +114,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "roll.spread.ms",
-        Kind.LONG,
+        SettingType.LONG,
         30_000,
         0,
         "How long what is due for a roll may take, so that producers hardly feel it: the rate is"
@@ -125,7 +125,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "coordinator.snapshot.interval.records",
-        Kind.INT,
+        SettingType.INT,
         10_000,
         1,
         "Records that a coordinator writes between snapshots of its state, or as many as the state"
@@ -133,14 +133,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "tail.cache.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         256 * MIB,
         0,
         "Memory for the newest batches, from which consumers at the end of the log are served.",
     ),
     _own(
         "read.cache.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         128 * MIB,
         0,
         "Memory for what was read back, for readers behind the newest batches: ranges of WAL"
@@ -149,14 +149,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "segment.index.cache.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         32 * MIB,
         0,
         "Memory for the footers of the segments that were read last.",
     ),
     _own(
         "decompressed.bytes.max",
-        Kind.INT,
+        SettingType.INT,
         100 * MIB,
         1024,
         "The largest batch after decompression; a larger one is refused (MESSAGE_TOO_LARGE).",
@@ -175,14 +175,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "connection.requests.in.flight.max",
-        Kind.INT,
+        SettingType.INT,
         1000,
         1,
         "Requests of one connection that are served at a time; more wait unread.",
     ),
     _own(
         "connection.requests.bytes.max",
-        Kind.INT,
+        SettingType.INT,
         32 * MIB,
         1,
         "Bytes of one connection's requests that are served at a time; more wait unread. One"
@@ -190,7 +190,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "connection.answers.bytes.max",
-        Kind.INT,
+        SettingType.INT,
         MIB,
         64 * 1024,
         "Bytes of one connection's answers that its client has not taken; above it no further"
@@ -198,7 +198,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "queued.max.answer.bytes",
-        Kind.LONG,
+        SettingType.LONG,
         256 * MIB,
         MIB,
         "Bytes of answers that clients have not taken, over all connections. Near it fetches are"
@@ -207,7 +207,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "file.descriptors.reserved",
-        Kind.INT,
+        SettingType.INT,
         192,
         1,
         "File descriptors of the process that are kept from clients' connections: for the store,"
@@ -216,7 +216,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "request.receive.timeout.ms",
-        Kind.INT,
+        SettingType.INT,
         5 * MINUTE_MS,
         1,
         "How long a request may take from its first byte to its last. Time in which the broker does"
@@ -224,14 +224,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "request.receive.grace.ms",
-        Kind.INT,
+        SettingType.INT,
         10_000,
         1,
         "How long nothing may come of a request that has begun.",
     ),
     _own(
         "request.receive.rate.min.bytes",
-        Kind.INT,
+        SettingType.INT,
         16 * 1024,
         1,
         "Bytes a second at which a request has to come on average, beyond"
@@ -239,14 +239,14 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "shutdown.timeout.ms",
-        Kind.INT,
+        SettingType.INT,
         10000,
         0,
         "How long a stopping broker waits for requests that it has accepted.",
     ),
     _own(
         "log.delete.grace.ms",
-        Kind.LONG,
+        SettingType.LONG,
         600000,
         DELETE_GRACE_MS_MIN,
         "How long an object that nothing refers to is kept before it is deleted. A query that takes"
@@ -255,7 +255,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "log.collect.interval.ms",
-        Kind.LONG,
+        SettingType.LONG,
         60_000,
         1,
         "How often a broker keeps its WAL short: partitions taken over are opened, WAL objects"
@@ -263,7 +263,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "log.collect.tables.interval.ms",
-        Kind.LONG,
+        SettingType.LONG,
         1_800_000,
         1,
         "How often one broker looks for segments that no table lists and for tables of deleted"
@@ -271,7 +271,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "wal.objects.max",
-        Kind.INT,
+        SettingType.INT,
         128,
         2,
         "With more objects below the newest checkpoint than this that hold records of a broker's"
@@ -279,7 +279,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "staged.retention.ms",
-        Kind.LONG,
+        SettingType.LONG,
         24 * HOUR_MS,
         1,
         "How long what an exactly-once sink has staged may be adopted; the same on all brokers."
@@ -287,7 +287,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "http.connections.max",
-        Kind.INT,
+        SettingType.INT,
         64,
         2,
         "Connections that the HTTP server (/healthz, /metrics) serves at a time. One more takes the"
@@ -295,7 +295,7 @@ OWN_SETTINGS: tuple[Setting, ...] = (
     ),
     _own(
         "http.request.timeout.ms",
-        Kind.INT,
+        SettingType.INT,
         10_000,
         1,
         "How long an HTTP client may take to send its request and to take the answer.",

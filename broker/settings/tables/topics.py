@@ -9,12 +9,12 @@ from tidelog.broker.settings.kinds import (
     AtLeast,
     Between,
     Effect,
-    Kind,
     ListOf,
     Matching,
     OneOf,
     Scope,
     Setting,
+    SettingType,
     Synonym,
 )
 
@@ -31,7 +31,7 @@ _THROTTLED_REPLICAS = Matching(
 TOPIC_SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="cleanup.policy",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=("delete",),
         valid=ListOf(("compact", "delete")),
         scope=Scope.TOPIC,
@@ -41,7 +41,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="compression.type",
-        kind=Kind.STRING,
+        kind=SettingType.STRING,
         default="producer",
         valid=OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
         scope=Scope.BOTH,
@@ -53,7 +53,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="compression.gzip.level",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=-1,
         valid=Between(1, 9, also=-1),
         scope=Scope.BOTH,
@@ -63,7 +63,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="compression.lz4.level",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=9,
         valid=Between(1, 17),
         scope=Scope.BOTH,
@@ -73,7 +73,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="compression.zstd.level",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=3,
         valid=Between(-131072, 22),
         scope=Scope.BOTH,
@@ -83,7 +83,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="delete.retention.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=DAY_MS,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -92,7 +92,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="file.delete.delay.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=MINUTE_MS,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -102,7 +102,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="flush.messages",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(1),
         scope=Scope.TOPIC,
@@ -112,7 +112,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="flush.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -125,7 +125,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="follower.replication.throttled.replicas",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=(),
         valid=_THROTTLED_REPLICAS,
         scope=Scope.TOPIC,
@@ -134,7 +134,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="index.interval.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=4096,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -144,7 +144,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="leader.replication.throttled.replicas",
-        kind=Kind.LIST,
+        kind=SettingType.LIST,
         default=(),
         valid=_THROTTLED_REPLICAS,
         scope=Scope.TOPIC,
@@ -153,7 +153,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="local.retention.bytes",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=-2,
         valid=AtLeast(-2),
         scope=Scope.TOPIC,
@@ -163,7 +163,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="local.retention.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=-2,
         valid=AtLeast(-2),
         scope=Scope.TOPIC,
@@ -173,7 +173,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="max.compaction.lag.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(1),
         scope=Scope.TOPIC,
@@ -182,7 +182,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="max.message.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=MESSAGE_BYTES_MAX_DEFAULT,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -191,7 +191,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="message.timestamp.after.max.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=HOUR_MS,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -200,7 +200,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="message.timestamp.before.max.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=LONG_MAX,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -209,7 +209,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="message.timestamp.type",
-        kind=Kind.STRING,
+        kind=SettingType.STRING,
         default="CreateTime",
         valid=OneOf(("CreateTime", "LogAppendTime")),
         scope=Scope.TOPIC,
@@ -218,7 +218,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="min.cleanable.dirty.ratio",
-        kind=Kind.DOUBLE,
+        kind=SettingType.DOUBLE,
         default=0.5,
         valid=Between(0, 1),
         scope=Scope.TOPIC,
@@ -227,7 +227,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="min.compaction.lag.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=0,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -237,7 +237,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="min.insync.replicas",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=1,
         valid=AtLeast(1),
         scope=Scope.BOTH,
@@ -248,7 +248,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="preallocate",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=False,
         scope=Scope.TOPIC,
         effect=Effect.NONE,
@@ -257,7 +257,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="remote.log.copy.disable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=False,
         scope=Scope.TOPIC,
         effect=Effect.NONE,
@@ -265,7 +265,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="remote.log.delete.on.disable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=False,
         scope=Scope.TOPIC,
         effect=Effect.NONE,
@@ -273,7 +273,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="remote.storage.enable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=False,
         valid=OneOf((False,)),
         scope=Scope.TOPIC,
@@ -282,7 +282,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="retention.bytes",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=-1,
         scope=Scope.TOPIC,
         synonyms=(Synonym("log.retention.bytes"),),
@@ -290,7 +290,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="retention.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=7 * DAY_MS,
         valid=AtLeast(-1),
         scope=Scope.TOPIC,
@@ -303,7 +303,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="segment.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=1024 * 1024 * 1024,
         valid=AtLeast(SEGMENT_BYTES_MIN),
         scope=Scope.TOPIC,
@@ -314,7 +314,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="segment.index.bytes",
-        kind=Kind.INT,
+        kind=SettingType.INT,
         default=10 * 1024 * 1024,
         valid=AtLeast(4),
         scope=Scope.TOPIC,
@@ -324,7 +324,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="segment.jitter.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=0,
         valid=AtLeast(0),
         scope=Scope.TOPIC,
@@ -337,7 +337,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="segment.ms",
-        kind=Kind.LONG,
+        kind=SettingType.LONG,
         default=7 * DAY_MS,
         valid=AtLeast(1),
         scope=Scope.TOPIC,
@@ -350,7 +350,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="unclean.leader.election.enable",
-        kind=Kind.BOOLEAN,
+        kind=SettingType.BOOLEAN,
         default=False,
         scope=Scope.BOTH,
         dynamic=True,

@@ -12,7 +12,7 @@ from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.records.bucket_format import check_supported
 from tidelog.coordinator.cluster.records.documents import checksum_of
 from tidelog.coordinator.cluster.records.records import (
-    Entry,
+    MetadataEntry,
     Record,
     decode_entry,
     identify_entry,
@@ -111,7 +111,7 @@ class LogView:
         # Whatever comes above our state was put after the read that found nothing there.
         self._trusted_since = started
 
-    async def put(self, entry: Entry, data: bytes, after: ClusterState) -> bool:
+    async def put(self, entry: MetadataEntry, data: bytes, after: ClusterState) -> bool:
         """Try to make `data`, which is `entry`, the next one; `after` is the state that it makes.
 
         False if another's entry took its number; the state includes that one then.
@@ -229,7 +229,7 @@ class LogView:
 
 def following(
     state: ClusterState, key: str, number: int, data: Buffer
-) -> tuple[Entry, ClusterState]:
+) -> tuple[MetadataEntry, ClusterState]:
     """The entry in an object that is to follow a state, and the state after it. CorruptObject where
     it cannot, UnsupportedFormat. Pure."""
     entry = decode_entry(key, data)

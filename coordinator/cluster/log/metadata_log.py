@@ -18,7 +18,12 @@ from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.log.stamps import found_stamps
 from tidelog.coordinator.cluster.records.bucket_format import new_cluster
 from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id
-from tidelog.coordinator.cluster.records.records import ENTRY_BYTES_MAX, Entry, Record, encode_entry
+from tidelog.coordinator.cluster.records.records import (
+    ENTRY_BYTES_MAX,
+    MetadataEntry,
+    Record,
+    encode_entry,
+)
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import Entropy
@@ -46,7 +51,7 @@ class EntryTooLarge(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingAppend:
     author: Epoch | None
     build: Build
     done: asyncio.Future[int]
@@ -77,7 +82,7 @@ class MetadataLog:
         self._view = LogView(store, clock, settings, self._snapshots)
         self._writing = False
         self._lock = asyncio.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingAppend] = deque()
         self._ended: Exception | None = None
         self._appender: asyncio.Task[None] | None = None
         self._snapshotter: asyncio.Task[None] | None = None
@@ -143,7 +148,7 @@ class MetadataLog:
         if len(self._waiting) >= self._settings.waiting_appends_max:
             raise Refused(f"{len(self._waiting)} changes of the metadata wait already; try later")
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(author, build, done))
+        self._waiting.append(_WaitingAppend(author, build, done))
         if self._appender is None or self._appender.done():
             self._appender = asyncio.create_task(self._append_waiting(), name="metadata appender")
         return await done
@@ -239,7 +244,7 @@ class MetadataLog:
                 self._end(error)
                 _settle(group, error)
 
-    def _next_group(self) -> list[_Waiting]:
+    def _next_group(self) -> list[_WaitingAppend]:
         group = [self._waiting.popleft()]
         # A registration is alone in its entry, since the entry's number is the epoch.
         while (
@@ -251,7 +256,7 @@ class MetadataLog:
             group.append(self._waiting.popleft())
         return group
 
-    async def _append_group(self, group: list[_Waiting]) -> None:
+    async def _append_group(self, group: list[_WaitingAppend]) -> None:
         """Append one entry for the group, or for its first part if all is too much for an entry."""
         author = group[0].author
         deadline = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
@@ -292,8 +297,8 @@ class MetadataLog:
             await self._view.catch_up()
             just_read = True
 
-    def _next_entry(self, author: Epoch | None, records: tuple[Record, ...]) -> Entry:
-        return Entry(
+    def _next_entry(self, author: Epoch | None, records: tuple[Record, ...]) -> MetadataEntry:
+        return MetadataEntry(
             sequence=self.state.sequence + 1,
             writer_id=self._entropy.uuid().bytes,
             time_ms=self._clock.time_ms(),
@@ -344,13 +349,13 @@ class MetadataLog:
             logger.info("snapshot of the metadata", extra={**about, "deleted": deleted})
 
 
-def _settle(group: Iterable[_Waiting], error: Exception) -> None:
+def _settle(group: Iterable[_WaitingAppend], error: Exception) -> None:
     for waiting in group:
         if not waiting.done.done():
             waiting.done.set_exception(error)
 
 
-def _settle_composed(group: Sequence[_Waiting], composed: Composition, sequence: int) -> None:
+def _settle_composed(group: Sequence[_WaitingAppend], composed: Composition, sequence: int) -> None:
     for waiting, error in zip(group, composed.errors, strict=True):
         if waiting.done.done():
             continue

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedSnapshot:
     sequence: int
     meta: ObjectMeta
 
@@ -111,16 +111,16 @@ class Snapshots:
             await self._store.delete(key)
         return len(obsolete)
 
-    async def _list(self) -> list[_Listed]:
+    async def _list(self) -> list[_ListedSnapshot]:
         listed = []
         async for meta in self._store.list(SNAPSHOT_PREFIX):
             digits = meta.key.removeprefix(SNAPSHOT_PREFIX).removesuffix(SNAPSHOT_SUFFIX)
             if digits.isascii() and digits.isdigit() and meta.key == _key(int(digits)):
-                listed.append(_Listed(int(digits), meta))
+                listed.append(_ListedSnapshot(int(digits), meta))
         self.seen.look([each.meta.key for each in listed], self._clock.monotonic())
         return listed
 
-    async def _read(self, listed: _Listed) -> ClusterState:
+    async def _read(self, listed: _ListedSnapshot) -> ClusterState:
         stored = await self._store.get(listed.meta.key)
         state = await self._offload.run(decode_snapshot, listed.meta.key, stored.data)
         if state.sequence != listed.sequence:

@@ -281,7 +281,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MetadataEntry:
     """One object of the metadata log. `author` is None before the writer has registered.
 
     `previous`: the checksum of the entry before (rule C11). None in entry 0, and in entries that
@@ -296,7 +296,7 @@ class Entry:
     previous: int | None = None
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: MetadataEntry) -> bytes:
     """The entry's object. The caller keeps it within ENTRY_BYTES_MAX."""
     body = {
         "sequence": entry.sequence,
@@ -317,7 +317,7 @@ def encode_record(record: Record) -> Json:
     return {"type": type(record).__name__, **to_json(record)}
 
 
-def decode_entry(key: str, data: Buffer) -> Entry:
+def decode_entry(key: str, data: Buffer) -> MetadataEntry:
     """The entry stored at `key`.
 
     UnsupportedFormat for a newer format or an unknown type of record, CorruptObject for all that
@@ -329,7 +329,7 @@ def decode_entry(key: str, data: Buffer) -> Entry:
         if type(records) is not list:
             raise Mismatch("its records are not an array")
         head = from_json(_EntryHead, members)
-        return Entry(
+        return MetadataEntry(
             sequence=head.sequence,
             writer_id=decode_writer_id(head.writer),
             time_ms=head.time_ms,

@@ -9,9 +9,9 @@ from uuid import UUID
 from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigScope,
-    Entry,
     EntryRange,
     LossAccepted,
+    MetadataEntry,
     Record,
 )
 from tidelog.coordinator.cluster.records.topics import (
@@ -71,7 +71,7 @@ class ClusterState:
     checksum: int | None = field(default=None, compare=False)
     """Of the object that holds entry `sequence`; None where that is not known."""
 
-    def apply(self, entry: Entry) -> ClusterState:
+    def apply(self, entry: MetadataEntry) -> ClusterState:
         """The state after `entry`: all of its records or, with InvalidRecord, none of them.
 
         The entry must be the next one.

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tidelog.coordinator.group.records.record_coding import (
     VERSION,
-    UnknownRecord,
+    UnknownGroupRecord,
     encoded,
     versioned,
 )
@@ -276,7 +276,7 @@ def encode_consumer_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | 
 
 def decode_consumer_record(key: Buffer, version: int, value: Buffer | None) -> ConsumerGroupRecord:
     """The record with this key, whose version is one of CONSUMER_KEY_VERSIONS, and this value.
-    Raises UnknownRecord, MalformedMessage, UnsupportedVersion or struct.error."""
+    Raises UnknownGroupRecord, MalformedMessage, UnsupportedVersion or struct.error."""
     if version in (_GROUP, _TARGET_EPOCH):
         group_id = decode(ConsumerGroupKey, key, version, VERSION.size).group_id
         if version == _GROUP:
@@ -338,7 +338,7 @@ def _current_record(group_id: str, member_id: str, value: Buffer | None) -> Cons
     try:
         state = MemberState(found.state)
     except ValueError as error:
-        raise UnknownRecord(f"a member's state of {found.state} is not known here") from error
+        raise UnknownGroupRecord(f"a member's state of {found.state} is not known here") from error
     current = CurrentAssignment(
         found.member_epoch,
         found.previous_member_epoch,

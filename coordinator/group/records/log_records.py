@@ -18,7 +18,7 @@ from tidelog.coordinator.group.records.consumer_records import (
     encode_consumer_record,
 )
 from tidelog.coordinator.group.records.record_coding import VERSION, encoded, versioned
-from tidelog.coordinator.group.records.record_coding import UnknownRecord as UnknownRecord
+from tidelog.coordinator.group.records.record_coding import UnknownGroupRecord as UnknownGroupRecord
 from tidelog.identifiers import TopicId
 from tidelog.protocol.codec import decode
 from tidelog.protocol.errors import MalformedMessage, UnsupportedVersion
@@ -214,9 +214,9 @@ def decode_record(
     key: Buffer | None, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
 ) -> GroupRecord:
     """The record with this key and value, in any version up to ours; `producer_id` is that of a
-    transactional batch. Raises UnknownRecord."""
+    transactional batch. Raises UnknownGroupRecord."""
     if key is None:
-        raise UnknownRecord("a record of __consumer_offsets has no key")
+        raise UnknownGroupRecord("a record of __consumer_offsets has no key")
     try:
         version = VERSION.unpack_from(key)[0]
         if version in _OFFSET_KEY_VERSIONS:
@@ -227,8 +227,10 @@ def decode_record(
         if version in CONSUMER_KEY_VERSIONS:
             return decode_consumer_record(key, version, value)
     except (MalformedMessage, UnsupportedVersion, StructError) as error:
-        raise UnknownRecord(f"a record of __consumer_offsets does not decode: {error}") from error
-    raise UnknownRecord(f"a key of version {version} in __consumer_offsets is not known here")
+        raise UnknownGroupRecord(
+            f"a record of __consumer_offsets does not decode: {error}"
+        ) from error
+    raise UnknownGroupRecord(f"a key of version {version} in __consumer_offsets is not known here")
 
 
 def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int) -> GroupRecord:

@@ -15,7 +15,7 @@ VERSION: Final = StructCode(">h")
 M = TypeVar("M", bound=Message)
 
 
-class UnknownRecord(TidelogError):
+class UnknownGroupRecord(TidelogError):
     """A record of `__consumer_offsets` that does not decode. What rests on it must not be used."""
 
 

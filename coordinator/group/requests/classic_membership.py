@@ -33,7 +33,7 @@ NAME_LENGTH_MAX = 200
 """What a member's id has of its client's."""
 
 
-class Membership:
+class ClassicMembership:
     """The group protocol's requests. Each is answered in its turn or parked with its member."""
 
     def __init__(

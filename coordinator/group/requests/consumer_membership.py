@@ -40,7 +40,7 @@ from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
 
-class Refusal(NamedTuple):
+class MembershipRefusal(NamedTuple):
     """Why a request is not carried out."""
 
     error: ErrorCode
@@ -73,14 +73,14 @@ class ConsumerMembership:
         self._timers = timers
         self._timeouts_of = timeouts_of
 
-    def refusal(self, heartbeat: ConsumerHeartbeat) -> Refusal | None:
+    def refusal(self, heartbeat: ConsumerHeartbeat) -> MembershipRefusal | None:
         """What is wrong with a request whatever the group is like; None if nothing is."""
         fault = _fault(heartbeat)
         if fault is not None:
-            return Refusal(ErrorCode.INVALID_REQUEST, fault)
+            return MembershipRefusal(ErrorCode.INVALID_REQUEST, fault)
         assignors = self._settings.consumer_assignors
         if heartbeat.server_assignor is not None and heartbeat.server_assignor not in assignors:
-            return Refusal(
+            return MembershipRefusal(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
                 f"ServerAssignor {heartbeat.server_assignor} is not supported. Supported assignors:"
                 f" {', '.join(assignors)}.",
@@ -88,7 +88,7 @@ class ConsumerMembership:
         try:
             check_length(heartbeat.topic_regex or "", self._settings.regex_length_max)
         except InvalidPattern as error:
-            return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
+            return MembershipRefusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
         return None
 
     # Members that come and stay.
@@ -98,7 +98,7 @@ class ConsumerMembership:
     ) -> None:
         """Take the member in or note that it is alive, and tell it what it may consume."""
         caller = self._caller(group, heartbeat)
-        if isinstance(caller, Refusal):
+        if isinstance(caller, MembershipRefusal):
             turn.reply(token, ConsumerHeartbeatReply(*caller))
             return
         if heartbeat.matches is not None:
@@ -146,13 +146,15 @@ class ConsumerMembership:
         self.expect_heartbeat(group, member_id, subscription, turn)
         return current
 
-    def _caller(self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat) -> Caller | Refusal:
+    def _caller(
+        self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat
+    ) -> Caller | MembershipRefusal:
         member_id = heartbeat.member_id or heartbeat.fresh_id
         joins = heartbeat.member_epoch == JOIN_EPOCH
         holder = group.static_members.get(heartbeat.instance_id or "")
         is_known = member_id in group.subscriptions or (joins and holder is not None)
         if not is_known and self.is_full(group):
-            return Refusal(
+            return MembershipRefusal(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 "The consumer group has reached its maximum capacity of"
                 f" {self._settings.consumer_members_max} members.",
@@ -175,12 +177,12 @@ class ConsumerMembership:
 
     def _returned(
         self, group: ConsumerGroup, member_id: str, holder: str, instance_id: str
-    ) -> Caller | Refusal:
+    ) -> Caller | MembershipRefusal:
         """A static member that joins where one of its instance id is known: only if that is away,
         or speaks the classic protocol, in which no static member says that it goes."""
         is_classic = group.subscriptions[holder].classic is not None
         if group.current(holder).epoch != STATIC_LEAVE_EPOCH and not is_classic:
-            return Refusal(
+            return MembershipRefusal(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group"
                 f" because the instance id is owned by {holder} member.",
@@ -444,12 +446,16 @@ def successor(group: ConsumerGroup, member_id: str, holder: str) -> Caller:
     return Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
 
 
-def _static_refusal(group: ConsumerGroup, member_id: str, instance_id: str) -> Refusal | None:
+def _static_refusal(
+    group: ConsumerGroup, member_id: str, instance_id: str
+) -> MembershipRefusal | None:
     holder = group.static_members.get(instance_id)
     if holder is None:
-        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        return MembershipRefusal(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
+        )
     if holder != member_id:
-        return Refusal(
+        return MembershipRefusal(
             ErrorCode.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member"
             f" {holder}.",
@@ -457,14 +463,16 @@ def _static_refusal(group: ConsumerGroup, member_id: str, instance_id: str) -> R
     return None
 
 
-def _unknown(group: ConsumerGroup, member_id: str) -> Refusal:
-    return Refusal(
+def _unknown(group: ConsumerGroup, member_id: str) -> MembershipRefusal:
+    return MembershipRefusal(
         ErrorCode.UNKNOWN_MEMBER_ID,
         f"Member {member_id} is not a member of group {group.group_id}.",
     )
 
 
-def _epoch_refusal(heartbeat: ConsumerHeartbeat, current: CurrentAssignment) -> Refusal | None:
+def _epoch_refusal(
+    heartbeat: ConsumerHeartbeat, current: CurrentAssignment
+) -> MembershipRefusal | None:
     """Why a member is fenced. The epoch before is accepted where the member has nothing that it was
     not given: the answer with the newer one may have been lost."""
     epoch = heartbeat.member_epoch
@@ -474,7 +482,7 @@ def _epoch_refusal(heartbeat: ConsumerHeartbeat, current: CurrentAssignment) -> 
     is_previous = not is_ahead and epoch == current.previous_epoch
     if is_previous and is_within(heartbeat.owned, current.assigned):
         return None
-    return Refusal(
+    return MembershipRefusal(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {'greater' if is_ahead else 'smaller'} member epoch"
         f" ({epoch}) than the one known by the group coordinator ({current.epoch}). The member must"

@@ -22,7 +22,11 @@ from tidelog.coordinator.group.state.sizes import (
     protocols_bytes,
     texts_bytes,
 )
-from tidelog.coordinator.group.state.states import PREVIOUS_STATES, GroupState, InvalidTransition
+from tidelog.coordinator.group.state.states import (
+    PREVIOUS_STATES,
+    GroupState,
+    InvalidGroupTransition,
+)
 from tidelog.protocol.error_codes import ErrorCode
 
 
@@ -149,9 +153,9 @@ class ClassicGroup:
     # State.
 
     def transition(self, target: GroupState, time_ms: int) -> None:
-        """Go over to a state. Raises InvalidTransition."""
+        """Go over to a state. Raises InvalidGroupTransition."""
         if self.state not in PREVIOUS_STATES[target]:
-            raise InvalidTransition(self.group_id, self.state, target)
+            raise InvalidGroupTransition(self.group_id, self.state, target)
         self.state = target
         self.state_timestamp_ms = time_ms
 

@@ -37,7 +37,7 @@ PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProx
 """The states that each state may follow."""
 
 
-class InvalidTransition(AssertionError):
+class InvalidGroupTransition(AssertionError):
     """A programmer's error: a state was to follow one that it may not follow."""
 
     def __init__(self, group_id: str, state: GroupState, target: GroupState) -> None:

@@ -17,7 +17,7 @@ from tidelog.identifiers import LeaderEpoch
 from tidelog.records.compression import Compression
 from tidelog.records.records import Record
 from tidelog.records.rows.row_decoding import decode_rows
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.storage.segment import segment_writer
 from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.wal.log.image import PartitionImage
@@ -27,7 +27,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 PRODUCERS = {"producer_id": None, "producer_epoch": None, "transaction": None}
 
 
-async def rolled(log: Log, cuts: list[int], limits: Limits, read_cache_bytes: int) -> ColdLog:
+async def rolled(log: Log, cuts: list[int], limits: BatchLimits, read_cache_bytes: int) -> ColdLog:
     """The whole log in a table, cut into segments at these offsets; some may have no row."""
     cold = ColdLog(limits=limits, read_cache_bytes=read_cache_bytes)
     rows = list(decode_rows(log.buffer, aborted=log.aborted))
@@ -86,7 +86,7 @@ def test_a_consumer_gets_exactly_the_committed_records_as_they_were(
     bytes_max, read_cache_bytes = limits
 
     async def story() -> None:
-        cold = await rolled(log, cuts, Limits(compression=codec), read_cache_bytes)
+        cold = await rolled(log, cuts, BatchLimits(compression=codec), read_cache_bytes)
         found = await cold.consume(0, bytes_max=bytes_max, committed=committed)
         assert [seen(record) for record in found] == [each | PRODUCERS for each in log.expected]
         await cold.close()

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tidelog.bucket.views.decisions import (
     Decisions,
-    Outcome,
     TailTransaction,
+    TransactionOutcome,
     excluded_transactions,
 )
 from tidelog.coordinator.transaction.log_records import (
@@ -251,10 +251,14 @@ class _Believing(Decisions):
         super().__init__()
         self._by_producer = known._by_producer
 
-    def outcome(self, name: TransactionName) -> Outcome:
+    def outcome(self, name: TransactionName) -> TransactionOutcome:
         current = self._by_producer.get(name.producer_id)
         if current is not None and current.ordinal == name.ordinal and current.state.is_complete:
-            return Outcome.COMMITTED if current.state.is_commit else Outcome.NOT_COMMITTED
+            return (
+                TransactionOutcome.COMMITTED
+                if current.state.is_commit
+                else TransactionOutcome.NOT_COMMITTED
+            )
         return super().outcome(name)
 
 

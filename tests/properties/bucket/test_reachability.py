@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.properties.wal.batches import METADATA, assembled, batch
 from tidelog.broker.collect.merger import MergedObjects
 from tidelog.bucket.merged_names import read_merged_names
-from tidelog.bucket.object_keys import MergedObject, parse_key
+from tidelog.bucket.object_keys import MergedObjectKey, parse_key
 from tidelog.bucket.reachability import (
     Anchor,
     Reachability,
@@ -43,7 +43,7 @@ from tidelog.identifiers import (
 )
 from tidelog.offload import InlineOffload
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.wal.format.merged_object import Run, Source, assemble_merged
+from tidelog.wal.format.merged_object import ExtentRun, MergeSource, assemble_merged
 from tidelog.wal.format.object_format import (
     ObjectHeader,
     ObjectKind,
@@ -55,8 +55,8 @@ from tidelog.wal.format.object_format import (
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.recovery import recover
-from tidelog.wal.recover.slot_runs import Run as SlotRun
-from tidelog.wal.roll.merge_plan import MergeLimits, plan_merge
+from tidelog.wal.recover.slot_runs import SlotRun as SlotRun
+from tidelog.wal.roll.merge_plan import WalMergeLimits, plan_merge
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import (
     checkpoint_key,
@@ -160,7 +160,7 @@ class World:
     def check_names(self) -> None:
         """Who reads the bucket takes no merged object for needless that its broker needs."""
         found = [parse_key(key) for key in self.stored()]
-        listed = [each for each in found if isinstance(each, MergedObject)]
+        listed = [each for each in found if isinstance(each, MergedObjectKey)]
         names = RUNNER.run(read_merged_names(self.store, InlineOffload(), self.state, listed))
         for each in listed:
             if names.is_settled(each):
@@ -238,7 +238,7 @@ class World:
             logs,
             lambda key: key < wal_key(owner.incarnation, owner.floor),
             (),
-            MergeLimits(1, 10**6, 1000),
+            WalMergeLimits(1, 10**6, 1000),
         )
         if plan is None:
             return
@@ -247,9 +247,12 @@ class World:
             return  # The table has it, as others know; production leaves the object out.
         data = {key: at_once(self.store.get(key)).data for key in keys}
         runs = [
-            Run(
+            ExtentRun(
                 run.partition,
-                [Source(e, data[e.key][e.position : e.position + e.length]) for e in run.extents],
+                [
+                    MergeSource(e, data[e.key][e.position : e.position + e.length])
+                    for e in run.extents
+                ],
             )
             for run in plan.runs
         ]
@@ -347,7 +350,7 @@ class World:
         assert not list(unanchored(self.state, anchors))
         owners = {owner.incarnation: owner for owner in self.owners}
 
-        def is_settled(found: MergedObject, floor: Slot) -> bool:
+        def is_settled(found: MergedObjectKey, floor: Slot) -> bool:
             is_forgotten = found.incarnation in self.forgotten
             return not is_forgotten and owners[found.incarnation].merged.is_settled(found, floor)
 

@@ -15,9 +15,9 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
-    Entry,
     IncarnationRetired,
     IncarnationsForgotten,
+    MetadataEntry,
     OpenedTenures,
     PartitionMoved,
     PartitionsCreated,
@@ -72,7 +72,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def apply(self, author: int | None, *records: Record) -> int:
         number = self.state.sequence + 1
         epoch = None if author is None else Epoch(author)
-        entry = Entry(number, number.to_bytes(16, "big"), 0, epoch, records)
+        entry = MetadataEntry(number, number.to_bytes(16, "big"), 0, epoch, records)
         entry = decode_entry("k", encode_entry(entry))
         before = self.state
         self.state = before.apply(entry)

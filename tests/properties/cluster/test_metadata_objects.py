@@ -17,7 +17,7 @@ from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id, is
 from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
     ConfigScope,
-    Entry,
+    MetadataEntry,
     Record,
     decode_entry,
     encode_entry,
@@ -67,7 +67,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     [record_strategy(kind) for kind in RECORD_TYPES.values()]
 )
 ENTRIES = st.builds(
-    Entry,
+    MetadataEntry,
     sequence=st.integers(0, 2**63 - 1),
     writer_id=st.binary(min_size=16, max_size=16),
     time_ms=INTEGERS,
@@ -77,14 +77,14 @@ ENTRIES = st.builds(
 
 
 @given(ENTRIES)
-def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
+def test_an_entry_is_read_as_it_was_written(entry: MetadataEntry) -> None:
     data = encode_entry(entry)
     assert decode_entry("k", data) == entry
     assert encode_entry(decode_entry("k", memoryview(data))) == data
 
 
 @given(ENTRIES, st.data())
-def test_damage_never_passes(entry: Entry, data: st.DataObject) -> None:
+def test_damage_never_passes(entry: MetadataEntry, data: st.DataObject) -> None:
     whole = bytearray(encode_entry(entry))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))

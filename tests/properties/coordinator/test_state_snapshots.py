@@ -59,7 +59,7 @@ from tidelog.coordinator.transaction.log_records import (
     TransactionStored,
 )
 from tidelog.coordinator.transaction.machine import TransactionMachine
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
@@ -302,7 +302,7 @@ def test_what_was_captured_stays_as_it_was_while_the_machine_goes_on(
 
 
 def transaction_machine(records: Iterable[TransactionRecord]) -> TransactionMachine:
-    machine = TransactionMachine(TransactionSettings(), 0)
+    machine = TransactionMachine(TransactionCoordinatorSettings(), 0)
     for record in records:
         machine.apply(record)
     return machine

@@ -32,7 +32,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.log_records import TransactionRemoved, TransactionStored
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import (
     EPOCH_MAX,
@@ -83,7 +83,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        limits = TransactionSettings(id_expiration_ms=10 * TIMEOUT_MS)
+        limits = TransactionCoordinatorSettings(id_expiration_ms=10 * TIMEOUT_MS)
         self.world = TransactionWorld(limits)
         self.told = {client: Told() for client in CLIENTS}
         self.asked: dict[Token, Asked] = {}

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidelog.protocol.api import OWN_KEYS_FROM, registered, request_type, response_type
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.fields import Field, Kind, WireType
+from tidelog.protocol.fields import Field, WireKind, WireType
 from tidelog.protocol.message import Message, Struct
 from tidelog.protocol.wire import NULL_UUID
 
@@ -68,21 +68,21 @@ class _Generator:
 
     def _of_type(self, type_: WireType, name: str) -> Any:
         match type_.kind:
-            case Kind.FIXED:
+            case WireKind.FIXED:
                 return self._number(type_.code, name)
-            case Kind.UUID:
+            case WireKind.UUID:
                 return self._chance.choice((NULL_UUID, UUID(int=self._chance.getrandbits(128))))
-            case Kind.STRING:
+            case WireKind.STRING:
                 alphabet = "a-Zü€\U0001f30a\0"
                 return "".join(self._chance.choices(alphabet, k=self._length()))
-            case Kind.BINARY | Kind.RECORDS:
+            case WireKind.BINARY | WireKind.RECORDS:
                 return self._chance.randbytes(self._length() ** 2)
-            case Kind.STRUCT:
+            case WireKind.STRUCT:
                 assert type_.struct is not None
                 return self.struct(type_.struct)
-            case Kind.ARRAY:
+            case WireKind.ARRAY:
                 assert type_.element is not None
-                struct = type_.element.kind is Kind.STRUCT
+                struct = type_.element.kind is WireKind.STRUCT
                 length = self._chance.randint(0, self._richness) if struct else self._length()
                 return [self._of_type(type_.element, "") for _ in range(length)]
 

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from tidelog.protocol.fields import Field, Kind
+from tidelog.protocol.fields import Field, WireKind
 from tidelog.protocol.message import Message, Request, Struct
 from tidelog.protocol.schemas.api_versions import ApiVersionsResponse
 from tidelog.protocol.wire import NULL_UUID
@@ -119,7 +119,7 @@ def _to_kio(struct: Struct, version: int, kio_type: Any) -> Any:
     for field in ours:
         value = getattr(struct, field.name)
         theirs = fields[field.name]
-        if field.tag is not None and field.type.kind is Kind.STRUCT and value is None:
+        if field.tag is not None and field.type.kind is WireKind.STRUCT and value is None:
             continue
         values[theirs.name] = _value_to_kio(value, field, version, theirs)
     return kio_type(**values)
@@ -127,9 +127,9 @@ def _to_kio(struct: Struct, version: int, kio_type: Any) -> Any:
 
 def _value_to_kio(value: Any, field: Field, version: int, theirs: Any) -> Any:
     nested = field.type.struct or (field.type.element and field.type.element.struct)
-    if value is None or (field.type.kind is Kind.UUID and value == NULL_UUID):
+    if value is None or (field.type.kind is WireKind.UUID and value == NULL_UUID):
         return None
-    if field.type.kind is Kind.ARRAY:
+    if field.type.kind is WireKind.ARRAY:
         if nested:
             return tuple(_to_kio(item, version, kio_struct(theirs.type)) for item in value)
         return tuple(value)
@@ -158,8 +158,8 @@ def _from_kio(entity: Any, version: int, type_: type[Struct]) -> Any:
 def _value_from_kio(value: Any, field: Field, version: int) -> Any:
     if value is None:
         times = field.name.endswith("_ms")
-        return NULL_UUID if field.type.kind is Kind.UUID else -1 if times else None
-    if field.type.kind is Kind.ARRAY:
+        return NULL_UUID if field.type.kind is WireKind.UUID else -1 if times else None
+    if field.type.kind is WireKind.ARRAY:
         assert field.type.element is not None
         struct = field.type.element.struct
         return [_from_kio(item, version, struct) for item in value] if struct else list(value)

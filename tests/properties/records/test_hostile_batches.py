@@ -21,9 +21,9 @@ from tests.properties.records.batches import (
 )
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validate.validation import BatchInfo, InvalidBatch, Limits, validate
+from tidelog.records.validate.validation import BatchInfo, BatchLimits, InvalidBatch, validate
 
-LIMITS = Limits(batch_bytes_max=1 << 30)
+LIMITS = BatchLimits(batch_bytes_max=1 << 30)
 CODECS = tuple(Compression)
 
 
@@ -71,7 +71,7 @@ def test_damaged_batches_do_not_disturb_each_other(seed: int) -> None:
     damages=st.lists(st.integers(0, 2), min_size=8, max_size=8),
     seed=st.integers(0, 2**32),
     limits=st.builds(
-        Limits,
+        BatchLimits,
         batch_bytes_max=st.just(1 << 30),
         keys_required=st.booleans(),
         timestamp_before_max_ms=st.sampled_from([2**63 - 1, NOW_MS - 1_700_000_000_100, 0]),
@@ -79,7 +79,7 @@ def test_damaged_batches_do_not_disturb_each_other(seed: int) -> None:
     ),
 )
 def test_all_ways_of_examination_give_the_same_verdicts(
-    lists: list[list[NewRecord]], damages: list[int], seed: int, limits: Limits
+    lists: list[list[NewRecord]], damages: list[int], seed: int, limits: BatchLimits
 ) -> None:
     chance = random.Random(seed)
     batches = [bytes(encode_batch(records)) for records in lists]

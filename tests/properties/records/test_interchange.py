@@ -13,11 +13,11 @@ from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from tests.properties.records.batches import NOW_MS, built_by, record_lists
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validate.validation import BatchInfo, Limits, validate
+from tidelog.records.validate.validation import BatchInfo, BatchLimits, validate
 
 BUILDERS = (AioBuilder, KafkaPythonBuilder)
 READERS = (AioRecords, KafkaPythonRecords)
-LIMITS = Limits(batch_bytes_max=1 << 30)
+LIMITS = BatchLimits(batch_bytes_max=1 << 30)
 codecs = st.sampled_from(Compression)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidelog.records.batch import MalformedBatch
 from tidelog.records.parse.sequential import read_layouts
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.validate.scanning import Scanned, scan
+from tidelog.records.validate.scanning import ScannedRecords, scan
 
 HEADER = 61
 TIME = 1_700_000_000_000
@@ -27,7 +27,7 @@ records = st.lists(
 )
 
 
-def thorough(buffer: bytes, start: int, end: int, count: int) -> Scanned | None:
+def thorough(buffer: bytes, start: int, end: int, count: int) -> ScannedRecords | None:
     """What the walk says; None where it refuses."""
     deltas, keys = [], []
     try:
@@ -39,7 +39,7 @@ def thorough(buffer: bytes, start: int, end: int, count: int) -> Scanned | None:
     except MalformedBatch:
         return None
     greatest = max(deltas)
-    return Scanned(deltas[0], min(deltas), greatest, deltas.index(greatest), min(keys) < 0)
+    return ScannedRecords(deltas[0], min(deltas), greatest, deltas.index(greatest), min(keys) < 0)
 
 
 def ordinary(records: list[NewRecord]) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from tests.unit.storage.keyed_log import Kept, KeyedLog
 from tidelog.storage.clean import compaction, segment_rewriting
-from tidelog.storage.clean.compaction import CompactionPolicy, MergeLimits, Round
+from tidelog.storage.clean.compaction import CompactionPolicy, Round, SegmentMergeLimits
 from tidelog.storage.segment import segment_writer
 
 WHOLE = 1000
@@ -162,7 +162,7 @@ async def _compare(story: Sequence[Step], delete_retention_ms: int) -> None:
                 model.resume(after, log.cleaned_to, now_ms)
         if step.merges:
             before = _from(log_start, await log.records())
-            await log.merge(MergeLimits(step.target_bytes, 10**9), log_start)
+            await log.merge(SegmentMergeLimits(step.target_bytes, 10**9), log_start)
             assert _from(log_start, await log.records()) == before
         for stored in log.segments:
             nulls = sum(record.value is None for record in await log.records_of(stored))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tidelog.storage.clean.retention import RetentionPolicy, Run, log_start_after
+from tidelog.storage.clean.retention import RetentionPolicy, RetentionRun, log_start_after
 
 runs = st.lists(
     st.tuples(
@@ -35,11 +35,11 @@ def test_as_kafka_does_it(
     stable: int,
     now_ms: int,
 ) -> None:
-    held: list[Run] = []
+    held: list[RetentionRun] = []
     offset = 0
     for count, gap, latest, size in shapes:
         offset += gap
-        held.append(Run(offset, offset + count - 1, latest, size))
+        held.append(RetentionRun(offset, offset + count - 1, latest, size))
         offset += count
     stable = max(stable, log_start)
     policy = RetentionPolicy(retention_ms, retention_bytes)

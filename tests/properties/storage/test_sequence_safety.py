@@ -15,7 +15,7 @@ from tidelog.storage.object_store import Buffer, ObjectStore, StoreNotApplied
 from tidelog.storage.sequence import AppendUndecided, Mine, Sequence, Taken
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+from tidelog.storage.stores.retrying import RetryingStore, StoreRetrySettings
 
 WRITERS, NUMBERS = 4, 12
 rate = st.sampled_from([0.0, 0.05, 0.3])
@@ -78,7 +78,7 @@ def test_nobody_is_told_what_is_not_so(
         faulty = FaultyStore(truth, clock, SeededEntropy(seed), rates)
         store: ObjectStore = faulty
         if retries:
-            settings = RetrySettings(deadline_ms=3_000)
+            settings = StoreRetrySettings(deadline_ms=3_000)
             store = RetryingStore(faulty, clock, SeededEntropy(seed + 1), settings)
         log = Sequence(store, clock, "log/", "", identify)
         told = Outcomes()

@@ -19,10 +19,10 @@ from tidelog.storage.segment.segment import Segment, SegmentName
 from tidelog.storage.sequence import AppendUndecided
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+from tidelog.storage.stores.retrying import RetryingStore, StoreRetrySettings
 from tidelog.storage.table.table_change import PartitionChange, decode_commit
 from tidelog.storage.table.table_checkpoint import capture
-from tidelog.storage.table.table_log import Committed, TableLog
+from tidelog.storage.table.table_log import TableCommitted, TableLog
 from tidelog.storage.table.table_state import TableState
 
 WRITERS, PARTITIONS, STEPS = 4, 2, 10
@@ -133,7 +133,7 @@ async def commit(world: World, log: TableLog, change: PartitionChange) -> None:
     except StoreError:
         world.told.refused += segments
         raise
-    if isinstance(result, Committed):
+    if isinstance(result, TableCommitted):
         world.told.added += segments
         world.told.removed += change.removed
     else:
@@ -150,7 +150,7 @@ def test_every_row_is_in_the_table_once_and_nobody_is_told_what_is_not_so(
         faulty = FaultyStore(truth, clock, SeededEntropy(seed), rates)
         store: ObjectStore = faulty
         if retries:
-            store = RetryingStore(faulty, clock, SeededEntropy(seed), RetrySettings())
+            store = RetryingStore(faulty, clock, SeededEntropy(seed), StoreRetrySettings())
         world = World(clock, store, loop)
         async with asyncio.TaskGroup() as tasks:
             for writer in range(WRITERS):

@@ -10,7 +10,7 @@ from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.producer_state import ProducerState, RememberedBatch
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -70,7 +70,7 @@ def images(draw: st.DrawFn, number: int = 0) -> PartitionImage:
         producers=draw(producers(next_offset)),
         has_forgotten_producers=draw(st.booleans()),
         aborted=tuple(
-            draw(st.lists(st.builds(AbortedTransaction, INT64, INT64, INT64, INT64), max_size=3))
+            draw(st.lists(st.builds(AbortedIndexEntry, INT64, INT64, INT64, INT64), max_size=3))
         ),
         extents=extents,
     )

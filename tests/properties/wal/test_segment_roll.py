@@ -25,7 +25,7 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.roll.segment_roll import (
     OrdinalColumns,
     Ordinals,
-    Progress,
+    RollProgress,
     SegmentRoll,
     StoredBatches,
     scan,
@@ -147,10 +147,10 @@ def taken_up(
     read: Sequence[StoredBatches],
     upper: int,
     aborted: Sequence[AbortedRange],
-) -> Progress:
+) -> RollProgress:
     """In a second step where batches of transactions are among them."""
     found = roll.take_up(read, upper, aborted)
-    if isinstance(found, Progress):
+    if isinstance(found, RollProgress):
         return found
     ordinals = {key: written.ordinals[key] for key in sorted(found.transactional)}
     return roll.add(upper, aborted, OrdinalColumns.of(ordinals))
@@ -231,7 +231,7 @@ def test_what_is_wrong_may_be_read_again_and_what_is_damaged_may_not() -> None:
     with pytest.raises(CorruptObject, match="checksum"):
         roll.take_up([piece._replace(data=piece.data[:-1] + b"?")], 4, [])
     found = roll.take_up([piece], 4, [])
-    assert isinstance(found, Progress)
+    assert isinstance(found, RollProgress)
     assert found.next_offset == 4
 
     damaged = bytearray(piece.data)

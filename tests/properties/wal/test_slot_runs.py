@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.recover.slot_runs import Run, below, count, extended, runs_of, without
+from tidelog.wal.recover.slot_runs import SlotRun, below, count, extended, runs_of, without
 
 slots = st.sets(st.integers(0, 40))
 
 
-def members(runs: list[Run]) -> set[int]:
+def members(runs: list[SlotRun]) -> set[int]:
     found = [slot for run in runs for slot in range(run.first, run.end)]
     assert found == sorted(set(found)), "they ascend, and none is empty or overlaps"
     return set(found)

@@ -30,20 +30,20 @@ from tidelog.records.batch import BatchHeader, iterate_batches
 from tidelog.records.records import Record, decode_records
 from tidelog.records.row_columns import AbortedRange
 from tidelog.records.rows.row_decoding import decode_rows
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
-from tidelog.storage.table.table_change import Advance, PartitionChange
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance
+from tidelog.storage.table.table_log import TableCommitted
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.partition_log import PartitionLog
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 from tidelog.wal.read.read_cache import ReadCache
 from tidelog.wal.read.read_memory import ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
@@ -75,7 +75,7 @@ class ColdLog:
         log_start: int = 0,
         read_cache_bytes: int = 64 * MIB,
         index_cache_bytes: int = MIB,
-        limits: Limits | None = None,
+        limits: BatchLimits | None = None,
         offload: Offload | None = None,
     ) -> None:
         self.clock: Clock = SystemClock()
@@ -104,7 +104,7 @@ class ColdLog:
         )
         self.lookup = OffsetLookup(ColdTimes(self.tables, self.indexes), self.reader, offload)
         log = PartitionLog.from_image(self._image(epochs, log_start))
-        self.partition = Partition("flights", log, limits or Limits())
+        self.partition = Partition("flights", log, limits or BatchLimits())
 
     def _image(self, epochs: Sequence[tuple[int, int]], log_start: int) -> PartitionImage:
         extents, position = Extents(), 0
@@ -131,7 +131,7 @@ class ColdLog:
             leader_epochs=tuple(EpochStart(LeaderEpoch(each), start) for each, start in epochs),
             producers=(),
             has_forgotten_producers=False,
-            aborted=tuple(AbortedTransaction(*each, each.last_offset + 1) for each in self.aborted),
+            aborted=tuple(AbortedIndexEntry(*each, each.last_offset + 1) for each in self.aborted),
             extents=extents,
         )
 
@@ -182,15 +182,15 @@ class ColdLog:
     async def commit(self, next_offset: int, *segments: Segment) -> None:
         """Have the table reach an offset."""
         state = await self.tables.open(TOPIC_ID)
-        advance = Advance(state.partition(0).next_offset, next_offset)
+        advance = TableAdvance(state.partition(0).next_offset, next_offset)
         change = PartitionChange(partition=0, advance=advance, appended=segments)
-        assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), Committed)
+        assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), TableCommitted)
 
     async def replace(self, removed: Sequence[Segment], *rewritten: Segment) -> None:
         """Have other segments in the place of some, as a compaction does."""
         names = tuple(segment.name for segment in removed)
         change = PartitionChange(partition=0, removed=names, rewritten=rewritten)
-        assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), Committed)
+        assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), TableCommitted)
 
     async def fetch(
         self,

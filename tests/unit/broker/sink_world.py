@@ -12,8 +12,8 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, World
 from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
-from tidelog.client.transactions.sink import Committed, SinkBatch, commit
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
+from tidelog.client.transactions.sink import SinkBatch, SinkCommitted, commit
 from tidelog.clock import Clock, SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SeededEntropy
@@ -32,7 +32,7 @@ SETTINGS = {
     "group_initial_rebalance_delay_ms": 0,
 }
 SINK, QUERY = "pipeline", "query-1"
-FAST = TransactionSettings(delivery_timeout_ms=15_000, api_timeout_ms=15_000)
+FAST = TransactionalProducerSettings(delivery_timeout_ms=15_000, api_timeout_ms=15_000)
 
 
 class ShiftedClock(SystemClock):
@@ -106,7 +106,7 @@ class Sink:
         query: str = QUERY,
         sink: str = SINK,
         crash_points: CrashPoints = NO_CRASH_POINTS,
-    ) -> Committed:
+    ) -> SinkCommitted:
         """One commit call."""
         batch = SinkBatch(sink, query, batch_id, {Place(TOPIC, n): s for n, s in staged.items()})
         async with client_of(one) as client:
@@ -115,7 +115,7 @@ class Sink:
     @asynccontextmanager
     async def producer(self, one: OneBroker) -> AsyncIterator[TransactionalProducer]:
         """What a commit call works with, for calls that stop halfway."""
-        settings = TransactionSettings(
+        settings = TransactionalProducerSettings(
             delivery_timeout_ms=15_000, api_timeout_ms=15_000, version=TransactionVersion.V2
         )
         async with client_of(one) as client:

@@ -27,7 +27,7 @@ from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.records import NewRecord, encode_batch
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -165,7 +165,7 @@ class StoredLog:
                 extents,
             )
             log = PartitionLog.from_image(image)
-            self._partitions.append(Partition("flights", log, Limits()))
+            self._partitions.append(Partition("flights", log, BatchLimits()))
 
     async def fetch(
         self, offsets: dict[int, int], *, partition_bytes: int = MIB, bytes_max: int = 50 * MIB

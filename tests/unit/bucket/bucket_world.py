@@ -26,8 +26,8 @@ from tidelog.storage.object_store import (
 )
 from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.table.table_change import Advance, PartitionChange
-from tidelog.storage.table.table_log import Committed, TableLog
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance
+from tidelog.storage.table.table_log import TableCommitted, TableLog
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,
@@ -132,10 +132,10 @@ async def roll(store: ObjectStore, topic: str = TOPIC) -> None:
             segments.append(written.segment)
         change = PartitionChange(
             partition=view.partition.partition,
-            advance=Advance(base, following),
+            advance=TableAdvance(base, following),
             appended=tuple(segments),
         )
-        assert isinstance(await table.commit((change,)), Committed)
+        assert isinstance(await table.commit((change,)), TableCommitted)
 
 
 async def roll_and_checkpoint(store: ObjectStore, broker: OneBroker, topic: str = TOPIC) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import tidelog
 from tidelog.cli.root import run
-from tidelog.client.errors import Outcome, RequestFailed
+from tidelog.client.errors import RequestFailed, RequestOutcome
 from tidelog.localstack.broker_process import BrokerProcess
 
 
@@ -191,7 +191,7 @@ def test_a_batch_that_may_have_been_sent_is_said(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("topics", "create", "doubtful", "--partitions", "1")
-    outcomes = iter([Outcome.UNKNOWN, Outcome.NOT_APPLIED])
+    outcomes = iter([RequestOutcome.UNKNOWN, RequestOutcome.NOT_APPLIED])
 
     async def lost(*_: object) -> None:
         raise RequestFailed("Produce", "127.0.0.1:1", next(outcomes), "the connection broke")

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.broker.hanging_transactions import make_hanging
 from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
-from tidelog.client.operations import LATEST, Isolation, list_offsets
+from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer
 from tidelog.clock import SystemClock
@@ -79,7 +79,7 @@ def use(lost: Lost, story: Callable[[Client], Awaitable[Any]]) -> Any:
 
 async def stable(client: Client, partition: int, topic: str = "lost") -> int:
     """The last stable offset."""
-    isolation = Isolation.READ_COMMITTED
+    isolation = IsolationLevel.READ_COMMITTED
     return (await list_offsets(client, topic, partition, LATEST, isolation)).offset
 
 

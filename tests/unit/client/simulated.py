@@ -11,7 +11,7 @@ from tests.simulation.process import SimulatedProcess
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Connection
+from tidelog.client.transport import BrokerConnection
 from tidelog.protocol.frames import new_scratch
 
 
@@ -33,10 +33,12 @@ class World:
 
     async def connect(
         self, broker: ScriptedBroker, settings: ClientSettings | None = None
-    ) -> Connection:
+    ) -> BrokerConnection:
         """A connection of the client."""
         settings = settings if settings is not None else ClientSettings()
-        return await Connection.open(self.client_network, broker.address, settings, new_scratch())
+        return await BrokerConnection.open(
+            self.client_network, broker.address, settings, new_scratch()
+        )
 
     def client(self, *addresses: tuple[str, int], settings: ClientSettings | None = None) -> Client:
         """A client of the cluster."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.client.connection import ClientConnection
-from tidelog.client.errors import NoCommonVersion, Outcome, TooManyRequests
+from tidelog.client.errors import NoCommonVersion, RequestOutcome, TooManyRequests
 from tidelog.protocol.api import OWN_KEYS_FROM, register
 from tidelog.protocol.errors import MalformedMessage, UnencodableMessage
 from tidelog.protocol.fields import int32
@@ -73,9 +73,9 @@ def test_the_end_tells_what_was_sent_from_what_was_not() -> None:
     _submit(connection, "d")
     connection.outgoing()
     assert connection.end() == [
-        ("b", Outcome.UNKNOWN),
-        ("c", Outcome.UNKNOWN),
-        ("d", Outcome.NOT_APPLIED),
+        ("b", RequestOutcome.UNKNOWN),
+        ("c", RequestOutcome.UNKNOWN),
+        ("d", RequestOutcome.NOT_APPLIED),
     ]
     assert connection.end() == []
 
@@ -84,8 +84,8 @@ def test_a_request_that_is_withdrawn_in_time_is_not_sent() -> None:
     connection = _connection(outstanding_max=1)
     _submit(connection, "a", "b", "c")
     connection.outgoing()
-    assert connection.withdraw("b") is Outcome.NOT_APPLIED
-    assert connection.withdraw("a") is Outcome.UNKNOWN
+    assert connection.withdraw("b") is RequestOutcome.NOT_APPLIED
+    assert connection.withdraw("a") is RequestOutcome.UNKNOWN
     # Its answer is still due, and must not be taken for the next one's.
     assert connection.receive(_answer(0)).token == "a"
     assert _correlation_ids(connection.outgoing().buffers) == [2]
@@ -134,7 +134,7 @@ def test_answers_that_make_no_sense_are_refused(frame: memoryview, why: str) -> 
     connection.outgoing()
     with pytest.raises(MalformedMessage, match=why):
         connection.receive(frame)
-    assert connection.end() == [("a", Outcome.UNKNOWN), ("b", Outcome.UNKNOWN)]
+    assert connection.end() == [("a", RequestOutcome.UNKNOWN), ("b", RequestOutcome.UNKNOWN)]
 
 
 def test_an_answer_without_a_request_is_refused() -> None:

@@ -16,13 +16,13 @@ from tidelog.client.administration import (
     list_topics,
     topic_configs,
 )
-from tidelog.client.errors import Outcome, ReadRefused, RequestRefused
+from tidelog.client.errors import ReadRefused, RequestOutcome, RequestRefused
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.operations import (
     ACKS_NONE,
     EARLIEST,
     LATEST,
-    Isolation,
+    IsolationLevel,
     ProducerIdentity,
     fetch,
     init_producer_id,
@@ -70,7 +70,7 @@ def test_what_is_produced_is_fetched() -> None:
             assert await produce(client, "flights", 1, b"one" * 1000) == 0
             assert await produce(client, "flights", 1, memoryview(b"two")) == 1
             assert await produce(client, "flights", 1, b"three", acks=ACKS_NONE) == -1
-            fetched = await fetch(client, "flights", 1, 1, isolation=Isolation.READ_COMMITTED)
+            fetched = await fetch(client, "flights", 1, 1, isolation=IsolationLevel.READ_COMMITTED)
             assert b"".join(fetched.records) == b"twothree"
             assert fetched.high_watermark == 3
             assert fetched.last_stable_offset == 2
@@ -121,14 +121,16 @@ def test_a_fetch_beyond_the_end_is_refused() -> None:
 @pytest.mark.parametrize(
     ("code", "outcome"),
     [
-        (ErrorCode.REQUEST_TIMED_OUT, Outcome.UNKNOWN),
-        (ErrorCode.KAFKA_STORAGE_ERROR, Outcome.UNKNOWN),
-        (ErrorCode.INVALID_PRODUCER_EPOCH, Outcome.NOT_APPLIED),
-        (ErrorCode.CORRUPT_MESSAGE, Outcome.NOT_APPLIED),
-        (9999, Outcome.NOT_APPLIED),
+        (ErrorCode.REQUEST_TIMED_OUT, RequestOutcome.UNKNOWN),
+        (ErrorCode.KAFKA_STORAGE_ERROR, RequestOutcome.UNKNOWN),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, RequestOutcome.NOT_APPLIED),
+        (ErrorCode.CORRUPT_MESSAGE, RequestOutcome.NOT_APPLIED),
+        (9999, RequestOutcome.NOT_APPLIED),
     ],
 )
-def test_a_refused_produce_says_what_happened_to_the_data(code: int, outcome: Outcome) -> None:
+def test_a_refused_produce_says_what_happened_to_the_data(
+    code: int, outcome: RequestOutcome
+) -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         result = PartitionProduceResponse(error_code=code, error_message="because")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.client.scripted_cluster import FLIGHTS, ScriptedCluster
 from tests.unit.client.simulated import World, play
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.operations import produce
 from tidelog.client.pool import CoordinatorKind
 from tidelog.client.settings import ClientSettings
@@ -84,7 +84,7 @@ def test_a_wrong_leader_is_forgotten_so_that_the_next_call_finds_the_right_one()
             with pytest.raises(RequestRefused, match="NOT_LEADER_OR_FOLLOWER") as caught:
                 await produce(client, "flights", 0, b"two")
             assert caught.value.retriable
-            assert caught.value.outcome is Outcome.NOT_APPLIED
+            assert caught.value.outcome is RequestOutcome.NOT_APPLIED
             assert await produce(client, "flights", 0, b"two") == 1
 
     play(story)
@@ -100,7 +100,7 @@ def test_a_leader_that_died_is_forgotten() -> None:
             cluster.leaders["flights"][1] = 0
             with pytest.raises(RequestFailed) as caught:
                 await produce(client, "flights", 1, b"two")
-            assert caught.value.outcome is Outcome.NOT_APPLIED
+            assert caught.value.outcome is RequestOutcome.NOT_APPLIED
             assert await produce(client, "flights", 1, b"two") == 1
 
     play(story)
@@ -131,7 +131,7 @@ def test_dead_bootstrap_brokers_are_passed_over() -> None:
         async with world.client(*dead) as client:
             with pytest.raises(RequestFailed, match="gone-1:1, gone-2:2") as caught:
                 await client.metadata(None)
-            assert caught.value.outcome is Outcome.NOT_APPLIED
+            assert caught.value.outcome is RequestOutcome.NOT_APPLIED
 
     play(story)
 

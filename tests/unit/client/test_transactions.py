@@ -13,13 +13,13 @@ import pytest
 from tests.unit.client.scripted_broker import Answer
 from tests.unit.client.scripted_cluster import ScriptedCluster
 from tests.unit.client.simulated import World, play
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.groups.admin import Place
 from tidelog.client.groups.membership_requests import Membership
 from tidelog.client.pool import Client
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced, WrongCall
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.coordinators import (
@@ -192,7 +192,7 @@ def tell(story: Story, version: TransactionVersion = V1, *, initialised: bool = 
 def new_producer(
     world: World, client: Client, version: TransactionVersion
 ) -> TransactionalProducer:
-    settings = TransactionSettings(
+    settings = TransactionalProducerSettings(
         version=version, delivery_timeout_ms=50_000, api_timeout_ms=50_000
     )
     return TransactionalProducer(client, world.process.clock, SeededEntropy(1), "txn", settings)
@@ -445,7 +445,7 @@ def test_a_producer_that_was_fenced_does_nothing_more(
         brokers.script[request_type] = [code]
         with pytest.raises(ProducerFenced) as fenced:
             await call(producer)
-        assert fenced.value.outcome is Outcome.NOT_APPLIED
+        assert fenced.value.outcome is RequestOutcome.NOT_APPLIED
         assert producer.is_fenced
         told = len(brokers.told)
         for each in (send, send_offsets, commit, abort):
@@ -504,7 +504,7 @@ def test_of_a_commit_that_was_asked_for_twice_a_fence_does_not_tell_the_outcome(
         brokers.script[EndTxnRequest] = [NO_ANSWER, ErrorCode.PRODUCER_FENCED]
         with pytest.raises(ProducerFenced) as fenced:
             await producer.commit()
-        assert fenced.value.outcome is Outcome.UNKNOWN
+        assert fenced.value.outcome is RequestOutcome.UNKNOWN
 
     tell(story)
 

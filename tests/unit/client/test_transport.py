@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.client.simulated import World, play
-from tidelog.client.errors import NoCommonVersion, Outcome, RequestFailed, RequestRefused
+from tidelog.client.errors import NoCommonVersion, RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Connection
+from tidelog.client.transport import BrokerConnection
 from tidelog.network import SocketNetwork
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.errors import UnencodableMessage
@@ -96,16 +96,16 @@ def test_a_lost_connection_fails_what_was_sent_and_what_was_not_differently() ->
         results = await asyncio.gather(*tasks, return_exceptions=True)
         failures = [result for result in results if isinstance(result, RequestFailed)]
         assert [failure.outcome for failure in failures] == [
-            Outcome.UNKNOWN,
-            Outcome.NOT_APPLIED,
-            Outcome.NOT_APPLIED,
+            RequestOutcome.UNKNOWN,
+            RequestOutcome.NOT_APPLIED,
+            RequestOutcome.NOT_APPLIED,
         ]
         assert f"MetadataRequest to {HOST}:" in str(failures[0])
         assert "may or may not have been applied" in str(failures[0])
         assert not connection.is_open
         with pytest.raises(RequestFailed) as caught:
             await connection.request(_ask("later"))
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
 
     play(story)
 
@@ -123,13 +123,13 @@ def test_a_broker_that_does_not_answer_is_given_up_in_time() -> None:
         behind = asyncio.ensure_future(connection.request(_ask("behind"), timeout_ms=9000))
         with pytest.raises(RequestFailed, match="no answer within 1000 ms") as caught:
             await queued
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
         with pytest.raises(RequestFailed, match="no answer within 2000 ms") as caught:
             await first
-        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.outcome is RequestOutcome.UNKNOWN
         with pytest.raises(RequestFailed, match="no answer within 2000 ms") as caught:
             await behind
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
         assert 2.0 <= world.loop.time() - started < 2.1
         assert len(broker.seen(MetadataRequest)) == 1
         assert not connection.is_open
@@ -158,10 +158,10 @@ def test_a_cancelled_request_does_not_disturb_the_next() -> None:
 def test_nobody_listens() -> None:
     async def story(world: World) -> None:
         with pytest.raises(RequestFailed, match="connecting to nowhere:9092") as caught:
-            await Connection.open(
+            await BrokerConnection.open(
                 world.client_network, ("nowhere", 9092), ClientSettings(), new_scratch()
             )
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
 
     play(story)
 
@@ -173,7 +173,7 @@ def test_a_host_that_cannot_be_reached_takes_no_longer_than_the_timeout() -> Non
         started = world.loop.time()
         with pytest.raises(RequestFailed, match="no connection within 3000 ms") as caught:
             await world.connect(broker, ClientSettings(connect_timeout_ms=3000))
-        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
         assert 3.0 <= world.loop.time() - started < 3.1
 
     play(story)
@@ -252,7 +252,7 @@ def test_garbage_from_the_broker_ends_the_connection(garbage: bytes, why: str) -
         broker.on(MetadataRequest, lambda request: garbage)
         with pytest.raises(RequestFailed, match=why) as caught:
             await connection.request(_ask("x"))
-        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.outcome is RequestOutcome.UNKNOWN
         assert not connection.is_open
 
     play(story)
@@ -304,7 +304,7 @@ def test_closing_fails_what_waits() -> None:
         await connection.close()
         with pytest.raises(RequestFailed, match="the client closed") as caught:
             await waiting
-        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.outcome is RequestOutcome.UNKNOWN
         await connection.close()
         await asyncio.sleep(1)
         assert broker.connections[0].transport.is_closing()
@@ -320,7 +320,7 @@ def test_large_answers_over_real_sockets() -> None:
         partition = FetchablePartitionResponse(records=[records[:1000], records[1000:]])
         response = FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
         broker.on(FetchRequest, lambda request: response)
-        connection = await Connection.open(
+        connection = await BrokerConnection.open(
             SocketNetwork(), broker.address, ClientSettings(), new_scratch()
         )
         answers = await asyncio.gather(*(connection.request(FetchRequest()) for _ in range(4)))

@@ -26,7 +26,7 @@ from tidelog.coordinator.snapshot_format import (
     SnapshotOrigin,
     SnapshotPosition,
 )
-from tidelog.coordinator.transaction.log_records import TransactionStored, UnknownRecord
+from tidelog.coordinator.transaction.log_records import TransactionStored, UnknownTransactionRecord
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.transaction import created
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -170,7 +170,7 @@ def test_a_transaction_in_a_state_that_is_never_stored_is_corrupt() -> None:
     rows = TransactionTable().rows([stored])
     dead = rows.set_column(3, rows.schema.field("state"), pa.array(["Dead"]))
     assert list(TransactionTable().records(rows)) == [stored]
-    with pytest.raises(UnknownRecord, match="transactional id id is in state Dead"):
+    with pytest.raises(UnknownTransactionRecord, match="transactional id id is in state Dead"):
         list(TransactionTable().records(dead))
 
 

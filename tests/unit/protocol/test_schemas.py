@@ -12,7 +12,7 @@ from kio.static.primitive import i32Timedelta
 
 from tests.properties.protocol.messages import ALL, case_name
 from tests.properties.protocol.oracles import Unsupported, kio_fields, kio_struct, kio_type_of
-from tidelog.protocol.fields import Field, Kind
+from tidelog.protocol.fields import Field, WireKind
 from tidelog.protocol.message import Message, Struct
 
 _CODES = {
@@ -28,11 +28,11 @@ _CODES = {
     "datetime_i64": "q",
 }
 _KINDS = {
-    "string": Kind.STRING,
-    "bytes": Kind.BINARY,
-    "records": Kind.RECORDS,
-    "uuid": Kind.UUID,
-    None: Kind.STRUCT,
+    "string": WireKind.STRING,
+    "bytes": WireKind.BINARY,
+    "records": WireKind.RECORDS,
+    "uuid": WireKind.UUID,
+    None: WireKind.STRUCT,
 }
 
 
@@ -64,7 +64,7 @@ def _compare(ours: type[Struct], version: int, theirs: Any) -> None:
 def _compare_field(field: Field, version: int, theirs: Any) -> None:
     inner = field.type.element or field.type
     kafka_type = theirs.metadata.get("kafka_type")
-    if inner.kind is Kind.FIXED:
+    if inner.kind is WireKind.FIXED:
         assert inner.code == _CODES[kafka_type], field.name
     else:
         assert inner.kind is _KINDS[kafka_type], field.name
@@ -73,16 +73,19 @@ def _compare_field(field: Field, version: int, theirs: Any) -> None:
     nulls_of_kio = kafka_type in ("uuid", "datetime_i64")
     if field.tag is None and not nulls_of_kio:
         assert (version in field.nullable) == is_optional(theirs), field.name
-    if inner.kind is not Kind.STRUCT and not nulls_of_kio:
+    if inner.kind is not WireKind.STRUCT and not nulls_of_kio:
         assert field.default == _default(field, theirs), field.name
 
 
 def _default(field: Field, theirs: Any) -> object:
     """kio's default; where Kafka's schema names none it is zero, empty or, for records, null."""
     if theirs.default is dataclasses.MISSING:
-        return {Kind.FIXED: 0, Kind.STRING: "", Kind.BINARY: b"", Kind.ARRAY: ()}.get(
-            field.type.kind
-        )
+        return {
+            WireKind.FIXED: 0,
+            WireKind.STRING: "",
+            WireKind.BINARY: b"",
+            WireKind.ARRAY: (),
+        }.get(field.type.kind)
     if isinstance(theirs.default, i32Timedelta | datetime.timedelta):
         return theirs.default // datetime.timedelta(milliseconds=1)
     return theirs.default
@@ -97,13 +100,13 @@ def test_annotations_say_what_the_fields_are() -> None:
         for field in type_.FIELDS:
             annotation = str(hints[field.name])
             optional = len(field.nullable) > 0 or (
-                field.tag is not None and field.type.kind is Kind.STRUCT
+                field.tag is not None and field.type.kind is WireKind.STRUCT
             )
             assert ("None" in annotation) == optional, f"{type_.__name__}.{field.name}"
             assert ("list[" in annotation) == (
-                field.type.kind is Kind.ARRAY or annotation.count("memoryview") == 2
+                field.type.kind is WireKind.ARRAY or annotation.count("memoryview") == 2
             )
-            if field.type.kind is Kind.FIXED:
+            if field.type.kind is WireKind.FIXED:
                 assert hints[field.name] is python_types[field.type.code]
             seen += 1
     assert seen > 500

@@ -12,7 +12,7 @@ from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.records.validate.rewriting import Admitted, admit, rewrite
-from tidelog.records.validate.validation import ErrorCode, InvalidBatch, Limits, validate
+from tidelog.records.validate.validation import BatchErrorCode, BatchLimits, InvalidBatch, validate
 
 NOW_MS = 1_800_000_000_000
 RECORDS = [
@@ -24,7 +24,7 @@ def contents(buffer: bytes | bytearray | memoryview) -> list[tuple[object, ...]]
     return [(r.timestamp, r.key, r.value, list(r.headers)) for r in decode_records(buffer)]
 
 
-def admitted(request: bytearray, limits: Limits) -> Admitted:
+def admitted(request: bytearray, limits: BatchLimits) -> Admitted:
     (verdict,) = admit([request], limits, NOW_MS)
     assert isinstance(verdict, Admitted), verdict
     return verdict
@@ -38,7 +38,7 @@ def with_maximum(batch: bytearray, timestamp: int) -> bytearray:
 
 def test_what_needs_no_change_is_not_copied() -> None:
     batch = encode_batch(RECORDS, compression=Compression.LZ4)
-    verdict = admitted(batch, Limits())
+    verdict = admitted(batch, BatchLimits())
     assert verdict.buffer is batch
     assert verdict.batches[0].length == len(batch)
 
@@ -58,7 +58,7 @@ def test_every_codec_becomes_every_other(
         is_transactional=True,
     )
     before = bytes(batch)
-    limits = Limits(compression=target, timestamp_type=timestamp_type)
+    limits = BatchLimits(compression=target, timestamp_type=timestamp_type)
     stored, (info,) = admitted(batch, limits)
     header = BatchHeader.parse(stored)
     assert batch == before
@@ -78,26 +78,26 @@ def test_every_codec_becomes_every_other(
 
 def test_a_wrong_maximum_is_put_right() -> None:
     batch = with_maximum(encode_batch(RECORDS), 0)
-    stored, (info,) = admitted(batch, Limits())
+    stored, (info,) = admitted(batch, BatchLimits())
     assert stored == encode_batch(RECORDS)
     assert not info.needs_rewrite
-    (again,) = validate([stored], Limits(), NOW_MS)
+    (again,) = validate([stored], BatchLimits(), NOW_MS)
     assert again == [info]
 
 
 def test_a_batch_within_a_request_is_rewritten_alone() -> None:
     batch = with_maximum(encode_batch(RECORDS), 0)
     request = encode_batch(RECORDS[:3]) + batch
-    (verdict,) = validate([request], Limits(batches_max=2), NOW_MS)
+    (verdict,) = validate([request], BatchLimits(batches_max=2), NOW_MS)
     assert isinstance(verdict, list)
-    rewritten, info = rewrite(request, verdict[1], Limits())
+    rewritten, info = rewrite(request, verdict[1], BatchLimits())
     assert rewritten == encode_batch(RECORDS)
     assert (info.position, info.length) == (0, len(rewritten))
 
 
 def test_several_batches_of_a_request_stay_together() -> None:
     request = encode_batch(RECORDS[:3]) + with_maximum(encode_batch(RECORDS), 0)
-    limits = Limits(batches_max=2, compression=Compression.GZIP)
+    limits = BatchLimits(batches_max=2, compression=Compression.GZIP)
     stored, infos = admitted(request, limits)
     assert [info.position for info in infos] == [0, infos[0].length]
     assert sum(info.length for info in infos) == len(stored)
@@ -107,16 +107,16 @@ def test_several_batches_of_a_request_stay_together() -> None:
 def test_a_batch_that_outgrows_the_topics_maximum_by_its_codec_is_refused() -> None:
     text = random.Random(1).randbytes(100) * 100
     batch = encode_batch([NewRecord(text, timestamp=1)], compression=Compression.ZSTD)
-    limits = Limits(batch_bytes_max=1000, compression=Compression.NONE)
+    limits = BatchLimits(batch_bytes_max=1000, compression=Compression.NONE)
     good = encode_batch([NewRecord(b"small", timestamp=1)])
     refused, other = admit([batch, good], limits, NOW_MS)
     assert isinstance(refused, InvalidBatch)
-    assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert refused.error_code == BatchErrorCode.MESSAGE_TOO_LARGE
     assert isinstance(other, Admitted)
 
 
 def test_invalid_batches_stay_refused() -> None:
-    (verdict,) = admit([b"nothing"], Limits(compression=Compression.ZSTD), NOW_MS)
+    (verdict,) = admit([b"nothing"], BatchLimits(compression=Compression.ZSTD), NOW_MS)
     assert isinstance(verdict, InvalidBatch)
 
 
@@ -126,7 +126,11 @@ def test_the_topics_level_is_used() -> None:
     text = b"".join(chance.choices(words, k=5000))
     batch = encode_batch([NewRecord(text, timestamp=1)])
     sizes = [
-        len(admitted(batch, Limits(compression=Compression.GZIP, compression_level=level)).buffer)
+        len(
+            admitted(
+                batch, BatchLimits(compression=Compression.GZIP, compression_level=level)
+            ).buffer
+        )
         for level in (1, 9)
     ]
     assert sizes[1] < sizes[0]

@@ -14,11 +14,17 @@ from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.validate.rules import RECORD_ERRORS_MAX, SMALL_BYTES, LargeBatch
-from tidelog.records.validate.validation import BatchInfo, ErrorCode, InvalidBatch, Limits, validate
+from tidelog.records.validate.validation import (
+    BatchErrorCode,
+    BatchInfo,
+    BatchLimits,
+    InvalidBatch,
+    validate,
+)
 
 NOW_MS = 1_800_000_000_000
 SOME_TIME = 1_700_000_000_000
-LIMITS = Limits(batch_bytes_max=1 << 30)
+LIMITS = BatchLimits(batch_bytes_max=1 << 30)
 
 ATTRIBUTES, LAST_OFFSET_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = 21, 23, 27, 35
 PRODUCER_ID, RECORD_COUNT = 43, 57
@@ -43,13 +49,13 @@ def handmade(body: bytes, count: int = 1) -> bytearray:
     return changed(batch, MAX_TIMESTAMP, ">q", SOME_TIME)
 
 
-def refusal(request: bytes | bytearray, limits: Limits = LIMITS) -> InvalidBatch:
+def refusal(request: bytes | bytearray, limits: BatchLimits = LIMITS) -> InvalidBatch:
     (verdict,) = validate([request], limits, NOW_MS)
     assert isinstance(verdict, InvalidBatch), verdict
     return verdict
 
 
-def accepted(request: bytes | bytearray, limits: Limits = LIMITS) -> BatchInfo:
+def accepted(request: bytes | bytearray, limits: BatchLimits = LIMITS) -> BatchInfo:
     (verdict,) = validate([request], limits, NOW_MS)
     assert isinstance(verdict, list), verdict
     (info,) = verdict
@@ -114,13 +120,13 @@ def test_a_wrong_maximum_is_accepted_but_not_believed(stated: int) -> None:
 
 
 def test_records_without_timestamps_are_accepted_everywhere() -> None:
-    info = accepted(encode_batch(records(-1, -1)), Limits(timestamp_before_max_ms=0))
+    info = accepted(encode_batch(records(-1, -1)), BatchLimits(timestamp_before_max_ms=0))
     assert (info.first_timestamp, info.max_timestamp) == (-1, -1)
     assert not info.needs_rewrite
 
 
 def test_the_append_time_dates_a_batch_whatever_its_records_say() -> None:
-    limits = Limits(timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_before_max_ms=0)
+    limits = BatchLimits(timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_before_max_ms=0)
     for stamp in (SOME_TIME, 0, 2**62, NOW_MS + 10**12):
         info = accepted(encode_batch(records(stamp, stamp)), limits)
         assert info.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -130,24 +136,24 @@ def test_the_append_time_dates_a_batch_whatever_its_records_say() -> None:
 
 def test_another_codec_than_the_topics_needs_a_rewrite() -> None:
     batch = encode_batch(records(SOME_TIME), compression=Compression.GZIP)
-    assert accepted(batch, Limits(compression=Compression.ZSTD)).needs_rewrite
-    assert accepted(batch, Limits(compression=Compression.NONE)).needs_rewrite
-    assert not accepted(batch, Limits(compression=Compression.GZIP)).needs_rewrite
+    assert accepted(batch, BatchLimits(compression=Compression.ZSTD)).needs_rewrite
+    assert accepted(batch, BatchLimits(compression=Compression.NONE)).needs_rewrite
+    assert not accepted(batch, BatchLimits(compression=Compression.GZIP)).needs_rewrite
 
 
 def test_several_batches_are_refused_unless_allowed() -> None:
     one, two = encode_batch(records(SOME_TIME)), encode_batch(records(SOME_TIME, SOME_TIME))
-    assert refusal(one + two).error_code == ErrorCode.INVALID_RECORD
-    (verdict,) = validate([one + two], Limits(batches_max=2), NOW_MS)
+    assert refusal(one + two).error_code == BatchErrorCode.INVALID_RECORD
+    (verdict,) = validate([one + two], BatchLimits(batches_max=2), NOW_MS)
     assert isinstance(verdict, list)
     assert [(info.position, info.record_count) for info in verdict] == [(0, 1), (len(one), 2)]
-    (verdict,) = validate([one + two + one], Limits(batches_max=2), NOW_MS)
+    (verdict,) = validate([one + two + one], BatchLimits(batches_max=2), NOW_MS)
     assert isinstance(verdict, InvalidBatch)
 
 
 def test_of_several_batches_one_bad_one_refuses_all() -> None:
     good = encode_batch(records(SOME_TIME))
-    limits = Limits(batches_max=3)
+    limits = BatchLimits(batches_max=3)
     for bad in (handmade(b"\x0c\1" + bytes(5)), handmade(b"?", 1)):
         for request in (good + bad, bad + good, good + bad + good):
             (verdict,) = validate([request], limits, NOW_MS)
@@ -159,49 +165,49 @@ def test_of_several_batches_one_bad_one_refuses_all() -> None:
 
 @pytest.mark.parametrize("request_bytes", [b"", b"\0" * 60, bytes(16) + b"\2"])
 def test_no_batch_at_all_is_an_invalid_record(request_bytes: bytes) -> None:
-    assert refusal(request_bytes).error_code == ErrorCode.INVALID_RECORD
+    assert refusal(request_bytes).error_code == BatchErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 255])
 def test_other_formats_are_invalid_records(magic: int) -> None:
     batch = encode_batch(records(SOME_TIME))
     batch[16] = magic
-    assert refusal(batch).error_code == ErrorCode.INVALID_RECORD
+    assert refusal(batch).error_code == BatchErrorCode.INVALID_RECORD
 
 
 def test_a_changed_byte_is_a_corrupt_message() -> None:
     batch = encode_batch(records(SOME_TIME))
     batch[-1] ^= 1
-    assert refusal(batch).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert refusal(batch).error_code == BatchErrorCode.CORRUPT_MESSAGE
 
 
 def test_an_impossible_length_is_a_corrupt_message() -> None:
     batch = encode_batch(records(SOME_TIME))
     struct.pack_into(">i", batch, 8, 48)
-    assert refusal(batch).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert refusal(batch).error_code == BatchErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_cut_batch_and_bytes_behind_it_are_invalid_records() -> None:
     batch = encode_batch(records(SOME_TIME))
-    assert refusal(batch[:-1]).error_code == ErrorCode.INVALID_RECORD
-    assert refusal(batch + b"\0").error_code == ErrorCode.INVALID_RECORD
+    assert refusal(batch[:-1]).error_code == BatchErrorCode.INVALID_RECORD
+    assert refusal(batch + b"\0").error_code == BatchErrorCode.INVALID_RECORD
 
 
 def test_a_batch_beyond_the_topics_maximum_is_too_large() -> None:
     batch = encode_batch([NewRecord(b"x" * 1000, timestamp=SOME_TIME)])
-    verdict = refusal(batch, Limits(batch_bytes_max=len(batch) - 1))
-    assert verdict.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    verdict = refusal(batch, BatchLimits(batch_bytes_max=len(batch) - 1))
+    assert verdict.error_code == BatchErrorCode.MESSAGE_TOO_LARGE
     assert "max.message.bytes" in verdict.message
-    accepted(batch, Limits(batch_bytes_max=len(batch)))
+    accepted(batch, BatchLimits(batch_bytes_max=len(batch)))
 
 
 def test_decompressed_records_have_a_limit_too() -> None:
     batch = encode_batch(
         [NewRecord(b"x" * 100_000, timestamp=SOME_TIME)], compression=Compression.ZSTD
     )
-    verdict = refusal(batch, Limits(decompressed_bytes_max=100_000))
-    assert verdict.error_code == ErrorCode.MESSAGE_TOO_LARGE
-    accepted(batch, Limits(decompressed_bytes_max=100_100))
+    verdict = refusal(batch, BatchLimits(decompressed_bytes_max=100_000))
+    assert verdict.error_code == BatchErrorCode.MESSAGE_TOO_LARGE
+    accepted(batch, BatchLimits(decompressed_bytes_max=100_100))
 
 
 def test_large_batches_can_be_left_for_later() -> None:
@@ -214,32 +220,34 @@ def test_large_batches_can_be_left_for_later() -> None:
     assert [type(each) for each in found] == [list, LargeBatch, list, InvalidBatch]
     assert isinstance(validate([large], LIMITS, NOW_MS)[0], list)
     # What is refused in any case is refused at once.
-    (refused,) = validate([large], Limits(decompressed_bytes_max=1000), NOW_MS, small_only=True)
+    (refused,) = validate(
+        [large], BatchLimits(decompressed_bytes_max=1000), NOW_MS, small_only=True
+    )
     assert type(refused) is InvalidBatch
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**31])
 def test_a_limit_that_could_not_be_kept_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match="2 GiB"):
-        Limits(decompressed_bytes_max=limit)
+        BatchLimits(decompressed_bytes_max=limit)
 
 
 def test_what_its_codec_cannot_read_is_an_invalid_record() -> None:
     for codec in (1, 2, 3, 4):
         batch = changed(encode_batch(records(SOME_TIME)), ATTRIBUTES, ">h", codec)
-        assert refusal(batch).error_code == ErrorCode.INVALID_RECORD
+        assert refusal(batch).error_code == BatchErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_unknown_codecs_are_unsupported(codec: int) -> None:
     batch = changed(encode_batch(records(SOME_TIME)), ATTRIBUTES, ">h", codec)
-    assert refusal(batch).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert refusal(batch).error_code == BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 def test_zstd_needs_a_version_of_produce_that_knows_it() -> None:
     batch = encode_batch(records(SOME_TIME), compression=Compression.ZSTD)
-    verdict = refusal(batch, Limits(zstd_allowed=False))
-    assert verdict.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    verdict = refusal(batch, BatchLimits(zstd_allowed=False))
+    assert verdict.error_code == BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize(
@@ -267,20 +275,22 @@ def test_headers_that_contradict_themselves_are_invalid_records(
 ) -> None:
     batch = encode_batch(records(SOME_TIME, SOME_TIME))
     accepted(batch)
-    assert refusal(changed(batch, position, layout, value)).error_code == ErrorCode.INVALID_RECORD
+    assert (
+        refusal(changed(batch, position, layout, value)).error_code == BatchErrorCode.INVALID_RECORD
+    )
 
 
 def test_a_count_and_last_delta_that_agree_are_compared_with_the_records() -> None:
     batch = encode_batch(records(SOME_TIME, SOME_TIME))
     for count in (1, 3, 2**31 - 1):
         lie = changed(changed(batch, RECORD_COUNT, ">i", count), LAST_OFFSET_DELTA, ">i", count - 1)
-        assert refusal(lie).error_code == ErrorCode.INVALID_RECORD
+        assert refusal(lie).error_code == BatchErrorCode.INVALID_RECORD
 
 
 def test_producers_must_not_claim_an_append_time() -> None:
     batch = encode_batch(records(SOME_TIME), timestamp_type=TimestampType.LOG_APPEND_TIME)
-    for limits in (LIMITS, Limits(timestamp_type=TimestampType.LOG_APPEND_TIME)):
-        assert refusal(batch, limits).error_code == ErrorCode.INVALID_TIMESTAMP
+    for limits in (LIMITS, BatchLimits(timestamp_type=TimestampType.LOG_APPEND_TIME)):
+        assert refusal(batch, limits).error_code == BatchErrorCode.INVALID_TIMESTAMP
 
 
 # Refusals of records -----------------------------------------------------------------------------
@@ -313,7 +323,7 @@ def test_producers_must_not_claim_an_append_time() -> None:
 def test_malformed_records_are_named(body: bytes, why: str) -> None:
     accepted(handmade(b"\x0c\0\0\0\1\1\0"))
     verdict = refusal(handmade(body))
-    assert verdict.error_code == ErrorCode.INVALID_RECORD
+    assert verdict.error_code == BatchErrorCode.INVALID_RECORD
     assert why in verdict.message
     # Among many others, a batch is examined in another way.
     many = [handmade(b"\x0c\0\0\0\1\1\0")] * 100
@@ -342,18 +352,18 @@ def test_header_keys_beyond_ascii_are_kept() -> None:
 
 def test_a_compacted_topic_names_the_records_without_keys() -> None:
     some = [NewRecord(b"v", b"k" if i % 3 else None, (), SOME_TIME) for i in range(7)]
-    verdict = refusal(encode_batch(some), Limits(keys_required=True))
-    assert verdict.error_code == ErrorCode.INVALID_RECORD
+    verdict = refusal(encode_batch(some), BatchLimits(keys_required=True))
+    assert verdict.error_code == BatchErrorCode.INVALID_RECORD
     assert [error.batch_index for error in verdict.record_errors] == [0, 3, 6]
     empty = [NewRecord(b"v", b"", (), SOME_TIME)]
-    accepted(encode_batch(empty), Limits(keys_required=True))
+    accepted(encode_batch(empty), BatchLimits(keys_required=True))
 
 
 def test_timestamps_out_of_the_topics_bounds_are_named() -> None:
-    limits = Limits(timestamp_before_max_ms=1_000, timestamp_after_max_ms=500)
+    limits = BatchLimits(timestamp_before_max_ms=1_000, timestamp_after_max_ms=500)
     stamps = [NOW_MS, NOW_MS - 1_000, NOW_MS - 1_001, NOW_MS + 500, NOW_MS + 501, -1]
     verdict = refusal(encode_batch(records(*stamps)), limits)
-    assert verdict.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert verdict.error_code == BatchErrorCode.INVALID_TIMESTAMP
     assert [error.batch_index for error in verdict.record_errors] == [2, 4]
     assert str(NOW_MS + 501) in verdict.record_errors[1].message
     accepted(encode_batch(records(*stamps[:2], stamps[3], stamps[5])), limits)
@@ -361,23 +371,23 @@ def test_timestamps_out_of_the_topics_bounds_are_named() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_timestamps_must_fit_microseconds(sign: int) -> None:
-    limits = Limits(timestamp_after_max_ms=2**63 - 1)
+    limits = BatchLimits(timestamp_after_max_ms=2**63 - 1)
     bound = 9_223_372_036_854_775
     accepted(encode_batch(records(sign * bound)), limits)
     verdict = refusal(encode_batch(records(sign * (bound + 1))), limits)
-    assert verdict.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert verdict.error_code == BatchErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
     some = [NewRecord(b"v", None, (), SOME_TIME), NewRecord(b"v", b"k", (), NOW_MS * 2)]
-    verdict = refusal(encode_batch(some), Limits(keys_required=True))
-    assert verdict.error_code == ErrorCode.INVALID_TIMESTAMP
+    verdict = refusal(encode_batch(some), BatchLimits(keys_required=True))
+    assert verdict.error_code == BatchErrorCode.INVALID_TIMESTAMP
     assert len(verdict.record_errors) == 2
 
 
 def test_no_more_than_so_many_records_are_named() -> None:
     some = [NewRecord(b"v", None, (), SOME_TIME)] * (3 * RECORD_ERRORS_MAX)
-    verdict = refusal(encode_batch(some), Limits(keys_required=True))
+    verdict = refusal(encode_batch(some), BatchLimits(keys_required=True))
     assert [error.batch_index for error in verdict.record_errors] == list(range(RECORD_ERRORS_MAX))
 
 
@@ -401,7 +411,7 @@ def test_a_bad_request_does_not_harm_the_others(size: int) -> None:
 
 def test_each_request_may_have_its_own_limits() -> None:
     batch = encode_batch([NewRecord(b"v", None, (), SOME_TIME)])
-    limits = [LIMITS, Limits(keys_required=True), Limits(batch_bytes_max=10), LIMITS]
+    limits = [LIMITS, BatchLimits(keys_required=True), BatchLimits(batch_bytes_max=10), LIMITS]
     verdicts = validate([batch] * 4, limits, NOW_MS)
     assert [
         verdict.error_code if isinstance(verdict, InvalidBatch) else 0 for verdict in verdicts
@@ -448,7 +458,7 @@ def test_a_batch_of_very_many_records_is_examined_in_pieces() -> None:
 def test_a_bomb_of_records_is_refused_at_the_limit() -> None:
     section = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(300_000_000))
     batch = changed(handmade(section), ATTRIBUTES, ">h", Compression.ZSTD)
-    assert refusal(batch).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert refusal(batch).error_code == BatchErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_memoryviews_are_validated_in_place_and_not_changed() -> None:

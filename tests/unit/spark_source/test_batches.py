@@ -27,7 +27,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.spark_source import columns, row_reader
 from tidelog.spark_source.planning import plan
-from tidelog.spark_source.ranges import DataLost, OffsetRange, limits_of
+from tidelog.spark_source.ranges import DataLost, ReadRange, limits_of
 from tidelog.spark_source.session import Session
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import wal_key
@@ -134,7 +134,7 @@ def test_a_transaction_that_was_decided_is_in_though_its_markers_have_not_landed
         await bucket.refresh()
         view = (await bucket.view(TOPIC)).of_topic(bucket.topic(TOPIC).topic_id)[0]
         limits = limits_of(view, include_tail=True, is_atomic=True)
-        every = OffsetRange(limits, 0, limits.end)
+        every = ReadRange(limits, 0, limits.end)
         # To the bucket it looks open; the coordinator's state has it as committed.
         (piece,) = plan([(every, view)], excluded=frozenset())
         reader = row_reader.RowReader(bucket, columns, fail_on_data_loss=True)

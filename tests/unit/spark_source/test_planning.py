@@ -15,9 +15,9 @@ from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.spark_source import planning
 from tidelog.spark_source.planning import Piece, Stretch, group, plan, split
-from tidelog.spark_source.ranges import Limits, OffsetRange
+from tidelog.spark_source.ranges import ReadableOffsets, ReadRange
 from tidelog.storage.segment.segment import Segment, SegmentName
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 
@@ -61,15 +61,15 @@ def view(segments: Sequence[tuple[int, int]], tail: int, partition: int = 0) -> 
         (),
         extents,
     )
-    stored = [StoredSegment(segment(first, last, partition), 0) for first, last in segments]
+    stored = [TableSegment(segment(first, last, partition), 0) for first, last in segments]
     return PartitionView("t", image.partition, False, 0, stored, image, end)
 
 
-def whole(found: PartitionView) -> tuple[OffsetRange, PartitionView]:
-    limits = Limits(
+def whole(found: PartitionView) -> tuple[ReadRange, PartitionView]:
+    limits = ReadableOffsets(
         "t", found.partition, found.log_start, found.table_next, found.last_stable_offset
     )
-    return OffsetRange(limits, 0, limits.end), found
+    return ReadRange(limits, 0, limits.end), found
 
 
 def offsets_read(pieces: Sequence[Piece]) -> list[int]:
@@ -144,10 +144,10 @@ def test_more_pieces_than_a_driver_can_bear_are_made_fewer(
 
 def test_a_task_is_sent_its_part_of_the_tail_and_little_else() -> None:
     found = view([(0, 4)], 10)
-    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 7, 9), found)])
+    (piece,) = plan([(ReadRange(whole(found)[0].limits, 7, 9), found)])
     assert piece.tail is not None
     assert piece.segments == ()
     assert piece.tail.segments == ()
     assert [each.base_offset for each in piece.tail.tail] == [7, 8]
-    (piece,) = plan([(OffsetRange(whole(found)[0].limits, 0, 5), found)])
+    (piece,) = plan([(ReadRange(whole(found)[0].limits, 0, 5), found)])
     assert piece.tail is None

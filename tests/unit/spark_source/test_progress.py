@@ -11,30 +11,30 @@ from hypothesis import strategies as st
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import TopicPartition
-from tidelog.spark_source.progress import Progress, between, limited, pending, progress_at
-from tidelog.spark_source.ranges import DataLost, Limits, OffsetRange
+from tidelog.spark_source.progress import StreamOffsets, between, limited, pending, progress_at
+from tidelog.spark_source.ranges import DataLost, ReadableOffsets, ReadRange
 
 ID, OTHER = UUID(int=5), UUID(int=6)
 
 
-def limits(partition: int, end: int, log_start: int = 0, topic_id: UUID = ID) -> Limits:
-    return Limits("t", TopicPartition(topic_id, partition), log_start, 0, end)
+def limits(partition: int, end: int, log_start: int = 0, topic_id: UUID = ID) -> ReadableOffsets:
+    return ReadableOffsets("t", TopicPartition(topic_id, partition), log_start, 0, end)
 
 
-def at(**offsets: int) -> Progress:
+def at(**offsets: int) -> StreamOffsets:
     """`p3=5`: partition 3 is at offset 5."""
     found = {TopicPartition(ID, int(name[1:])): offset for name, offset in offsets.items()}
-    return Progress({"t": ID}, found)
+    return StreamOffsets({"t": ID}, found)
 
 
 def test_spark_keeps_names_ids_and_offsets_as_json() -> None:
     progress = at(p0=3, p10=4, p2=5)
     kept = progress.checkpoint()
     assert kept == {"t": {"id": str(ID), "offsets": {"0": 3, "2": 5, "10": 4}}}
-    assert Progress.of(json.loads(json.dumps(kept))) == progress
+    assert StreamOffsets.of(json.loads(json.dumps(kept))) == progress
     for foreign in ({"t": {"0": 5}}, {"t": 5}, {"t": {"id": "x", "offsets": {}}}):
         with pytest.raises(InvalidConfiguration, match="use a new checkpointLocation"):
-            Progress.of(foreign)
+            StreamOffsets.of(foreign)
 
 
 def test_new_partitions_begin_with_their_log() -> None:
@@ -64,7 +64,7 @@ def test_a_batch_that_cannot_be_read_to_its_end_is_named() -> None:
         with pytest.raises(DataLost, match=message):
             between(at(), end, known, fail_on_data_loss=True)
     assert between(at(p0=2), at(p0=12, p1=5), known, fail_on_data_loss=False) == [
-        OffsetRange(limits(0, 9), 2, 9)
+        ReadRange(limits(0, 9), 2, 9)
     ]
     # The first batch, repeated where latest is another offset by now.
     assert between(at(p0=9), at(p0=4), known, fail_on_data_loss=True) == []

@@ -19,7 +19,7 @@ from tidelog.client.groups.admin import Place, commit_offsets, committed_offsets
 from tidelog.localstack.ports import free_ports
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.spark_source import publishing
-from tidelog.spark_source.progress import Checkpoint, Progress
+from tidelog.spark_source.progress import Checkpoint, StreamOffsets
 from tidelog.spark_source.source import TidelogSource
 from tidelog.spark_source.stream import StreamReader
 
@@ -105,9 +105,9 @@ def test_publications_are_a_second_apart_and_repeated_before_they_expire(folder:
         driver.log.append(await driver.planned())
         publisher = driver.reader._publisher
         assert publisher is not None
-        publisher.publish(Progress.of(driver.log[-1]))
+        publisher.publish(StreamOffsets.of(driver.log[-1]))
         assert await published(one) == at(0), "a moment later it is too early"
-        last = Progress.of(driver.log[-1])
+        last = StreamOffsets.of(driver.log[-1])
         await asyncio.to_thread(publisher.publish, last, at_once=True)
         assert await published(one) == at(2), "but not if it may be the last one"
         await driver.planned()

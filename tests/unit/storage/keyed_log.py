@@ -18,8 +18,8 @@ from tidelog.records.rows.row_decoding import decode_rows
 from tidelog.storage.clean.compaction import (
     CompactionPolicy,
     DirtyLog,
-    MergeLimits,
     Round,
+    SegmentMergeLimits,
     dirty_log,
     small_run,
 )
@@ -28,8 +28,8 @@ from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
-from tidelog.storage.table.table_change import Advance, PartitionChange
-from tidelog.storage.table.table_state import StoredSegment, TableState
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance
+from tidelog.storage.table.table_state import TableSegment, TableState
 
 NUMBER = PARTITION.partition
 POLICY = CompactionPolicy(0, 2**63 - 1, 0.5, 100)
@@ -60,7 +60,7 @@ class KeyedLog:
         self.paced += size_bytes
 
     @property
-    def segments(self) -> Sequence[StoredSegment]:
+    def segments(self) -> Sequence[TableSegment]:
         return self.table.partition(NUMBER).segments
 
     @property
@@ -78,7 +78,7 @@ class KeyedLog:
         writer = SegmentWriter(PARTITION, base)
         for batch in rows_of(records):
             writer.write(batch)
-        advance = Advance(base, next_offset)
+        advance = TableAdvance(base, next_offset)
         if not writer.row_count:
             self.commit(PartitionChange(partition=NUMBER, advance=advance))
             return
@@ -128,7 +128,7 @@ class KeyedLog:
             done += 1
         return found
 
-    async def merge(self, limits: MergeLimits, log_start: int = 0) -> int:
+    async def merge(self, limits: SegmentMergeLimits, log_start: int = 0) -> int:
         """Merge while anything is worth it; how often it was."""
         merges = 0
         while run := small_run(self.segments, limits):
@@ -141,7 +141,7 @@ class KeyedLog:
         """All records of the table."""
         return [record for stored in self.segments for record in await self.records_of(stored)]
 
-    async def records_of(self, stored: StoredSegment) -> list[Kept]:
+    async def records_of(self, stored: TableSegment) -> list[Kept]:
         """The records of one segment."""
         reader = await SegmentReader.open(self.store, InlineOffload(), PARTITION, stored.segment)
         batches = await reader.read(0, 1 << 40, ROW_SCHEMA.names)

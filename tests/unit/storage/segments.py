@@ -12,7 +12,7 @@ from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.rows.row_decoding import decode_rows
 from tidelog.storage.segment.segment import Segment, SegmentName
 from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
-from tidelog.storage.table.table_change import Advance, Commit, PartitionChange
+from tidelog.storage.table.table_change import Commit, PartitionChange, TableAdvance
 from tidelog.storage.table.table_schema import metadata
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
@@ -82,7 +82,7 @@ def listed(
 def advance(partition: int, base: int, next_offset: int, *segments: Segment) -> PartitionChange:
     """Segments behind the end of a partition's part of the table."""
     return PartitionChange(
-        partition=partition, advance=Advance(base, next_offset), appended=segments
+        partition=partition, advance=TableAdvance(base, next_offset), appended=segments
     )
 
 

@@ -29,7 +29,7 @@ from tidelog.storage.sequence import (
     SequenceGone,
     Taken,
 )
-from tidelog.storage.stores.faulty import Fault, FaultRates, FaultyStore
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.retrying import RetryingStore
 
@@ -106,7 +106,7 @@ def test_a_free_number_becomes_ours_and_a_taken_one_shows_whose_it_is() -> None:
 
 def test_pieces_are_appended_joined() -> None:
     async def story(world: World) -> None:
-        world.store.plan("put", Fault.ANSWER_LOST)
+        world.store.plan("put", StoreFault.ANSWER_LOST)
         pieces = [OURS, b" our", b" entry"]
         assert isinstance(await world.log.append(0, pieces, OURS, DEADLINE), Mine)
         assert await world.holds(0) == OUR_BODY
@@ -117,22 +117,22 @@ def test_pieces_are_appended_joined() -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        [Fault.REFUSED],
-        [Fault.REQUEST_LOST],
-        [Fault.ANSWER_LOST],
-        [Fault.LATE],
-        [Fault.SLOW],
-        [Fault.REFUSED, Fault.REFUSED, Fault.ANSWER_LOST],
-        [Fault.REQUEST_LOST, Fault.REQUEST_LOST, Fault.LATE],
-        [Fault.LATE, Fault.LATE, Fault.ANSWER_LOST],
+        [StoreFault.REFUSED],
+        [StoreFault.REQUEST_LOST],
+        [StoreFault.ANSWER_LOST],
+        [StoreFault.LATE],
+        [StoreFault.SLOW],
+        [StoreFault.REFUSED, StoreFault.REFUSED, StoreFault.ANSWER_LOST],
+        [StoreFault.REQUEST_LOST, StoreFault.REQUEST_LOST, StoreFault.LATE],
+        [StoreFault.LATE, StoreFault.LATE, StoreFault.ANSWER_LOST],
     ],
     ids=lambda faults: " ".join(fault.name for fault in faults),
 )
-def test_an_append_that_goes_wrong_is_ours_once_it_is_there(faults: list[Fault]) -> None:
+def test_an_append_that_goes_wrong_is_ours_once_it_is_there(faults: list[StoreFault]) -> None:
     async def story(world: World) -> None:
         world.store.rates = FaultRates(late_seconds_max=5.0)
         world.store.plan("put", *faults)
-        world.store.plan("get", Fault.REFUSED)
+        world.store.plan("get", StoreFault.REFUSED)
         mine = await world.append()
         assert isinstance(mine, Mine)
         assert await world.holds() == OUR_BODY
@@ -141,8 +141,10 @@ def test_an_append_that_goes_wrong_is_ours_once_it_is_there(faults: list[Fault])
     tell(story)
 
 
-@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.REQUEST_LOST, Fault.ANSWER_LOST])
-def test_an_append_that_goes_wrong_is_lost_to_who_was_there_before(fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [StoreFault.REFUSED, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST]
+)
+def test_an_append_that_goes_wrong_is_lost_to_who_was_there_before(fault: StoreFault) -> None:
     async def story(world: World) -> None:
         await world.they_append()
         world.store.plan("put", fault, fault)
@@ -153,7 +155,7 @@ def test_an_append_that_goes_wrong_is_lost_to_who_was_there_before(fault: Fault)
 
 def test_a_lost_request_may_be_overtaken() -> None:
     async def story(world: World) -> None:
-        world.store.plan("put", Fault.REQUEST_LOST)
+        world.store.plan("put", StoreFault.REQUEST_LOST)
         append = asyncio.create_task(world.append())
         await world.clock.sleep(0.01)
         await world.they_append()
@@ -164,7 +166,7 @@ def test_a_lost_request_may_be_overtaken() -> None:
 
 def test_never_reached_means_not_appended() -> None:
     async def story(world: World) -> None:
-        world.store.plan("put", *[Fault.REFUSED] * 100)
+        world.store.plan("put", *[StoreFault.REFUSED] * 100)
         with pytest.raises(StoreNotApplied, match="was not appended"):
             await world.append()
         assert await world.holds() is None
@@ -174,10 +176,10 @@ def test_never_reached_means_not_appended() -> None:
 
 def test_unreadable_until_the_deadline_is_undecided_either_way() -> None:
     async def story(world: World) -> None:
-        for number, fault in enumerate((Fault.ANSWER_LOST, Fault.REQUEST_LOST)):
+        for number, fault in enumerate((StoreFault.ANSWER_LOST, StoreFault.REQUEST_LOST)):
             began = world.clock.monotonic()
             world.store.plan("put", fault)
-            world.store.plan("get", *[Fault.REFUSED] * 100, key=world.log.key(number))
+            world.store.plan("get", *[StoreFault.REFUSED] * 100, key=world.log.key(number))
             with pytest.raises(AppendUndecided, match="may or may not be ours"):
                 await world.append(number)
             assert world.clock.monotonic() - began == pytest.approx(DEADLINE, abs=0.1)
@@ -190,7 +192,7 @@ def test_one_lost_request_makes_later_refusals_undecided_too() -> None:
     """The lost request may still arrive: a store that refuses the rest proves nothing."""
 
     async def story(world: World) -> None:
-        world.store.plan("put", Fault.LATE, *[Fault.REFUSED] * 100)
+        world.store.plan("put", StoreFault.LATE, *[StoreFault.REFUSED] * 100)
         world.store.rates = FaultRates(late_seconds_max=600.0)
         with pytest.raises(AppendUndecided):
             await world.append()
@@ -237,7 +239,7 @@ def test_permission_that_ends_midway_leaves_it_undecided() -> None:
     async def story(world: World) -> None:
         store = FaultyStore(Revoked(world.clock), world.clock, SeededEntropy(1))
         log = Sequence(store, world.clock, "log/", "", identify)
-        store.plan("put", Fault.ANSWER_LOST)
+        store.plan("put", StoreFault.ANSWER_LOST)
         with pytest.raises(AppendUndecided, match="revoked"):
             await log.append(0, OUR_BODY, OURS, DEADLINE)
         with pytest.raises(AppendUndecided):
@@ -261,10 +263,10 @@ def test_no_permission_from_the_start_is_said_as_it_is() -> None:
 
 def test_a_number_that_was_taken_and_deleted_is_neither_ours_nor_free() -> None:
     async def story(world: World) -> None:
-        world.store.plan("put", Fault.GONE)
+        world.store.plan("put", StoreFault.GONE)
         with pytest.raises(SequenceGone, match="deleted"):
             await world.append()
-        world.store.plan("put", Fault.REQUEST_LOST, Fault.GONE)
+        world.store.plan("put", StoreFault.REQUEST_LOST, StoreFault.GONE)
         with pytest.raises(SequenceGone):
             await world.append()
         assert await world.holds() is None
@@ -376,7 +378,7 @@ def test_iteration_says_the_store_s_error() -> None:
     async def story(world: World) -> None:
         for number in range(10):
             await world.append(number)
-        world.store.plan("get", Fault.REFUSED, key=world.log.key(6))
+        world.store.plan("get", StoreFault.REFUSED, key=world.log.key(6))
         entries = world.log.iterate(0)
         assert [(await anext(entries)).number for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(StoreNotApplied):
@@ -400,8 +402,8 @@ def test_it_works_above_retries() -> None:
     async def story(world: World) -> None:
         retrying = RetryingStore(world.store, world.clock, SeededEntropy(3))
         log = Sequence(retrying, world.clock, "log/", "", identify)
-        world.store.plan("put", Fault.REFUSED, Fault.ANSWER_LOST)
-        world.store.plan("get", Fault.REFUSED)
+        world.store.plan("put", StoreFault.REFUSED, StoreFault.ANSWER_LOST)
+        world.store.plan("get", StoreFault.REFUSED)
         assert isinstance(await log.append(0, OUR_BODY, OURS, DEADLINE), Mine)
         await world.truth.put(log.key(1), THEIR_BODY)
         assert await log.append(1, OUR_BODY, OURS, DEADLINE) == Taken(THEIR_BODY)

@@ -20,7 +20,7 @@ from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     BucketObject,
     CheckpointObject,
-    MergedObject,
+    MergedObjectKey,
     SegmentObject,
     StateObject,
     TableObject,
@@ -80,7 +80,7 @@ def _judge_owner(
 ) -> None:
     """Whether the owner that an object's key names is known, or was."""
     match found:
-        case WalObject(owner) | MergedObject(owner) | CheckpointObject(owner):
+        case WalObject(owner) | MergedObjectKey(owner) | CheckpointObject(owner):
             known = state.incarnation(owner.epoch)
             if known is None and state.is_retired(owner):
                 is_seal = isinstance(found, WalObject) and meta.size == HEADER_BYTES
@@ -207,7 +207,7 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
             put = found.next_offset, meta.modified_ms
             snapshots[place] = max(snapshots.get(place, put), put)
     metadata_ms = await entry_put_ms(context, state.sequence)
-    merged = {found: meta for found, meta in listed.values() if isinstance(found, MergedObject)}
+    merged = {found: meta for found, meta in listed.values() if isinstance(found, MergedObjectKey)}
     names = await read_merged_names(context.access.store, context.access.offload, state, merged)
     reachability = Reachability(
         state=state,
@@ -226,7 +226,7 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         metadata_ms,
         {place: put_ms for place, (_, put_ms) in snapshots.items()},
         {
-            owner: merged[MergedObject(owner, number)].modified_ms
+            owner: merged[MergedObjectKey(owner, number)].modified_ms
             for owner, number in names.newest.items()
         },
         await orphaned_before_ms(context, state),

@@ -16,7 +16,7 @@ from tidelog.coordinator.cluster.log.prefix import (
 from tidelog.coordinator.cluster.log.snapshots import SNAPSHOT_SUFFIX
 from tidelog.coordinator.cluster.log.stamps import found_stamps
 from tidelog.coordinator.cluster.records.documents import checksum_of
-from tidelog.coordinator.cluster.records.records import Entry, decode_entry
+from tidelog.coordinator.cluster.records.records import MetadataEntry, decode_entry
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot
 from tidelog.coordinator.cluster.state.transitions import InvalidRecord
@@ -116,7 +116,7 @@ async def check_stamps(context: CheckContext) -> Findings:
     return findings
 
 
-async def read_entry(context: CheckContext, number: int) -> Entry | None:
+async def read_entry(context: CheckContext, number: int) -> MetadataEntry | None:
     """An entry of the metadata log; None where it is not there any more, or cannot be read."""
     key = entry_key(number)
     data = await _get(context, key)

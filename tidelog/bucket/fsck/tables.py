@@ -25,7 +25,7 @@ _CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 
 
 @dataclass(slots=True)
-class _Listed:
+class _LogVersions:
     """The versions of a table's log that are there."""
 
     commits: list[int] = field(default_factory=list)
@@ -122,8 +122,8 @@ async def _check_log(context: CheckContext, topic_id: TopicId) -> Findings:
     return findings
 
 
-async def _list_log(context: CheckContext, topic_id: TopicId) -> _Listed:
-    listed = _Listed()
+async def _list_log(context: CheckContext, topic_id: TopicId) -> _LogVersions:
+    listed = _LogVersions()
     prefix = log_prefix(topic_id)
     async for meta in context.list(prefix):
         name = meta.key.removeprefix(prefix)

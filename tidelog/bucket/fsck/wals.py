@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidelog.bucket.fsck.context import CheckContext
 from tidelog.bucket.fsck.faults import FaultKind, Findings
 from tidelog.bucket.fsck.wal_checks import check_adopted, check_extents, check_place, check_slot
-from tidelog.bucket.object_keys import MergedObject, parse_key
+from tidelog.bucket.object_keys import MergedObjectKey, parse_key
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject
@@ -192,7 +192,7 @@ async def _read(context: CheckContext, key: str) -> SlotIndex | ObjectHeader:
 async def check_merged(context: CheckContext) -> Findings:
     """Each object into which batches were copied together."""
 
-    async def check(each: tuple[str, MergedObject]) -> Findings:
+    async def check(each: tuple[str, MergedObjectKey]) -> Findings:
         key, (incarnation, number) = each
         findings = Findings()
         try:
@@ -208,7 +208,7 @@ async def check_merged(context: CheckContext) -> Findings:
         return findings
 
     keys = [meta.key async for meta in context.list(MERGED_FOLDER)]
-    merged = [(key, found) for key in keys if isinstance(found := parse_key(key), MergedObject)]
+    merged = [(key, found) for key in keys if isinstance(found := parse_key(key), MergedObjectKey)]
     return await context.each(merged, check)
 
 

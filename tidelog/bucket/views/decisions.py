@@ -36,7 +36,7 @@ from tidelog.coordinator.transaction.transaction import NO_ID, Transaction
 from tidelog.identifiers import TransactionName
 
 
-class Outcome(Enum):
+class TransactionOutcome(Enum):
     """What a coordinator knew of a transaction at t0."""
 
     COMMITTED = "committed"
@@ -82,28 +82,28 @@ class Decisions:
                 if before is not None:
                     self._by_producer[before.producer_id] = None
 
-    def outcome(self, name: TransactionName) -> Outcome:
+    def outcome(self, name: TransactionName) -> TransactionOutcome:
         """What was known of a transaction."""
         if name.producer_id not in self._by_producer:
-            return Outcome.UNKNOWN
+            return TransactionOutcome.UNKNOWN
         current = self._by_producer[name.producer_id]
         if current is None or name.ordinal < current.ordinal:
-            return Outcome.BY_MARKER
+            return TransactionOutcome.BY_MARKER
         if name.ordinal > current.ordinal:
-            return Outcome.NOT_COMMITTED
+            return TransactionOutcome.NOT_COMMITTED
         return _outcome_of_current(current)
 
 
-def _outcome_of_current(transaction: Transaction) -> Outcome:
+def _outcome_of_current(transaction: Transaction) -> TransactionOutcome:
     match transaction.state:
         case TransactionState.ONGOING:
-            return Outcome.NOT_COMMITTED
+            return TransactionOutcome.NOT_COMMITTED
         case TransactionState.PREPARE_COMMIT:
-            return Outcome.COMMITTED
+            return TransactionOutcome.COMMITTED
         case TransactionState.PREPARE_ABORT if transaction.partitions:
-            return Outcome.NOT_COMMITTED
+            return TransactionOutcome.NOT_COMMITTED
         case _:
-            return Outcome.BY_MARKER
+            return TransactionOutcome.BY_MARKER
 
 
 def excluded_transactions(
@@ -121,12 +121,16 @@ def excluded_transactions(
         found[name] = was_open or is_open, had_early or has_early_marker
     excluded = set()
     for name, (is_open, has_early_marker) in found.items():
-        outcomes = {each.outcome(name) for each in known} - {Outcome.UNKNOWN}
-        outcome = outcomes.pop() if outcomes else Outcome.UNKNOWN
-        if outcome is Outcome.UNKNOWN:
-            outcome = Outcome.BY_MARKER if has_early_marker else Outcome.NOT_COMMITTED
+        outcomes = {each.outcome(name) for each in known} - {TransactionOutcome.UNKNOWN}
+        outcome = outcomes.pop() if outcomes else TransactionOutcome.UNKNOWN
+        if outcome is TransactionOutcome.UNKNOWN:
+            outcome = (
+                TransactionOutcome.BY_MARKER
+                if has_early_marker
+                else TransactionOutcome.NOT_COMMITTED
+            )
         # A transaction that is decided and has no marker here hangs: nobody can tell its outcome.
-        hangs = outcome is Outcome.BY_MARKER and is_open
-        if outcome is Outcome.NOT_COMMITTED or hangs:
+        hangs = outcome is TransactionOutcome.BY_MARKER and is_open
+        if outcome is TransactionOutcome.NOT_COMMITTED or hangs:
             excluded.add(name)
     return frozenset(excluded)

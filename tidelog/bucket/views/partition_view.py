@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.row_columns import AbortedRange
-from tidelog.storage.table.table_state import PartitionTable, StoredSegment
+from tidelog.storage.table.table_state import PartitionTable, TableSegment
 from tidelog.wal.log.extents import Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
@@ -43,7 +43,7 @@ class PartitionView:
     is_internal: bool
     table_version: int
     """NO_VERSION where the table has no commit yet."""
-    segments: Sequence[StoredSegment]
+    segments: Sequence[TableSegment]
     """By offset. Rows below the log start are not to be shown."""
     image: PartitionImage
     """As of the WAL's end; its extents are the tail, from the table's end on."""

@@ -29,7 +29,7 @@ from tidelog.coordinator.log_codec import Codec, decode_log
 from tidelog.coordinator.snapshot_format import ROWS_A_STEP, StateTable
 from tidelog.coordinator.snapshots import apply_snapshot
 from tidelog.coordinator.transaction.machine import TransactionMachine
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import TopicPartition
@@ -62,7 +62,7 @@ TRANSACTIONS: Final = StateKind(
     TRANSACTION_TOPIC,
     TransactionTable(),
     TRANSACTION_CODEC,
-    lambda: TransactionMachine(TransactionSettings(), 0),
+    lambda: TransactionMachine(TransactionCoordinatorSettings(), 0),
 )
 GROUPS: Final = StateKind(
     GROUP_TOPIC, GroupTable(), GROUP_CODEC, lambda: GroupMachine(GroupSettings())

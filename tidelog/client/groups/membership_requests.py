@@ -15,7 +15,7 @@ from tidelog.client.groups.assignors import (
     Assignor,
     encode_subscription,
 )
-from tidelog.client.patience import RetrySettings
+from tidelog.client.patience import ClientRetrySettings
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.group_offsets import (
     OffsetCommitRequest,
@@ -52,7 +52,7 @@ class MembershipSettings:
     instance_id: str | None = None
     assignors: Sequence[Assignor] = (RANGE, ROUND_ROBIN)
     """In order of preference."""
-    retries: RetrySettings = field(default_factory=RetrySettings)
+    retries: ClientRetrySettings = field(default_factory=ClientRetrySettings)
 
 
 class Reaction(enum.Enum):

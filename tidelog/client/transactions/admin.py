@@ -13,13 +13,13 @@ from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transaction_listing import (
+    DescribedProducer,
     DescribedTransaction,
     DescribeProducersRequest,
     DescribeProducersTopic,
     DescribeTransactionsRequest,
     ListedTransaction,
     ListTransactionsRequest,
-    ProducerState,
 )
 from tidelog.protocol.schemas.transactions import (
     WritableTxnMarker,
@@ -78,7 +78,7 @@ class OpenTransaction:
     """A transaction that is open in a partition, as the partition's leader knows it."""
 
     place: Place
-    producer: ProducerState
+    producer: DescribedProducer
 
     @property
     def start_offset(self) -> int:

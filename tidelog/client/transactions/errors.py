@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.client.errors import Outcome
+from tidelog.client.errors import RequestOutcome
 from tidelog.errors import Refused, TidelogError
 
 
@@ -19,7 +19,9 @@ class ProducerFenced(Refused):
     """Another instance of the transactional id has taken over, or the transaction has timed out.
     `outcome`: whether the open transaction may have been committed. If not, it never will be."""
 
-    def __init__(self, transactional_id: str, why: TidelogError | None, outcome: Outcome) -> None:
+    def __init__(
+        self, transactional_id: str, why: TidelogError | None, outcome: RequestOutcome
+    ) -> None:
         cause = f" ({why})" if why is not None else ""
         super().__init__(
             f"producer {transactional_id} was fenced by another instance, or its transaction has"

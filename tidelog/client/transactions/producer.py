@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog.client.errors import Outcome, RequestFailed, RequestRefused, check
+from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused, check
 from tidelog.client.groups.admin import Place
 from tidelog.client.groups.membership_requests import Membership
 from tidelog.client.operations import ProducerIdentity
@@ -37,7 +37,7 @@ from tidelog.client.pool import Client
 from tidelog.client.transactions import requests as requests
 from tidelog.client.transactions.calls import TransactionCalls
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced, WrongCall
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
 from tidelog.errors import TidelogError
@@ -86,12 +86,12 @@ class TransactionalProducer:
         clock: Clock,
         entropy: Entropy,
         transactional_id: str,
-        settings: TransactionSettings | None = None,
+        settings: TransactionalProducerSettings | None = None,
     ) -> None:
         if not transactional_id:
             raise ValueError("a transactional producer needs a transactional id")
         self.transactional_id = transactional_id
-        self.settings = settings if settings is not None else TransactionSettings()
+        self.settings = settings if settings is not None else TransactionalProducerSettings()
         self._calls = TransactionCalls(
             client, transactional_id, self.settings.transaction_timeout_ms
         )
@@ -420,7 +420,7 @@ class TransactionalProducer:
         if cause is not None:
             self._state = _State.FENCED
             self._failure = cause
-        outcome = Outcome.UNKNOWN if self._is_commit_asked else Outcome.NOT_APPLIED
+        outcome = RequestOutcome.UNKNOWN if self._is_commit_asked else RequestOutcome.NOT_APPLIED
         return ProducerFenced(self.transactional_id, self._failure, outcome)
 
     def _patience(self, timeout_ms: int) -> Patience:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from tidelog.client.patience import RetrySettings
+from tidelog.client.patience import ClientRetrySettings
 
 
 class TransactionVersion(enum.IntEnum):
@@ -18,7 +18,7 @@ class TransactionVersion(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
+class TransactionalProducerSettings:
     """Kafka's producer settings of the same names, with its defaults."""
 
     transaction_timeout_ms: int = 60_000
@@ -27,6 +27,8 @@ class TransactionSettings:
     """How long a batch is repeated."""
     api_timeout_ms: int = 60_000
     """How long every other request is repeated (Kafka's max.block.ms)."""
-    retries: RetrySettings = field(default_factory=lambda: RetrySettings(backoff_ms_min=20))
+    retries: ClientRetrySettings = field(
+        default_factory=lambda: ClientRetrySettings(backoff_ms_min=20)
+    )
     version: TransactionVersion | None = None
     """None: what the cluster says."""

@@ -37,7 +37,7 @@ from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.client.transactions.producer import TransactionalProducer
-from tidelog.client.transactions.settings import TransactionSettings, TransactionVersion
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
@@ -55,7 +55,7 @@ ADOPTS_AT_ONCE_MAX = 16
 NO_BATCH = -1
 
 
-class Committed(enum.Enum):
+class SinkCommitted(enum.Enum):
     """What a call has found or done."""
 
     NOW = "the batch was committed by this call"
@@ -74,7 +74,7 @@ class ForeignQuery(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SinkProgress:
     """How far a sink has come."""
 
     batch_id: int
@@ -102,9 +102,9 @@ async def commit(
     clock: Clock,
     entropy: Entropy,
     batch: SinkBatch,
-    settings: TransactionSettings | None = None,
+    settings: TransactionalProducerSettings | None = None,
     crash_points: CrashPoints = NO_CRASH_POINTS,
-) -> Committed:
+) -> SinkCommitted:
     """Commit a batch, unless that was done. When it returns, the batch is visible everywhere.
     `crash_points`: for tests that let the process die at a given moment.
 
@@ -115,7 +115,7 @@ async def commit(
         RequestFailed, RequestRefused: nobody answered in time; the batch may have been committed.
     In each case the same call may be made again.
     """
-    settings = replace(settings or TransactionSettings(), version=TransactionVersion.V2)
+    settings = replace(settings or TransactionalProducerSettings(), version=TransactionVersion.V2)
     producer = TransactionalProducer(client, clock, entropy, batch.transactional_id, settings)
     await producer.init_transactions()
     crash_points.hit(CrashPoint.SINK_FENCED)
@@ -128,7 +128,7 @@ async def commit(
             )
         if progress.batch_id >= batch.batch_id:
             crash_points.hit(CrashPoint.SINK_FOUND)
-            return Committed.BEFORE
+            return SinkCommitted.BEFORE
     producer.begin()
     try:
         await _adopt_all(producer, batch)
@@ -142,12 +142,12 @@ async def commit(
         await _give_up(producer)
         raise
     crash_points.hit(CrashPoint.SINK_COMMITTED)
-    return Committed.NOW
+    return SinkCommitted.NOW
 
 
 async def read_progress(
     client: Client, transactional_id: str, patience: Patience
-) -> Progress | None:
+) -> SinkProgress | None:
     """How far a sink has come, by its group's stable offset: a transaction that is open there is
     waited for. None if it has committed nothing yet.
 
@@ -167,7 +167,7 @@ async def read_progress(
                 for each in (p for t in found.topics for p in t.partitions):
                     check_read(subject, each.error_code)
                     if each.committed_offset != NO_BATCH:
-                        return Progress(each.committed_offset, each.metadata or "")
+                        return SinkProgress(each.committed_offset, each.metadata or "")
             return None
         except RequestFailed as failure:
             await patience.wait(failure)

@@ -9,7 +9,7 @@ from tidelog.protocol.message import Request, Response, Struct
 from tidelog.protocol.wire import Records
 
 
-class ReplicaState(Struct):
+class FetchingReplica(Struct):
     """Which replica fetches; clients have -1 (KIP-903)."""
 
     replica_id: int = int32(default=-1)
@@ -50,7 +50,7 @@ class FetchRequest(Request["FetchResponse"], api_key=1, versions=(4, 18), flexib
 
     cluster_id: str | None = string("12+", nullable="0+", default=None, tag=0)
     replica_id: int = int32("0-14", default=-1)
-    replica_state: ReplicaState | None = struct(ReplicaState, "15+", tag=1)
+    replica_state: FetchingReplica | None = struct(FetchingReplica, "15+", tag=1)
     max_wait_ms: int = int32()
     min_bytes: int = int32()
     max_bytes: int = int32(default=2147483647)
@@ -62,7 +62,7 @@ class FetchRequest(Request["FetchResponse"], api_key=1, versions=(4, 18), flexib
     rack_id: str = string("11+")
 
 
-class EpochEndOffset(Struct):
+class DivergingEpoch(Struct):
     """The largest leader epoch not above the one asked for, and where it ends."""
 
     epoch: int = int32(default=-1)
@@ -100,7 +100,7 @@ class FetchablePartitionResponse(Struct):
     high_watermark: int = int64()
     last_stable_offset: int = int64(default=-1)
     log_start_offset: int = int64("5+", default=-1)
-    diverging_epoch: EpochEndOffset | None = struct(EpochEndOffset, "12+", tag=0)
+    diverging_epoch: DivergingEpoch | None = struct(DivergingEpoch, "12+", tag=0)
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId | None = struct(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, nullable="0+")

@@ -42,7 +42,7 @@ class BatchIndexAndErrorMessage(Struct):
     batch_index_error_message: str | None = string(nullable="0+", default=None)
 
 
-class LeaderIdAndEpoch(Struct):
+class ProduceLeaderIdAndEpoch(Struct):
     """Who leads the partition now, for a client that asked the wrong broker (KIP-951)."""
 
     leader_id: int = int32(default=-1)
@@ -59,7 +59,7 @@ class PartitionProduceResponse(Struct):
     log_start_offset: int = int64("5+", default=-1)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
     error_message: str | None = string("8+", nullable="0+", default=None)
-    current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "10+", tag=0)
+    current_leader: ProduceLeaderIdAndEpoch | None = struct(ProduceLeaderIdAndEpoch, "10+", tag=0)
 
 
 class TopicProduceResponse(Struct):
@@ -70,7 +70,7 @@ class TopicProduceResponse(Struct):
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
-class NodeEndpoint(Struct):
+class ProduceNodeEndpoint(Struct):
     """The address of a broker that `current_leader` names (KIP-951)."""
 
     node_id: int = int32()
@@ -84,4 +84,4 @@ class ProduceResponse(Response, api_key=0, versions=(0, 13), flexible=9):
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32("1+")
-    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)
+    node_endpoints: list[ProduceNodeEndpoint] = array(ProduceNodeEndpoint, "10+", tag=0)

@@ -22,7 +22,7 @@ class DescribeProducersRequest(
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic)
 
 
-class ProducerState(Struct):
+class DescribedProducer(Struct):
     """A producer as the leader of a partition knows it."""
 
     producer_id: int = int64()
@@ -39,7 +39,7 @@ class DescribeProducersPartitionResponse(Struct):
     partition_index: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
-    active_producers: list[ProducerState] = array(ProducerState)
+    active_producers: list[DescribedProducer] = array(DescribedProducer)
 
 
 class DescribeProducersTopicResponse(Struct):

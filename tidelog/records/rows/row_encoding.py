@@ -90,7 +90,7 @@ def encode_rows(
         raise ValueError(f"no offsets lie between {first_offset} and {next_offset}")
     if not rows.num_rows:
         return empty_batches(first_offset, next_offset, leader_epoch)
-    columns = _Columns(rows)
+    columns = _RowColumns(rows)
     offsets = columns.offsets
     if offsets[0] < first_offset or offsets[-1] >= next_offset:
         raise ValueError(
@@ -118,7 +118,7 @@ def encode_rows(
     return encoded
 
 
-class _Columns:
+class _RowColumns:
     """The rows' columns as numpy has them; timestamps in milliseconds, -1 for none."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -164,7 +164,7 @@ def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
     return counts, binary_array(ends[bounds], joined or pa.py_buffer(b""))
 
 
-def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
+def _batch_starts(columns: _RowColumns, batch_bytes: int) -> Integers:
     """The first row of each batch."""
     offsets = columns.offsets
     types, stamps = columns.timestamp_types, columns.timestamps
@@ -186,7 +186,9 @@ def _batch_starts(columns: _Columns, batch_bytes: int) -> Integers:
     return np.array(starts, np.int64)
 
 
-def _records(columns: _Columns, starts: Integers, counts: Integers) -> tuple[memoryview, Integers]:
+def _records(
+    columns: _RowColumns, starts: Integers, counts: Integers
+) -> tuple[memoryview, Integers]:
     """The records of all batches, one behind the other, and where each ends."""
     rows = len(columns.offsets)
     offset_deltas = zigzag(columns.offsets - np.repeat(columns.offsets[starts], counts))
@@ -234,7 +236,7 @@ class _Head(NamedTuple):
     timestamp_type: int
 
 
-def _heads(columns: _Columns, starts: Integers, bounds: Integers) -> list[_Head]:
+def _heads(columns: _RowColumns, starts: Integers, bounds: Integers) -> list[_Head]:
     stamps = columns.timestamps
     return [
         _Head(*fields)

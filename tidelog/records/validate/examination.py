@@ -20,9 +20,9 @@ from tidelog.records.parse.sequential import RECORD_BYTES_MIN, read_layout, read
 from tidelog.records.parse.varints import Bytes, Integers
 from tidelog.records.validate.rules import (
     RECORD_ERRORS_MAX,
-    ErrorCode,
+    BatchErrorCode,
+    BatchLimits,
     InvalidBatch,
-    Limits,
     RecordError,
 )
 from tidelog.records.validate.scanning import scan
@@ -45,10 +45,10 @@ class Section(NamedTuple):
     end: int
     record_count: int
     base_timestamp: int
-    limits: Limits
+    limits: BatchLimits
 
 
-class Survey(NamedTuple):
+class BatchSurvey(NamedTuple):
     """What the records of a valid batch show."""
 
     first_timestamp: int
@@ -57,17 +57,17 @@ class Survey(NamedTuple):
     """The first record that has the maximum."""
 
 
-def examine(sections: Sequence[Section], now_ms: int) -> list[Survey | InvalidBatch]:
+def examine(sections: Sequence[Section], now_ms: int) -> list[BatchSurvey | InvalidBatch]:
     """A survey or the refusal of each."""
     if sum([section.record_count for section in sections]) > _SCANNED_MAX:
         return _examine_thoroughly(sections, now_ms)
-    found: list[Survey | InvalidBatch | None] = [_scanned(each, now_ms) for each in sections]
+    found: list[BatchSurvey | InvalidBatch | None] = [_scanned(each, now_ms) for each in sections]
     left = [section for section, survey in zip(sections, found, strict=True) if survey is None]
     rest = iter(_examine_thoroughly(left, now_ms) if left else ())
     return [next(rest) if survey is None else survey for survey in found]
 
 
-def _scanned(section: Section, now_ms: int) -> Survey | None:
+def _scanned(section: Section, now_ms: int) -> BatchSurvey | None:
     """The survey of an ordinary batch of which nothing can be wrong."""
     buffer, start, end, count, base, limits = section
     scanned = scan(buffer, start, end, count)
@@ -78,10 +78,12 @@ def _scanned(section: Section, now_ms: int) -> Survey | None:
         return None
     if limits.keys_required and scanned.has_null_key:
         return None
-    return Survey(base + scanned.first_delta, base + scanned.max_delta, scanned.max_index)
+    return BatchSurvey(base + scanned.first_delta, base + scanned.max_delta, scanned.max_index)
 
 
-def _examine_thoroughly(sections: Sequence[Section], now_ms: int) -> list[Survey | InvalidBatch]:
+def _examine_thoroughly(
+    sections: Sequence[Section], now_ms: int
+) -> list[BatchSurvey | InvalidBatch]:
     inquiries = [_Inquiry(section, now_ms) for section in sections]
     joined: list[_Inquiry] = []
     for inquiry in inquiries:
@@ -107,7 +109,7 @@ class _Inquiry:
     section: Section
     now_ms: int
     malformed: str | None = None
-    errors: list[tuple[ErrorCode, RecordError]] = field(default_factory=list)
+    errors: list[tuple[BatchErrorCode, RecordError]] = field(default_factory=list)
     first_delta: int = 0
     max_delta: int = -(2**63)
     max_index: int = -1
@@ -132,7 +134,7 @@ class _Inquiry:
         section = self.section
         if section.limits.keys_required and key_length < 0:
             message = "a compacted topic accepts no record without a key"
-            self.errors.append((ErrorCode.INVALID_RECORD, RecordError(index, message)))
+            self.errors.append((BatchErrorCode.INVALID_RECORD, RecordError(index, message)))
             return
         timestamp = section.base_timestamp + timestamp_delta
         if section.limits.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -140,20 +142,22 @@ class _Inquiry:
         low, high = section.limits.timestamp_bounds(self.now_ms)
         if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
             message = f"timestamp {timestamp} is out of range: it must lie within [{low}, {high}]"
-            self.errors.append((ErrorCode.INVALID_TIMESTAMP, RecordError(index, message)))
+            self.errors.append((BatchErrorCode.INVALID_TIMESTAMP, RecordError(index, message)))
 
-    def verdict(self) -> Survey | InvalidBatch:
+    def verdict(self) -> BatchSurvey | InvalidBatch:
         if self.malformed is not None:
-            return InvalidBatch(ErrorCode.INVALID_RECORD, self.malformed)
+            return InvalidBatch(BatchErrorCode.INVALID_RECORD, self.malformed)
         if not self.errors:
             base = self.section.base_timestamp
-            return Survey(base + self.first_delta, base + self.max_delta, self.max_index)
+            return BatchSurvey(base + self.first_delta, base + self.max_delta, self.max_index)
         record_errors = tuple(error for _, error in self.errors[:RECORD_ERRORS_MAX])
-        if any(code is ErrorCode.INVALID_TIMESTAMP for code, _ in self.errors[:RECORD_ERRORS_MAX]):
+        if any(
+            code is BatchErrorCode.INVALID_TIMESTAMP for code, _ in self.errors[:RECORD_ERRORS_MAX]
+        ):
             message = "one or more records have been rejected due to an invalid timestamp"
-            return InvalidBatch(ErrorCode.INVALID_TIMESTAMP, message, record_errors)
+            return InvalidBatch(BatchErrorCode.INVALID_TIMESTAMP, message, record_errors)
         message = f"records have been rejected, the first: {record_errors[0].message}"
-        return InvalidBatch(ErrorCode.INVALID_RECORD, message, record_errors)
+        return InvalidBatch(BatchErrorCode.INVALID_RECORD, message, record_errors)
 
 
 def _examine_singly(inquiry: _Inquiry) -> None:

@@ -16,7 +16,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression, compress, decompress
-from tidelog.records.validate.rules import BatchInfo, InvalidBatch, Limits
+from tidelog.records.validate.rules import BatchInfo, BatchLimits, InvalidBatch
 from tidelog.records.validate.validation import too_large, validate
 
 
@@ -31,7 +31,7 @@ class Admitted(NamedTuple):
 
 def admit(
     requests: Sequence[Buffer],
-    limits: Limits | Sequence[Limits],
+    limits: BatchLimits | Sequence[BatchLimits],
     now_ms: int,
     *,
     small_only: bool = False,
@@ -40,7 +40,7 @@ def admit(
 
     A batch that grows beyond `max.message.bytes` by the topic's codec is refused, as in Kafka.
     """
-    each = [limits] * len(requests) if isinstance(limits, Limits) else limits
+    each = [limits] * len(requests) if isinstance(limits, BatchLimits) else limits
     verdicts = validate(requests, each, now_ms, small_only=small_only)
     return [
         verdict if isinstance(verdict, InvalidBatch) else _finish(request, verdict, rules)
@@ -48,7 +48,9 @@ def admit(
     ]
 
 
-def _finish(request: Buffer, batches: list[BatchInfo], limits: Limits) -> Admitted | InvalidBatch:
+def _finish(
+    request: Buffer, batches: list[BatchInfo], limits: BatchLimits
+) -> Admitted | InvalidBatch:
     # Not a generator: there are thousands of requests a second, by far the most of one batch.
     if not [True for batch in batches if batch.needs_rewrite]:
         return Admitted(request, batches)
@@ -63,7 +65,7 @@ def _finish(request: Buffer, batches: list[BatchInfo], limits: Limits) -> Admitt
     return Admitted(joined, placed)
 
 
-def rewrite(buffer: Buffer, info: BatchInfo, limits: Limits) -> tuple[bytearray, BatchInfo]:
+def rewrite(buffer: Buffer, info: BatchInfo, limits: BatchLimits) -> tuple[bytearray, BatchInfo]:
     """The valid batch as its topic stores it, and what is then to be known of it (at position 0).
 
     Timestamp type and maximum become those of `info`; the codec becomes `limits.compression`,
@@ -80,7 +82,7 @@ def rewrite(buffer: Buffer, info: BatchInfo, limits: Limits) -> tuple[bytearray,
 
 
 def _recompress(
-    batch: memoryview, info: BatchInfo, codec: Compression, limits: Limits
+    batch: memoryview, info: BatchInfo, codec: Compression, limits: BatchLimits
 ) -> bytearray:
     header = BatchHeader.parse(batch)
     records = decompress(info.codec, batch[HEADER_SIZE:], limits.decompressed_bytes_max)

@@ -22,7 +22,7 @@ _BUFFER_BYTES_LIMIT = 2**31
 _NO_BOUND_MS = 2**63 - 1
 
 
-class ErrorCode(IntEnum):
+class BatchErrorCode(IntEnum):
     """The Kafka error codes that a batch can be refused with."""
 
     CORRUPT_MESSAGE = 2
@@ -33,7 +33,7 @@ class ErrorCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """What a topic accepts, and in which form it stores it. Make one a topic, not one a request."""
 
     batch_bytes_max: int = 1_048_588
@@ -111,7 +111,7 @@ class RecordError(NamedTuple):
 class InvalidBatch:
     """A refusal; nothing of the request's records for that partition is to be stored."""
 
-    error_code: ErrorCode
+    error_code: BatchErrorCode
     message: str
     record_errors: tuple[RecordError, ...] = ()
     """The first RECORD_ERRORS_MAX of them, where single records were refused."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidelog.records.buffers import Buffer
 
 
-class Scanned(NamedTuple):
+class ScannedRecords(NamedTuple):
     """What the records of a well-formed batch without headers show."""
 
     first_delta: int
@@ -24,7 +24,7 @@ class Scanned(NamedTuple):
     has_null_key: bool
 
 
-def scan(buffer: Buffer, start: int, end: int, count: int) -> Scanned | None:
+def scan(buffer: Buffer, start: int, end: int, count: int) -> ScannedRecords | None:
     """A survey of the records that fill [start, end) exactly; None if they are not ordinary.
 
     One loop with everything in it: a call a field would double its time. Each record is read field
@@ -118,4 +118,4 @@ def scan(buffer: Buffer, start: int, end: int, count: int) -> Scanned | None:
         return None
     if position != end:
         return None
-    return Scanned(first, least, greatest, at_greatest, has_null_key)
+    return ScannedRecords(first, least, greatest, at_greatest, has_null_key)

@@ -41,19 +41,19 @@ from tidelog.records.compression import (
     DecompressedTooLarge,
     decompress,
 )
-from tidelog.records.validate.examination import Section, Survey, examine
+from tidelog.records.validate.examination import BatchSurvey, Section, examine
 from tidelog.records.validate.rules import (
     SMALL_BYTES,
     SMALL_RATIO,
+    BatchErrorCode,
     BatchInfo,
-    ErrorCode,
+    BatchLimits,
     InvalidBatch,
     LargeBatch,
-    Limits,
     RecordError,
 )
 
-__all__ = ["BatchInfo", "ErrorCode", "InvalidBatch", "Limits", "RecordError", "validate"]
+__all__ = ["BatchErrorCode", "BatchInfo", "BatchLimits", "InvalidBatch", "RecordError", "validate"]
 
 _GROUP_BYTES_MAX = 4 * 1024 * 1024
 _GROUP_RECORDS_MAX = 1 << 16
@@ -63,7 +63,7 @@ _CODECS = tuple(Compression)
 
 def validate(
     requests: Sequence[Buffer],
-    limits: Limits | Sequence[Limits],
+    limits: BatchLimits | Sequence[BatchLimits],
     now_ms: int,
     *,
     small_only: bool = False,
@@ -75,9 +75,9 @@ def validate(
     requests together, which is far cheaper than one by one; decompresses some 4 MiB at a time, or
     one batch. With `small_only`, the verdict of a request with a large batch is a LargeBatch.
     """
-    each = [limits] * len(requests) if isinstance(limits, Limits) else limits
+    each = [limits] * len(requests) if isinstance(limits, BatchLimits) else limits
     verdicts: list[list[BatchInfo] | InvalidBatch] = []
-    group: list[_Entry] = []
+    group: list[_PendingBatch] = []
     size = records = 0
     for request, rules in zip(requests, each, strict=True):
         batches = _read_batches(request, rules)
@@ -89,7 +89,7 @@ def validate(
             if isinstance(section, InvalidBatch):
                 verdicts[-1] = section
                 break
-            group.append(_Entry(len(verdicts) - 1, position, header, section))
+            group.append(_PendingBatch(len(verdicts) - 1, position, header, section))
             size += section.end - section.start
             records += section.record_count
             if size > _GROUP_BYTES_MAX or records > _GROUP_RECORDS_MAX:
@@ -99,7 +99,7 @@ def validate(
     return verdicts
 
 
-class _Entry(NamedTuple):
+class _PendingBatch(NamedTuple):
     """A batch whose records wait to be examined with those of others."""
 
     verdict: int
@@ -109,7 +109,7 @@ class _Entry(NamedTuple):
 
 
 def _settle(
-    group: list[_Entry], verdicts: list[list[BatchInfo] | InvalidBatch], now_ms: int
+    group: list[_PendingBatch], verdicts: list[list[BatchInfo] | InvalidBatch], now_ms: int
 ) -> None:
     surveys = examine([entry.section for entry in group], now_ms)
     for entry, survey in zip(group, surveys, strict=True):
@@ -122,7 +122,7 @@ def _settle(
             batches.append(_describe(entry, survey, now_ms))
 
 
-def _describe(entry: _Entry, survey: Survey, now_ms: int) -> BatchInfo:
+def _describe(entry: _PendingBatch, survey: BatchSurvey, now_ms: int) -> BatchInfo:
     header, limits = entry.header, entry.section.limits
     codec = _CODECS[header.attributes & COMPRESSION_MASK]
     first, greatest, greatest_index = survey
@@ -154,7 +154,9 @@ def _describe(entry: _Entry, survey: Survey, now_ms: int) -> BatchInfo:
     )
 
 
-def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeader]] | InvalidBatch:
+def _read_batches(
+    request: Buffer, limits: BatchLimits
+) -> list[tuple[int, BatchHeader]] | InvalidBatch:
     """The batches of a request, their headers and checksums verified."""
     batches: list[tuple[int, BatchHeader]] = []
     position, end = 0, len(request)
@@ -168,7 +170,7 @@ def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeade
         except MalformedBatch as error:
             if request[position + _MAGIC_POSITION] != MAGIC:
                 return _invalid(str(error))
-            return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, str(error))
+            return InvalidBatch(BatchErrorCode.CORRUPT_MESSAGE, str(error))
         following = position + header.size_bytes
         if following > end:
             return _invalid(f"a batch of {header.size_bytes} bytes is cut off")
@@ -176,7 +178,7 @@ def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeade
             return too_large(header.size_bytes, limits)
         if checksum(request, position, following) != header.crc:
             message = f"the record batch does not match its checksum {header.crc}"
-            return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, message)
+            return InvalidBatch(BatchErrorCode.CORRUPT_MESSAGE, message)
         refusal = _check_header(header, limits)
         if refusal is not None:
             return refusal
@@ -185,19 +187,19 @@ def _read_batches(request: Buffer, limits: Limits) -> list[tuple[int, BatchHeade
     return batches
 
 
-def _check_header(header: BatchHeader, limits: Limits) -> InvalidBatch | None:
+def _check_header(header: BatchHeader, limits: BatchLimits) -> InvalidBatch | None:
     attributes, count = header.attributes, header.record_count
     if attributes & ~(COMPRESSION_MASK | TRANSACTIONAL_FLAG):
         if attributes & CONTROL_FLAG:
             return _invalid("clients must not write control records")
         if attributes & LOG_APPEND_TIME_FLAG:
             message = "producers must not set the timestamp type to LogAppendTime"
-            return InvalidBatch(ErrorCode.INVALID_TIMESTAMP, message)
+            return InvalidBatch(BatchErrorCode.INVALID_TIMESTAMP, message)
         return _invalid(f"batch attributes {attributes:#x} have bits that producers must not set")
     codec = attributes & COMPRESSION_MASK
     if codec > Compression.ZSTD or (codec == Compression.ZSTD and not limits.zstd_allowed):
         message = f"compression codec {codec} is not supported in this version of Produce"
-        return InvalidBatch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
+        return InvalidBatch(BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
     if header.base_offset:
         return _invalid(f"the base offset should be 0, not {header.base_offset}")
     if count < 1 or header.last_offset_delta != count - 1:
@@ -214,7 +216,7 @@ def _check_header(header: BatchHeader, limits: Limits) -> InvalidBatch | None:
 
 
 def _open(
-    request: Buffer, position: int, header: BatchHeader, limits: Limits, *, small_only: bool
+    request: Buffer, position: int, header: BatchHeader, limits: BatchLimits, *, small_only: bool
 ) -> Section | InvalidBatch:
     """The batch's records, decompressed."""
     start, end = position + HEADER_SIZE, position + header.size_bytes
@@ -228,8 +230,8 @@ def _open(
             buffer = decompress(codec, memoryview(request)[start:end], size_max)
         except DecompressedTooLarge as error:
             if postponed:
-                return LargeBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
-            return InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+                return LargeBatch(BatchErrorCode.MESSAGE_TOO_LARGE, str(error))
+            return InvalidBatch(BatchErrorCode.MESSAGE_TOO_LARGE, str(error))
         except CorruptCompression as error:
             return _invalid(str(error))
         start, end = 0, len(buffer)
@@ -237,12 +239,12 @@ def _open(
 
 
 def _invalid(message: str) -> InvalidBatch:
-    return InvalidBatch(ErrorCode.INVALID_RECORD, message)
+    return InvalidBatch(BatchErrorCode.INVALID_RECORD, message)
 
 
-def too_large(size_bytes: int, limits: Limits) -> InvalidBatch:
+def too_large(size_bytes: int, limits: BatchLimits) -> InvalidBatch:
     message = (
         f"a record batch of {size_bytes} bytes exceeds max.message.bytes,"
         f" which is {limits.batch_bytes_max}"
     )
-    return InvalidBatch(ErrorCode.MESSAGE_TOO_LARGE, message)
+    return InvalidBatch(BatchErrorCode.MESSAGE_TOO_LARGE, message)

@@ -24,7 +24,7 @@ from tidelog.client.groups.admin import Place
 from tidelog.client.transactions.calls import TransactionCalls
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.client.transactions.settings import TransactionVersion
-from tidelog.client.transactions.sink import PROGRESS, Committed, ForeignQuery
+from tidelog.client.transactions.sink import PROGRESS, ForeignQuery, SinkCommitted
 from tidelog.clock import SystemClock
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.crash_points import CrashPoint
@@ -36,7 +36,7 @@ from tidelog.records.compression import Compression
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.log.adoption import adoption_of, staged_key
 
-NOW, BEFORE = Committed.NOW, Committed.BEFORE
+NOW, BEFORE = SinkCommitted.NOW, SinkCommitted.BEFORE
 
 
 def test_a_batch_is_seen_all_at_once_and_only_when_it_is_committed() -> None:

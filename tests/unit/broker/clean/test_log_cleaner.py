@@ -18,7 +18,7 @@ from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage.clean import compaction
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_log import TableCommitted
 
 COMPACTED = {"cleanup_policy": "compact"}
 
@@ -292,7 +292,7 @@ def test_a_round_ends_where_others_came_first_and_a_new_one_goes_on_from_there()
             async def compact_late(*asked: object) -> None:
                 # This broker does not know yet that somebody has removed the first segment.
                 removal = PartitionChange(partition=0, removed=names[:1])
-                assert isinstance(await other.commit((removal,)), Committed)
+                assert isinstance(await other.commit((removal,)), TableCommitted)
                 await compact(*asked)  # type: ignore[arg-type]
 
             cleaner._compact = compact_late  # type: ignore[method-assign]

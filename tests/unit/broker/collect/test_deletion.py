@@ -21,11 +21,11 @@ from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.storage.object_store import DELETED_AT_ONCE_MAX
-from tidelog.storage.stores.faulty import Fault, FaultyStore
+from tidelog.storage.stores.faulty import FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.wal.format.object_format import wal_key
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 
 ME = Incarnation(BrokerId(0), Epoch(1))
 SPREAD_SECONDS = 60.0
@@ -45,8 +45,8 @@ class World:
         )
         self.put = 0
 
-    async def write(self, slots: int) -> Run:
-        run = Run(self.put, self.put + slots)
+    async def write(self, slots: int) -> SlotRun:
+        run = SlotRun(self.put, self.put + slots)
         for slot in range(*run):
             await self.truth.put(wal_key(ME, Slot(slot)), b"x")
         self.put = run.end
@@ -101,7 +101,7 @@ def test_a_large_backlog_is_deleted_in_few_requests_and_not_at_once() -> None:
 def test_what_fails_is_deleted_later_and_what_comes_meanwhile_behind_it() -> None:
     async def story(world: World) -> None:
         first = await world.write(5)
-        world.faulty.plan("delete", Fault.REFUSED, Fault.ANSWER_LOST)
+        world.faulty.plan("delete", StoreFault.REFUSED, StoreFault.ANSWER_LOST)
         world.deleter.add_slots(ME, WalRuns([first], 1))
         await world.clock.sleep(1)
         assert world.metrics.failures == 1

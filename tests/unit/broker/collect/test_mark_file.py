@@ -15,12 +15,12 @@ from tidelog.offload import InlineOffload
 from tidelog.storage.sightings import Sightings
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 
 GRACE = 600.0
 ID = BrokerId(7)
 DEAD = Incarnation(ID, Epoch(3))
-SLOTS = {DEAD: [Run(0, 100)]}
+SLOTS = {DEAD: [SlotRun(0, 100)]}
 
 
 class World:
@@ -115,8 +115,8 @@ def test_a_mark_that_a_pass_does_not_confirm_ends() -> None:
         await marks.store({})
         marks = await world.process()
         now = world.clock.monotonic()
-        assert marks.slots.update({DEAD: [Run(0, 50)]}, now) == {DEAD: [Run(0, 50)]}
-        assert marks.slots.update(SLOTS, now) == {DEAD: [Run(0, 50)]}
+        assert marks.slots.update({DEAD: [SlotRun(0, 50)]}, now) == {DEAD: [SlotRun(0, 50)]}
+        assert marks.slots.update(SLOTS, now) == {DEAD: [SlotRun(0, 50)]}
 
     tell(story)
 
@@ -124,11 +124,11 @@ def test_a_mark_that_a_pass_does_not_confirm_ends() -> None:
 def test_what_is_being_deleted_is_stored_as_due() -> None:
     async def story(world: World) -> None:
         marks = await world.process()
-        marks.slots.update({DEAD: [Run(50, 60)]}, world.clock.monotonic())
-        await marks.store({DEAD: [Run(0, 20), Run(30, 50)]})
+        marks.slots.update({DEAD: [SlotRun(50, 60)]}, world.clock.monotonic())
+        await marks.store({DEAD: [SlotRun(0, 20), SlotRun(30, 50)]})
         marks = await world.process()
         now = world.clock.monotonic()
-        assert marks.slots.update(SLOTS, now) == {DEAD: [Run(0, 20), Run(30, 50)]}
+        assert marks.slots.update(SLOTS, now) == {DEAD: [SlotRun(0, 20), SlotRun(30, 50)]}
 
     tell(story)
 
@@ -141,17 +141,17 @@ def test_an_old_process_that_writes_late_tells_nothing_wrong() -> None:
         old.slots.update(SLOTS, world.clock.monotonic())
         await world.clock.sleep(100)
         successor = await world.process()
-        successor.slots.update({DEAD: [Run(0, 200)]}, world.clock.monotonic())
+        successor.slots.update({DEAD: [SlotRun(0, 200)]}, world.clock.monotonic())
         await world.clock.sleep(400)
         await successor.store({})
         await old.store({})
         last = await world.process()
         now = world.clock.monotonic()
         [(run, age)] = last.slots.ages(now)[DEAD]
-        assert (run, round(age)) == (Run(0, 100), 500)
-        assert last.slots.update({DEAD: [Run(0, 200)]}, now) == {}
+        assert (run, round(age)) == (SlotRun(0, 100), 500)
+        assert last.slots.update({DEAD: [SlotRun(0, 200)]}, now) == {}
         await world.clock.sleep(101)
-        assert last.slots.update({DEAD: [Run(0, 200)]}, now + 101) == SLOTS
+        assert last.slots.update({DEAD: [SlotRun(0, 200)]}, now + 101) == SLOTS
 
     tell(story)
 

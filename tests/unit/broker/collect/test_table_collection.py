@@ -24,7 +24,7 @@ from tidelog.storage.object_store import IfAbsent, PreconditionFailed
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_change import PartitionChange, encode_commit
-from tidelog.storage.table.table_log import Committed, SegmentsTooOld, TableLog, commit_key
+from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, TableLog, commit_key
 from tidelog.storage.table.table_schema import FORMAT_PROPERTY, FORMAT_VERSION, metadata
 from tidelog.wal.log.tenure import Tenure
 
@@ -139,7 +139,7 @@ def test_a_segment_that_was_removed_goes_after_the_grace() -> None:
         for base in (0, 10):
             await commit(log, segment(base), await world.put(segment(base)))
         removed = PartitionChange(partition=0, removed=(segment(0).name,))
-        assert await log.commit((removed,)) == Committed(2)
+        assert await log.commit((removed,)) == TableCommitted(2)
         await world.collect(seconds=GRACE - 10)
         await world.collect(seconds=20)
         assert await world.segments() == ["00", "10"]
@@ -180,7 +180,9 @@ def test_where_the_table_does_not_go_on_an_empty_commit_makes_sure() -> None:
         assert await world.segments() == ["00"]
         await world.collect(passes=4)
         assert (await world.open()).state.version == 1, "one is enough"
-        assert await commit(log, segment(10, 7), await world.put(segment(10, 7))) == Committed(2)
+        assert await commit(log, segment(10, 7), await world.put(segment(10, 7))) == TableCommitted(
+            2
+        )
 
     tell(story)
 
@@ -204,7 +206,9 @@ def test_a_writer_that_stalled_before_its_commit_is_told_to_write_again() -> Non
         await world.clock.sleep(GRACE / 2 + 1)
         with pytest.raises(SegmentsTooOld):
             await commit(log, segment(10), begun_at)
-        assert await commit(log, segment(10, 2), await world.put(segment(10, 2))) == Committed(1)
+        assert await commit(log, segment(10, 2), await world.put(segment(10, 2))) == TableCommitted(
+            1
+        )
 
     tell(story)
 

@@ -15,7 +15,7 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.storage.object_store import ObjectMeta
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_key
-from tidelog.wal.recover.slot_runs import Run
+from tidelog.wal.recover.slot_runs import SlotRun
 
 ME = Incarnation(BrokerId(0), Epoch(9))
 DEAD = Incarnation(BrokerId(0), Epoch(2))
@@ -35,7 +35,7 @@ class Listings(MemoryStore):
             yield meta
 
 
-async def fill(store: MemoryStore, owner: Incarnation, *runs: Run) -> None:
+async def fill(store: MemoryStore, owner: Incarnation, *runs: SlotRun) -> None:
     for run in runs:
         for slot in range(*run):
             await store.put(wal_key(owner, Slot(slot)), b"x" * 10)
@@ -63,11 +63,11 @@ def test_what_it_has_written_itself_is_not_listed() -> None:
         for end in (50, 120, 200):
             ends.append(end)
             await inventory.look(state(), others=False)
-        assert dict(inventory)[ME] == ([Run(0, 200)], 10)
-        inventory.hand_over(ME, [Run(0, 30), Run(40, 60)])
+        assert dict(inventory)[ME] == ([SlotRun(0, 200)], 10)
+        inventory.hand_over(ME, [SlotRun(0, 30), SlotRun(40, 60)])
         ends.append(201)
         await inventory.look(state(), others=False)
-        assert dict(inventory)[ME].runs == [Run(30, 40), Run(60, 201)]
+        assert dict(inventory)[ME].runs == [SlotRun(30, 40), SlotRun(60, 201)]
         assert store.listed == []
 
     asyncio.run(story())
@@ -76,25 +76,25 @@ def test_what_it_has_written_itself_is_not_listed() -> None:
 def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
     async def story() -> None:
         store = Listings()
-        await fill(store, DEAD, Run(3, 10), Run(12, 20), Run(40, 41))
+        await fill(store, DEAD, SlotRun(3, 10), SlotRun(12, 20), SlotRun(40, 41))
         # Of a live one, and of one that is finished.
         other = Incarnation(BrokerId(0), Epoch(1))
-        await fill(store, ME, Run(0, 500))
-        await fill(store, other, Run(7, 8))
+        await fill(store, ME, SlotRun(0, 500))
+        await fill(store, other, SlotRun(7, 8))
         inventory = WalInventory(store, ME, lambda: OwnWal(Slot(0), Slot(-1), 0))
         now = state(_1=7, _2=19)
         await inventory.look(now, others=True)
-        assert dict(inventory)[DEAD] == ([Run(3, 10), Run(12, 20), Run(40, 41)], 10)
+        assert dict(inventory)[DEAD] == ([SlotRun(3, 10), SlotRun(12, 20), SlotRun(40, 41)], 10)
         assert other not in dict(inventory)
         assert sum(key.startswith("wal/0-9/") for key in store.listed) <= 1
         store.listed.clear()
-        inventory.hand_over(DEAD, [Run(3, 10), Run(12, 19)])
+        inventory.hand_over(DEAD, [SlotRun(3, 10), SlotRun(12, 19)])
         await inventory.look(now, others=True)
-        inventory.hand_over(DEAD, [Run(40, 41)])
+        inventory.hand_over(DEAD, [SlotRun(40, 41)])
         await inventory.look(now, others=True)
         assert DEAD not in dict(inventory)
         # A further one dies.
-        await fill(store, Incarnation(BrokerId(0), Epoch(5)), Run(0, 3))
+        await fill(store, Incarnation(BrokerId(0), Epoch(5)), SlotRun(0, 3))
         for _ in range(3):
             await inventory.look(state(_1=7, _2=19, _5=2), others=True)
         assert store.listed == [
@@ -108,13 +108,13 @@ def test_the_newest_slot_of_each_wal_is_no_lower_than_what_was_put() -> None:
     async def story() -> None:
         store = Listings()
         living = Incarnation(BrokerId(1), Epoch(4))
-        await fill(store, living, Run(0, 5))
+        await fill(store, living, SlotRun(0, 5))
         info = BrokerInfo(living, "host", 1, PROCESS, 9000, living.epoch)
         inventory = WalInventory(store, ME, lambda: OwnWal(Slot(10), Slot(12), 0))
         now = state(_2=19)
         now = replace(now, brokers={**now.brokers, living.epoch: info})
         assert await inventory.newest_slots(now) == {ME: 12, DEAD: 19, living: 4}
-        await fill(store, living, Run(5, 9))
+        await fill(store, living, SlotRun(5, 9))
         store.listed.clear()
         assert await inventory.newest_slots(now) == {ME: 12, DEAD: 19, living: 8}
         assert len(store.listed) == 4

@@ -28,6 +28,7 @@ from tidelog.coordinator.runtime import RuntimeState
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transaction_listing import (
+    DescribedProducer,
     DescribedTransaction,
     DescribeProducersPartitionResponse,
     DescribeProducersRequest,
@@ -35,7 +36,6 @@ from tidelog.protocol.schemas.transaction_listing import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    ProducerState,
 )
 from tidelog.storage.stores.memory import MemoryStore
 
@@ -74,7 +74,7 @@ async def producers(
     return only.partitions[0]
 
 
-async def only_producer(broker: OneBroker, partition: int = 0) -> ProducerState:
+async def only_producer(broker: OneBroker, partition: int = 0) -> DescribedProducer:
     (found,) = (await producers(broker, partition)).active_producers
     return found
 

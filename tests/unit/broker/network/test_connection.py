@@ -26,7 +26,7 @@ from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.request_memory import LARGE_BYTES, RequestMemory
 from tidelog.broker.handlers.cluster.versions import answer_api_versions
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
-from tidelog.broker.network.connection import Connection, TakenRequest
+from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import decode_correlation_id, encode_request
@@ -57,11 +57,11 @@ def new_dispatcher() -> Dispatcher:
 
 
 def new_connection(
-    memory: RequestMemory[Connection] | None = None,
+    memory: RequestMemory[ServedConnection] | None = None,
     dispatcher: Dispatcher | None = None,
     answers: AnswerMemory | None = None,
-) -> Connection:
-    return Connection(
+) -> ServedConnection:
+    return ServedConnection(
         dispatcher or new_dispatcher(),
         memory or RequestMemory(-1),
         answers or AnswerMemory(1 << 30),
@@ -85,7 +85,7 @@ def future_versions_frame(correlation_id: int) -> memoryview:
     return each
 
 
-def feed(connection: Connection, *frames: memoryview) -> None:
+def feed(connection: ServedConnection, *frames: memoryview) -> None:
     connection.received(sum(len(each) + 4 for each in frames), frames)
 
 
@@ -106,7 +106,7 @@ def fetch_frame(correlation_id: int = 0) -> memoryview:
     return frame(FetchRequest(), 12, correlation_id)
 
 
-def taken_by(connection: Connection) -> TakenRequest:
+def taken_by(connection: ServedConnection) -> TakenRequest:
     taken = connection.next_request()
     assert taken is not None
     return taken
@@ -228,7 +228,7 @@ def test_a_client_that_does_not_read_is_served_no_further() -> None:
 
 
 def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> None:
-    memory: RequestMemory[Connection] = RequestMemory(-1)
+    memory: RequestMemory[ServedConnection] = RequestMemory(-1)
     connection = new_connection(memory)
     feed(connection, heartbeat_frame(1), heartbeat_frame(2))
     first = taken_by(connection)
@@ -242,7 +242,7 @@ def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> No
 
 
 def test_a_lost_connection_sends_nothing_and_gives_its_memory_back() -> None:
-    memory: RequestMemory[Connection] = RequestMemory(-1)
+    memory: RequestMemory[ServedConnection] = RequestMemory(-1)
     connection = new_connection(memory)
     feed(connection, heartbeat_frame(1), heartbeat_frame(2))
     connection.received(7, ())
@@ -291,7 +291,7 @@ def test_bytes_too_many_are_ignored() -> None:
     ],
 )
 def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, reason: str) -> None:
-    memory: RequestMemory[Connection] = RequestMemory(-1)
+    memory: RequestMemory[ServedConnection] = RequestMemory(-1)
     connection = new_connection(memory)
     feed(connection, heartbeat_frame(1), damaged, heartbeat_frame(3))
     assert connection.answer(taken_by(connection), [b"1"]) == [b"1"]
@@ -559,7 +559,7 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory: RequestMemory[Connection] = RequestMemory(-1)
+        self.memory: RequestMemory[ServedConnection] = RequestMemory(-1)
         self.connection = new_connection(self.memory)
         self.sent: list[bytes] = []
         self.expected: list[bytes | None] = []

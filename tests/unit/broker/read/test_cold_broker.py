@@ -20,8 +20,8 @@ from tidelog.records.rows.row_decoding import decode_rows
 from tidelog.storage.segment import segment, segment_writer
 from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.table.table_change import Advance, PartitionChange
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_change import PartitionChange, TableAdvance
+from tidelog.storage.table.table_log import TableCommitted
 
 
 async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
@@ -39,9 +39,9 @@ async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
     key = written.segment.key(topic_id)
     await one.broker._store.put(key, written.pieces)
     change = PartitionChange(
-        partition=partition, advance=Advance(base, following), appended=(written.segment,)
+        partition=partition, advance=TableAdvance(base, following), appended=(written.segment,)
     )
-    assert isinstance(await one.broker.tables.commit(topic_id, (change,)), Committed)
+    assert isinstance(await one.broker.tables.commit(topic_id, (change,)), TableCommitted)
     log.advance_table(following)
     return key
 

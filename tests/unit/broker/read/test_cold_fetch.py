@@ -19,7 +19,7 @@ from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, Record, encode_batch
 from tidelog.records.row_columns import AbortedRange
-from tidelog.records.validate.rules import Limits
+from tidelog.records.validate.rules import BatchLimits
 from tidelog.storage.object_store import (
     ByteRange,
     ObjectStore,
@@ -168,7 +168,7 @@ def test_batches_tell_the_leader_epoch_that_wrote_their_offsets() -> None:
 @pytest.mark.parametrize("codec", Compression)
 def test_batches_are_served_in_the_topics_codec(codec: Compression) -> None:
     async def story() -> None:
-        cold = await ColdLog(log_of(300, size=200), limits=Limits(compression=codec)).write()
+        cold = await ColdLog(log_of(300, size=200), limits=BatchLimits(compression=codec)).write()
         await cold.roll(300)
         read = await cold.fetch(0)
         assert {header.compression for header in headers_in(read)} == {codec}

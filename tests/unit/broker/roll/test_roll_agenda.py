@@ -19,7 +19,7 @@ from tidelog.broker.tables.table_source import has_gone_on
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import decode_records
-from tidelog.storage.table.table_log import Committed
+from tidelog.storage.table.table_log import TableCommitted
 
 DAY_MS = 86_400_000
 BATCHES = 5
@@ -383,7 +383,7 @@ def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_kn
         async with paused(here) as (one, topic_id):
             log = hosted(one).log
             late = await open_table(here.store, topic_id)
-            assert isinstance(await late.commit((advance(0, 0, 3),)), Committed)
+            assert isinstance(await late.commit((advance(0, 0, 3),)), TableCommitted)
             if is_known:
                 assert await has_gone_on(one.broker.tables, log, log.extents[0])
             await flush(one)

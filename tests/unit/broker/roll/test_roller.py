@@ -44,7 +44,7 @@ from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Offset
-from tidelog.offload import InlineOffload, Placed
+from tidelog.offload import InlineOffload, RemoteObject
 from tidelog.process_offload import ProcessOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
@@ -294,7 +294,9 @@ class InterruptedPlace(InlineOffload):
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
-    async def place(self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Placed[T]:
+    async def place(
+        self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> RemoteObject[T]:
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()

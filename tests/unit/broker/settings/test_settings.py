@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from tidelog.broker.settings.docs import configuration_page
 from tidelog.broker.settings.group_config import GROUP_TABLE
-from tidelog.broker.settings.kinds import Effect, Kind, format_value, parse_value
+from tidelog.broker.settings.kinds import Effect, SettingType, format_value, parse_value
 from tidelog.broker.settings.loading import ENVIRONMENT_PREFIX, load_settings
 from tidelog.broker.settings.settings import (
     BROKER_TABLE,
     TOPIC_TABLE,
     BrokerSettings,
     ConfigSynonym,
-    Source,
+    SettingSource,
     check_dynamic_broker_configs,
     check_topic_configs,
     effective_topic_config,
@@ -240,29 +240,39 @@ def test_a_topics_own_setting_beats_every_synonym() -> None:
     config = effective_topic_config({"retention.ms": "5000"}, broker)
     entry = config.entry("retention.ms")
     assert config.integer("retention.ms") == 5000
-    assert entry.source is Source.TOPIC
+    assert entry.source is SettingSource.TOPIC
     assert entry.synonyms == (
-        ConfigSynonym("retention.ms", "5000", Source.TOPIC),
-        ConfigSynonym("log.retention.ms", "4000", Source.DYNAMIC_BROKER),
-        ConfigSynonym("log.retention.ms", "3000", Source.DYNAMIC_DEFAULT_BROKER),
-        ConfigSynonym("log.retention.hours", "2", Source.STATIC_BROKER),
-        ConfigSynonym("log.retention.hours", "168", Source.DEFAULT),
+        ConfigSynonym("retention.ms", "5000", SettingSource.TOPIC),
+        ConfigSynonym("log.retention.ms", "4000", SettingSource.DYNAMIC_BROKER),
+        ConfigSynonym("log.retention.ms", "3000", SettingSource.DYNAMIC_DEFAULT_BROKER),
+        ConfigSynonym("log.retention.hours", "2", SettingSource.STATIC_BROKER),
+        ConfigSynonym("log.retention.hours", "168", SettingSource.DEFAULT),
     )
 
 
 @pytest.mark.parametrize(
     ("flags", "dynamic", "milliseconds", "source"),
     [
-        ((), {}, 168 * 3_600_000, Source.DEFAULT),
-        (("log.retention.hours=1",), {}, 3_600_000, Source.STATIC_BROKER),
-        (("log.retention.hours=1", "log.retention.minutes=1"), {}, 60_000, Source.STATIC_BROKER),
-        (("log.retention.minutes=1", "log.retention.ms=7"), {}, 7, Source.STATIC_BROKER),
-        (("log.retention.ms=7",), {"log.retention.ms": "8"}, 8, Source.DYNAMIC_DEFAULT_BROKER),
-        (("log.retention.hours=-1",), {}, -1, Source.STATIC_BROKER),
+        ((), {}, 168 * 3_600_000, SettingSource.DEFAULT),
+        (("log.retention.hours=1",), {}, 3_600_000, SettingSource.STATIC_BROKER),
+        (
+            ("log.retention.hours=1", "log.retention.minutes=1"),
+            {},
+            60_000,
+            SettingSource.STATIC_BROKER,
+        ),
+        (("log.retention.minutes=1", "log.retention.ms=7"), {}, 7, SettingSource.STATIC_BROKER),
+        (
+            ("log.retention.ms=7",),
+            {"log.retention.ms": "8"},
+            8,
+            SettingSource.DYNAMIC_DEFAULT_BROKER,
+        ),
+        (("log.retention.hours=-1",), {}, -1, SettingSource.STATIC_BROKER),
     ],
 )
 def test_the_first_synonym_of_the_strongest_source_counts(
-    flags: tuple[str, ...], dynamic: dict[str, str], milliseconds: int, source: Source
+    flags: tuple[str, ...], dynamic: dict[str, str], milliseconds: int, source: SettingSource
 ) -> None:
     config = effective_topic_config({}, load(*flags).overlaid(dynamic, {}))
     assert config.integer("retention.ms") == milliseconds
@@ -274,10 +284,10 @@ def test_a_brokers_entry_says_whether_it_can_be_altered() -> None:
     broker = load("message.max.bytes=5", "num.partitions=2")
     assert not broker.entry("message.max.bytes").read_only
     assert broker.entry("num.partitions").read_only
-    assert broker.entry("num.partitions").source is Source.STATIC_BROKER
+    assert broker.entry("num.partitions").source is SettingSource.STATIC_BROKER
     assert broker.entry("num.partitions").synonyms == (
-        ConfigSynonym("num.partitions", "2", Source.STATIC_BROKER),
-        ConfigSynonym("num.partitions", "1", Source.DEFAULT),
+        ConfigSynonym("num.partitions", "2", SettingSource.STATIC_BROKER),
+        ConfigSynonym("num.partitions", "1", SettingSource.DEFAULT),
     )
     assert broker.entry("log.retention.ms").value is None
     overlaid = broker.overlaid({"message.max.bytes": "9"}, {})
@@ -342,21 +352,21 @@ def test_any_text_is_taken_or_refused_with_the_settings_name(name: str, text: st
 
 
 @given(
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(SettingType),
     raw=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
         lambda inner: st.lists(inner, max_size=3),
         max_leaves=4,
     ),
 )
-def test_any_value_of_a_file_is_parsed_or_refused(kind: Kind, raw: object) -> None:
+def test_any_value_of_a_file_is_parsed_or_refused(kind: SettingType, raw: object) -> None:
     try:
         value = parse_value(kind, raw)
     except InvalidConfiguration:
         return
     text = format_value(value)
     assert text is not None
-    if kind is not Kind.LIST or all("," not in item for item in value):
+    if kind is not SettingType.LIST or all("," not in item for item in value):
         assert parse_value(kind, text) == value or value == ("",)
 
 

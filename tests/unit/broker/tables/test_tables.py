@@ -27,12 +27,12 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
 from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import StoreError
-from tidelog.storage.stores.faulty import Fault, FaultRates, FaultyStore
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import CHECKPOINT_COMMITS, Committed, SegmentsTooOld
-from tidelog.storage.table.table_state import Refusal
+from tidelog.storage.table.table_log import CHECKPOINT_COMMITS, SegmentsTooOld, TableCommitted
+from tidelog.storage.table.table_state import CommitRefusal
 
 OTHER_ID = UUID(int=77)
 INTERNAL_ID = UUID(int=78)
@@ -91,7 +91,7 @@ async def grow(tables: Tables, count: int, topic_id: TopicId = TOPIC_ID) -> None
     for _ in range(count):
         base = (await tables.open(topic_id)).partition(0).next_offset
         change = advance(0, base, base + 10, listed(0, base, base + 9, base))
-        assert isinstance(await tables.commit(topic_id, (change,)), Committed)
+        assert isinstance(await tables.commit(topic_id, (change,)), TableCommitted)
 
 
 def test_a_table_is_read_once_however_many_want_it() -> None:
@@ -113,7 +113,7 @@ def test_a_table_is_read_once_however_many_want_it() -> None:
 def test_whoever_gives_up_waiting_does_not_end_the_opening_for_others() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
-        world.faulty.plan("get", Fault.SLOW)
+        world.faulty.plan("get", StoreFault.SLOW)
         impatient = asyncio.create_task(tables.open(TOPIC_ID))
         await settle()
         patient = asyncio.create_task(tables.open(TOPIC_ID))
@@ -145,7 +145,7 @@ def test_a_refused_commit_finds_what_another_broker_has_made_of_the_table() -> N
         await grow(new, 2)
         late = (advance(0, 0, 15, listed(0, 0, 14, 99)),)
         refused = await old.commit(TOPIC_ID, late)
-        assert refused == Refusal(0, "the table ends at offset 20, not at 0")
+        assert refused == CommitRefusal(0, "the table ends at offset 20, not at 0")
         state = old.get(TOPIC_ID)
         assert state is not None
         assert state.partition(0).next_offset == 20
@@ -159,7 +159,7 @@ def test_a_store_that_fails_is_asked_again_by_the_next_one() -> None:
     async def story(world: World) -> None:
         await grow(world.tables(), 1)
         tables = world.tables()
-        world.faulty.plan("get", Fault.REFUSED)
+        world.faulty.plan("get", StoreFault.REFUSED)
         with pytest.raises(StoreError):
             await tables.open(TOPIC_ID)
         assert tables.get(TOPIC_ID) is None
@@ -276,7 +276,7 @@ def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
         await grow(tables, CHECKPOINT_COMMITS)
-        world.faulty.plan("put", Fault.REFUSED)
+        world.faulty.plan("put", StoreFault.REFUSED)
         running = asyncio.create_task(tables.run())
         await world.clock.sleep(1)
         assert "_last_checkpoint" not in await world.keys()
@@ -311,10 +311,10 @@ def test_no_segment_is_committed_that_was_put_too_long_ago_or_by_nobody_here() -
             with pytest.raises(SegmentsTooOld, match="Write them again"):
                 await tables.commit(TOPIC_ID, (advance(0, 0, 10, refused),))
         committed = await tables.commit(TOPIC_ID, (advance(0, 0, 10, young),))
-        assert isinstance(committed, Committed)
+        assert isinstance(committed, TableCommitted)
         await world.clock.sleep(GRACE_SECONDS)
         # What adds no segment is never too old.
         removal = PartitionChange(partition=0, removed=(young.name,))
-        assert isinstance(await tables.commit(TOPIC_ID, (removal,)), Committed)
+        assert isinstance(await tables.commit(TOPIC_ID, (removal,)), TableCommitted)
 
     tell(story)

@@ -21,7 +21,7 @@ from tests.unit.bucket.bucket_world import (
 from tidelog.bucket.fsck.faults import FaultKind, Findings
 from tidelog.bucket.fsck.fsck import check_bucket
 from tidelog.bucket.merged_names import read_merged_names
-from tidelog.bucket.object_keys import MergedObject, parse_key
+from tidelog.bucket.object_keys import MergedObjectKey, parse_key
 from tidelog.bucket.views.atomic import atomic_view
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import groups, transactions
@@ -432,7 +432,7 @@ def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> No
             async def settled() -> list[bool]:
                 bucket = await opened(here.store)
                 found = [parse_key(key) for key in (first, later)]
-                listed = [each for each in found if isinstance(each, MergedObject)]
+                listed = [each for each in found if isinstance(each, MergedObjectKey)]
                 names = await read_merged_names(here.store, InlineOffload(), bucket.state, listed)
                 return [names.is_settled(each) for each in listed]
 

@@ -9,8 +9,8 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
-    Entry,
     IncarnationRetired,
+    MetadataEntry,
     Record,
     Succession,
     TopicCreated,
@@ -38,7 +38,9 @@ def registered(broker_id: int, port: int = 9092) -> BrokerRegistered:
 def after(state: ClusterState, author: int | None, *records: Record) -> ClusterState:
     """The state after one more entry."""
     return state.apply(
-        Entry(state.sequence + 1, WRITER, 1000, None if author is None else Epoch(author), records)
+        MetadataEntry(
+            state.sequence + 1, WRITER, 1000, None if author is None else Epoch(author), records
+        )
     )
 
 

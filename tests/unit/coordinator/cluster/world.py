@@ -16,8 +16,8 @@ from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.registration import Registered, register
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
-    Entry,
     LeaseResumed,
+    MetadataEntry,
     TopicCreated,
     decode_entry,
 )
@@ -113,7 +113,7 @@ class World:
         """Delete an object past everybody."""
         finish(self.store.memory.delete(key))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MetadataEntry]:
         """Every entry in the bucket."""
         return [decode_entry(key, self.stored(key)) for key in self.keys(LOG)]
 

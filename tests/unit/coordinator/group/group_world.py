@@ -13,7 +13,7 @@ from tidelog.coordinator.group.commands import (
     CommitOffsets,
     CommitTransactionalOffsets,
     DescribeGroup,
-    DescribeReply,
+    DescribeGroupReply,
     FetchOffsets,
     GroupWork,
     Heartbeat,
@@ -251,8 +251,8 @@ class GroupWorld:
     def state(self) -> GroupState:
         return self.group.state
 
-    def describe(self) -> DescribeReply:
-        return self.ask(DescribeGroup(GROUP), DescribeReply)
+    def describe(self) -> DescribeGroupReply:
+        return self.ask(DescribeGroup(GROUP), DescribeGroupReply)
 
     # Requests, with what does not matter filled in.
 

@@ -20,14 +20,14 @@ from tidelog.coordinator.transaction.admission import TransactionBudgets
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     AddReply,
-    DescribeReply,
     DescribeTransaction,
+    DescribeTransactionReply,
     FreshIdNeeded,
     Identity,
     IdentityReply,
     InitProducer,
-    ListReply,
     ListTransactions,
+    ListTransactionsReply,
     MarkersSettled,
     Release,
     SettledReply,
@@ -37,7 +37,7 @@ from tidelog.coordinator.transaction.commands import (
 from tidelog.coordinator.transaction.decision import Markers
 from tidelog.coordinator.transaction.listing import chosen
 from tidelog.coordinator.transaction.log_records import TransactionRemoved
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import (
     EPOCH_MAX,
@@ -565,7 +565,7 @@ def test_what_was_open_times_out_at_the_successor() -> None:
 
 
 def test_idle_ids_are_forgotten_and_begin_anew() -> None:
-    settings = TransactionSettings(id_expiration_ms=DAY_MS)
+    settings = TransactionCoordinatorSettings(id_expiration_ms=DAY_MS)
     world = TransactionWorld(settings)
     done = world.begin()
     world.add(done, P)
@@ -584,7 +584,7 @@ def test_idle_ids_are_forgotten_and_begin_anew() -> None:
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
 def test_what_is_not_ended_is_never_forgotten(state: TransactionState) -> None:
-    world = TransactionWorld(TransactionSettings(id_expiration_ms=DAY_MS))
+    world = TransactionWorld(TransactionCoordinatorSettings(id_expiration_ms=DAY_MS))
     partitions = frozenset({P})
     begun = created(ProducerId(1), TIMEOUT_MS, START_MS).enlisting(partitions, TV1, START_MS)
     world.put(
@@ -600,16 +600,16 @@ def test_what_is_not_ended_is_never_forgotten(state: TransactionState) -> None:
 
 
 def test_many_at_once_are_dealt_with_in_parts() -> None:
-    world = TransactionWorld(TransactionSettings(check_transactions_max=10))
+    world = TransactionWorld(TransactionCoordinatorSettings(check_transactions_max=10))
     partitions = frozenset({P})
     for number in range(25):
         begun = created(ProducerId(number), 1, START_MS).enlisting(partitions, TV1, START_MS)
         world.put(begun, f"txn-{number}")
     world.advance(10_000)
     assert len(world.markers) == 10
-    world.advance(TransactionSettings().check_pause_ms)
+    world.advance(TransactionCoordinatorSettings().check_pause_ms)
     assert len(world.markers) == 20
-    world.advance(TransactionSettings().check_pause_ms)
+    world.advance(TransactionCoordinatorSettings().check_pause_ms)
     assert len(world.markers) == 25
     assert {each.transactional_id for each in world.markers} == {f"txn-{n}" for n in range(25)}
 
@@ -619,7 +619,7 @@ def test_many_at_once_are_dealt_with_in_parts() -> None:
 
 def test_a_transaction_has_so_many_partitions_and_a_coordinator_so_many_ids() -> None:
     budgets = TransactionBudgets(Budget(1), Budget(1000))
-    world = TransactionWorld(TransactionSettings(partitions_max=2), budgets=budgets)
+    world = TransactionWorld(TransactionCoordinatorSettings(partitions_max=2), budgets=budgets)
     producer = world.begin()
     assert world.add(producer, P, Q).error is NONE
     before = world.transaction
@@ -643,11 +643,14 @@ def test_to_add_nothing_begins_nothing() -> None:
 def test_a_transaction_is_described() -> None:
     world = TransactionWorld()
     world.add(world.begin(), P)
-    found = world.ask(DescribeTransaction(TXN), DescribeReply)
-    assert found == DescribeReply(NONE, world.transaction)
-    unknown = world.ask(DescribeTransaction("unknown"), DescribeReply)
-    assert unknown == DescribeReply(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    assert world.ask(DescribeTransaction(""), DescribeReply).error is ErrorCode.INVALID_REQUEST
+    found = world.ask(DescribeTransaction(TXN), DescribeTransactionReply)
+    assert found == DescribeTransactionReply(NONE, world.transaction)
+    unknown = world.ask(DescribeTransaction("unknown"), DescribeTransactionReply)
+    assert unknown == DescribeTransactionReply(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    assert (
+        world.ask(DescribeTransaction(""), DescribeTransactionReply).error
+        is ErrorCode.INVALID_REQUEST
+    )
 
 
 def test_a_description_is_of_what_is_durable() -> None:
@@ -658,7 +661,7 @@ def test_a_description_is_of_what_is_durable() -> None:
     token = world.submit(DescribeTransaction(TXN))
     assert token not in world.replies
     world.flush()
-    assert world.replies[token] == DescribeReply(NONE, world.transaction)
+    assert world.replies[token] == DescribeTransactionReply(NONE, world.transaction)
 
 
 def test_transactions_are_listed_by_state_producer_and_age() -> None:
@@ -670,7 +673,7 @@ def test_transactions_are_listed_by_state_producer_and_age() -> None:
         world.advance(1_000)
 
     def listed(asked: ListTransactions) -> set[str]:
-        found = chosen(world.ask(asked, ListReply))
+        found = chosen(world.ask(asked, ListTransactionsReply))
         return {each.transactional_id for each in found}
 
     assert listed(ListTransactions()) == {"idle", "old", "young"}
@@ -687,7 +690,7 @@ def test_a_listing_is_of_one_moment_whenever_it_is_looked_through() -> None:
     world = TransactionWorld()
     begun = created(ProducerId(1), TIMEOUT_MS, world.now.time_ms)
     world.put(begun, "before")
-    reply = world.ask(ListTransactions(), ListReply)
+    reply = world.ask(ListTransactions(), ListTransactionsReply)
     world.put(begun.enlisting(frozenset({P}), TV1, world.now.time_ms), "before")
     world.put(begun, "behind")
     (only,) = chosen(reply)

@@ -13,7 +13,7 @@ from tidelog.coordinator.transaction.log_records import (
     TransactionRecord,
     TransactionRemoved,
     TransactionStored,
-    UnknownRecord,
+    UnknownTransactionRecord,
     decode_record,
     encode_record,
 )
@@ -159,5 +159,5 @@ STATUS_AT = 16
     ],
 )
 def test_what_does_not_decode_is_refused(key: bytes | None, value: bytes | None, said: str) -> None:
-    with pytest.raises(UnknownRecord, match=said):
+    with pytest.raises(UnknownTransactionRecord, match=said):
         decode_record(key, value)

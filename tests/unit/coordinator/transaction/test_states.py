@@ -16,7 +16,7 @@ from tidelog.coordinator.transaction.transaction import (
     NO_EPOCH,
     NO_ID,
     EnlistedPartition,
-    InvalidTransition,
+    InvalidTransactionTransition,
     Transaction,
     created,
 )
@@ -72,9 +72,9 @@ def transaction(state: TransactionState, epoch: int = 3) -> Transaction:
 @pytest.mark.parametrize("state", [ONGOING, PREPARE_COMMIT, PREPARE_ABORT])
 def test_nobody_takes_over_an_open_transaction(state: TransactionState) -> None:
     before = transaction(state)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         before.initialised(ProducerEpoch(4), NO_EPOCH, 1, 5)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         before.rotated(ProducerId(2), NO_EPOCH, 1, 5)
 
 
@@ -84,21 +84,21 @@ def test_nobody_takes_over_an_open_transaction(state: TransactionState) -> None:
 def test_a_decided_transaction_is_not_decided_again(
     state: TransactionState, commit: bool, version: int
 ) -> None:
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         transaction(state).prepared(
             commit=commit, client_version=version, next_producer_id=NO_ID, now_ms=5
         )
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         transaction(state).enlisting(PARTITIONS, version, 5)
 
 
 def test_an_epoch_goes_up_by_one_and_no_further_than_the_highest() -> None:
     before = transaction(EMPTY)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         before.initialised(ProducerEpoch(5), NO_EPOCH, 1, 5)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         before.initialised(ProducerEpoch(2), NO_EPOCH, 1, 5)
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(InvalidTransactionTransition):
         transaction(ONGOING, EPOCH_MAX).fenced(NO_EPOCH, 5)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.coordinator.transaction.transaction_world import TXN, P, Q, TransactionWorld
 from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.transaction.admission import TransactionBudgets
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -22,7 +22,7 @@ def held(world: TransactionWorld) -> tuple[int, int]:
 
 
 def test_a_transactional_id_has_a_length() -> None:
-    world = TransactionWorld(TransactionSettings(id_length_max=10))
+    world = TransactionWorld(TransactionCoordinatorSettings(id_length_max=10))
     assert world.init(key="x" * 11).error is ErrorCode.INVALID_REQUEST
     assert [each.setting for each in world.limits] == ["id.length.max"]
     assert not world.log

@@ -32,7 +32,7 @@ from tidelog.coordinator.transaction.log_records import (
     encode_record,
 )
 from tidelog.coordinator.transaction.machine import TransactionMachine
-from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
 from tidelog.identifiers import ProducerEpoch, ProducerId
 
@@ -55,13 +55,13 @@ class TransactionWorld:
 
     def __init__(
         self,
-        settings: TransactionSettings | None = None,
+        settings: TransactionCoordinatorSettings | None = None,
         *,
         flushes: bool = True,
         budgets: TransactionBudgets | None = None,
     ) -> None:
         """`flushes`: what is appended is durable at once."""
-        self.settings = settings or TransactionSettings()
+        self.settings = settings or TransactionCoordinatorSettings()
         self.budgets = budgets or unlimited()
         self.limits: list[LimitMet] = []
         self.flushes = flushes

@@ -18,8 +18,8 @@ from tidelog.storage.clean.compaction import (
     MERGED_SEGMENTS_MIN,
     RANGES_MAX,
     DirtyLog,
-    MergeLimits,
     Round,
+    SegmentMergeLimits,
     dirty_log,
     joined_ranges,
     small_run,
@@ -28,7 +28,7 @@ from tidelog.storage.clean.key_offsets import NO_OFFSET, KeyOffsets
 from tidelog.storage.segment import segment_writer
 from tidelog.storage.segment.segment import CleanedRange, Segment
 from tidelog.storage.table.table_change import add_action, read_add
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 
 T = TypeVar("T")
 HOUR = 3_600_000
@@ -45,14 +45,14 @@ def stored(
     size: int = 1000,
     latest: int | None = 1_000,
     added_ms: int = 5_000,
-) -> StoredSegment:
+) -> TableSegment:
     """A segment of partition 0."""
     segment = replace(
         listed(0, base, last, base, latest),
         size_bytes=size,
         cleaned=tuple(CleanedRange(*each) for each in cleaned),
     )
-    return StoredSegment(segment, added_ms)
+    return TableSegment(segment, added_ms)
 
 
 # What is dirty.
@@ -161,7 +161,7 @@ def test_a_merge_keeps_what_is_known_of_tombstones() -> None:
             await log.append([Kept(number, b"%d" % number, None)], number + 1)
             await log.compact(1_000 + number, target_bytes=1)
         assert len(log.segments) == MERGED_SEGMENTS_MIN
-        assert await log.merge(MergeLimits(1 << 20, HOUR)) == 1
+        assert await log.merge(SegmentMergeLimits(1 << 20, HOUR)) == 1
         (merged,) = log.segments
         assert merged.segment.cleaned == tuple((n + 1, 1_000 + n) for n in range(8))
         await log.append([Kept(8, b"x", b"")], 9)
@@ -214,12 +214,12 @@ def test_clean_segments_that_lose_nothing_are_not_written_again() -> None:
 # Which segments are merged.
 
 
-def sizes(*each: int, **options: Any) -> list[StoredSegment]:
+def sizes(*each: int, **options: Any) -> list[TableSegment]:
     return [stored(10 * n, 10 * n + 9, size=size, **options) for n, size in enumerate(each)]
 
 
-def merged(segments: list[StoredSegment], bytes_max: int = 800) -> list[int]:
-    found = small_run(segments, MergeLimits(bytes_max, HOUR))
+def merged(segments: list[TableSegment], bytes_max: int = 800) -> list[int]:
+    found = small_run(segments, SegmentMergeLimits(bytes_max, HOUR))
     return [each.segment.name.base_offset // 10 for each in found]
 
 
@@ -248,11 +248,11 @@ def test_small_consecutive_segments_are_merged(segments: list[int], expected: li
 
 def test_a_row_is_written_again_a_few_times_at_most() -> None:
     """Merging after each of a thousand small segments."""
-    segments: list[StoredSegment] = []
+    segments: list[TableSegment] = []
     written = 0
     for number in range(1000):
         segments.append(stored(number, number, size=10))
-        while run_ := small_run(segments, MergeLimits(10_000, HOUR)):
+        while run_ := small_run(segments, SegmentMergeLimits(10_000, HOUR)):
             first = segments.index(run_[0])
             size = sum(each.segment.size_bytes for each in run_)
             base, last = run_[0].segment.name.base_offset, run_[-1].segment.name.last_offset

@@ -7,22 +7,22 @@ import pytest
 from tests.unit.storage.segments import STAMP, listed
 from tidelog.storage.clean.retention import (
     RetentionPolicy,
-    Run,
+    RetentionRun,
     log_start_after,
     run_of,
     segments_below,
     share_below,
 )
 from tidelog.storage.segment.segment import Segment
-from tidelog.storage.table.table_state import StoredSegment
+from tidelog.storage.table.table_state import TableSegment
 
 DAY = 24 * 3600 * 1000
 ALL = RetentionPolicy(-1, -1)
 RUNS = [
-    Run(0, 9, 1_000, 100),
-    Run(10, 19, 5_000, 100),
-    Run(25, 29, 3_000, 100),
-    Run(30, 39, 9_000, 100),
+    RetentionRun(0, 9, 1_000, 100),
+    RetentionRun(10, 19, 5_000, 100),
+    RetentionRun(25, 29, 3_000, 100),
+    RetentionRun(30, 39, 9_000, 100),
 ]
 
 
@@ -52,7 +52,7 @@ def test_the_log_begins_at_the_base_of_what_is_kept_or_behind_all() -> None:
     runs = RUNS[:2]
     policy = RetentionPolicy(1_000, -1)
     assert log_start_after(RUNS, RetentionPolicy(4_500, -1), 0, 1000, 9_600) == 30
-    assert log_start_after([*runs, Run(25, 29, 10**9, 1)], policy, 0, 1000, 10_000) == 25
+    assert log_start_after([*runs, RetentionRun(25, 29, 10**9, 1)], policy, 0, 1000, 10_000) == 25
     assert log_start_after(runs, policy, 0, 1000, 10_000) == 20
 
 
@@ -80,22 +80,22 @@ def test_what_is_not_decided_stays() -> None:
 
 
 def test_a_time_in_the_future_or_unknown_holds_up_deletion_by_age() -> None:
-    future = [Run(0, 9, 10**12, 1), *RUNS[1:]]
+    future = [RetentionRun(0, 9, 10**12, 1), *RUNS[1:]]
     assert log_start_after(future, RetentionPolicy(0, -1), 0, 1000, 10**9) == 0
-    unknown = [Run(0, 9, None, 1), *RUNS[1:]]
+    unknown = [RetentionRun(0, 9, None, 1), *RUNS[1:]]
     assert log_start_after(unknown, RetentionPolicy(0, -1), 0, 1000, 10**9) == 0
     assert log_start_after(unknown, RetentionPolicy(-1, 300), 0, 1000, 10**9) == 10
 
 
 def test_a_segment_without_timestamps_is_as_old_as_it_was_added() -> None:
-    undated = StoredSegment(listed(0, 0, 9, 1, None), STAMP + DAY)
-    assert run_of(undated) == Run(0, 9, STAMP + DAY, 1000)
-    dated = StoredSegment(listed(0, 0, 9, 1, STAMP), STAMP + DAY)
+    undated = TableSegment(listed(0, 0, 9, 1, None), STAMP + DAY)
+    assert run_of(undated) == RetentionRun(0, 9, STAMP + DAY, 1000)
+    dated = TableSegment(listed(0, 0, 9, 1, STAMP), STAMP + DAY)
     assert run_of(dated).latest_ms == STAMP
 
 
 def test_segments_wholly_below_the_log_start_go() -> None:
-    stored = [StoredSegment(listed(0, base, base + 9), 0) for base in (0, 10, 20)]
+    stored = [TableSegment(listed(0, base, base + 9), 0) for base in (0, 10, 20)]
     names = [each.segment.name for each in stored]
     assert segments_below(stored, 0) == ()
     assert segments_below(stored, 19) == tuple(names[:1])

@@ -29,7 +29,7 @@ from tidelog.storage.object_store import (
     StoreOutcomeUnknown,
     Suffix,
 )
-from tidelog.storage.stores.faulty import Fault, FaultyStore
+from tidelog.storage.stores.faulty import FaultyStore, StoreFault
 from tidelog.storage.stores.location import open_store
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.probe import probe
@@ -182,10 +182,10 @@ def test_a_full_disk_is_named_as_such() -> None:
 def test_an_unknown_outcome_is_tried_again_with_another_key() -> None:
     truth = MemoryStore(SystemClock())
     faulty = FaultyStore(truth, SystemClock(), SeededEntropy(1))
-    faulty.plan("put", Fault.ANSWER_LOST, Fault.REQUEST_LOST)
+    faulty.plan("put", StoreFault.ANSWER_LOST, StoreFault.REQUEST_LOST)
     assert run(faulty) is None
     assert left_behind(truth) == []
-    faulty.plan("put", *[Fault.ANSWER_LOST] * 3)
+    faulty.plan("put", *[StoreFault.ANSWER_LOST] * 3)
     assert isinstance(run(faulty), StoreOutcomeUnknown)
 
 
@@ -193,7 +193,7 @@ def test_a_store_that_does_not_answer_is_named_with_a_remedy() -> None:
     faulty = FaultyStore(
         MemoryStore(SystemClock(), "memory://away"), SystemClock(), SeededEntropy(1)
     )
-    faulty.plan("put", Fault.REFUSED)
+    faulty.plan("put", StoreFault.REFUSED)
     refusal = run(faulty)
     assert isinstance(refusal, StoreNotApplied)
     assert refusal.key == "memory://away"

@@ -24,10 +24,10 @@ from tidelog.storage.object_store import (
     StoreOutcomeUnknown,
     failure_behind,
 )
-from tidelog.storage.stores.faulty import Fault, FaultRates, FaultyStore
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import LATENCY_BOUNDS_SECONDS, MeteredStore
-from tidelog.storage.stores.retrying import RetryingStore, RetrySettings
+from tidelog.storage.stores.retrying import RetryingStore, StoreRetrySettings
 from tidelog.storage.stores.timeouts import TimeoutStore
 
 
@@ -64,24 +64,28 @@ def test_what_is_safe_is_repeated() -> None:
     async def story(world: World) -> None:
         await world.truth.put("a", b"x")
         for operation in ("get", "head", "list"):
-            world.faulty.plan(operation, Fault.REFUSED, Fault.REFUSED)
+            world.faulty.plan(operation, StoreFault.REFUSED, StoreFault.REFUSED)
         assert (await world.store.get("a")).data == b"x"
         assert (await world.store.head("a")).size == 1
         assert [meta.key async for meta in world.store.list()] == ["a"]
-        world.faulty.plan("delete", Fault.REFUSED, Fault.REQUEST_LOST, Fault.ANSWER_LOST)
+        world.faulty.plan(
+            "delete", StoreFault.REFUSED, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST
+        )
         await world.store.delete("a")
         assert await world.holds("a") is None
-        world.faulty.plan("put", Fault.REFUSED, Fault.REQUEST_LOST, Fault.ANSWER_LOST)
+        world.faulty.plan(
+            "put", StoreFault.REFUSED, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST
+        )
         await world.store.put("a", b"y")
         assert await world.holds("a") == b"y"
 
     tell(story)
 
 
-@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.ANSWER_LOST])
+@pytest.mark.parametrize("fault", [StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST])
 @pytest.mark.parametrize("absent", [True, False])
 def test_a_conditional_put_whose_outcome_is_unknown_is_not_repeated(
-    fault: Fault, absent: bool
+    fault: StoreFault, absent: bool
 ) -> None:
     async def story(world: World) -> None:
         condition = IfAbsent() if absent else IfMatch(await world.truth.put("a", b"x"))
@@ -95,7 +99,7 @@ def test_a_conditional_put_whose_outcome_is_unknown_is_not_repeated(
 
 def test_a_conditional_put_that_was_not_applied_is_repeated() -> None:
     async def story(world: World) -> None:
-        world.faulty.plan("put", Fault.REFUSED, Fault.REFUSED)
+        world.faulty.plan("put", StoreFault.REFUSED, StoreFault.REFUSED)
         await world.store.put("a", b"x", IfAbsent())
         assert world.metered.statistics.put.outcomes == {"not_applied": 2, "ok": 1}
         with pytest.raises(PreconditionFailed):
@@ -193,7 +197,7 @@ def test_a_caller_that_gives_up_finds_the_last_error() -> None:
 
 def test_pauses_grow_to_the_longest_and_end_at_the_deadline() -> None:
     async def story(world: World) -> None:
-        settings = RetrySettings(deadline_ms=30_000, pause_ms_first=100, pause_ms_max=4_000)
+        settings = StoreRetrySettings(deadline_ms=30_000, pause_ms_first=100, pause_ms_max=4_000)
         attempts: list[float] = []
 
         class Refusing(MemoryStore):

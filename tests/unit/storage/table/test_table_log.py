@@ -23,7 +23,7 @@ from tidelog.storage.object_store import (
     Suffix,
 )
 from tidelog.storage.sequence import AppendUndecided
-from tidelog.storage.stores.faulty import Fault, FaultRates, FaultyStore
+from tidelog.storage.stores.faulty import FaultRates, FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.table.table_change import PartitionChange
@@ -31,10 +31,10 @@ from tidelog.storage.table.table_checkpoint import capture
 from tidelog.storage.table.table_log import (
     CHECKPOINT_COMMITS,
     DELETE_GRACE_SECONDS,
-    Committed,
+    TableCommitted,
     TableLog,
 )
-from tidelog.storage.table.table_state import Refusal, TableState
+from tidelog.storage.table.table_state import CommitRefusal, TableState
 
 
 class World:
@@ -86,7 +86,7 @@ async def grow(log: TableLog, count: int, partition: int = 0, size: int = 10) ->
         base = log.state.partition(partition).next_offset
         segment = listed(partition, base, base + size - 1, base)
         result = await log.commit((advance(partition, base, base + size, segment),))
-        assert isinstance(result, Committed)
+        assert isinstance(result, TableCommitted)
 
 
 def contents(state: TableState) -> tuple[object, ...]:
@@ -103,7 +103,7 @@ def test_a_table_begins_with_its_first_commit() -> None:
         log = await world.open()
         assert log.state.version == -1
         assert await world.keys() == []
-        assert await log.commit((advance(0, 0, 10, listed(0, 0, 9)),)) == Committed(0)
+        assert await log.commit((advance(0, 0, 10, listed(0, 0, 9)),)) == TableCommitted(0)
         assert await world.keys() == ["00000000000000000000.json"]
         assert contents((await world.open()).state) == contents(log.state)
 
@@ -115,12 +115,12 @@ def test_of_two_that_add_the_same_rows_one_is_refused_and_goes_on_from_there() -
 
     async def story(world: World) -> None:
         old, new = await world.open(), await world.open()
-        assert await new.commit((advance(0, 0, 30, listed(0, 0, 29, 1)),)) == Committed(0)
+        assert await new.commit((advance(0, 0, 30, listed(0, 0, 29, 1)),)) == TableCommitted(0)
         late = (advance(0, 0, 20, listed(0, 0, 19, 2)),)
         refusal = await old.commit(late)
-        assert refusal == Refusal(0, "the table ends at offset 30, not at 0")
+        assert refusal == CommitRefusal(0, "the table ends at offset 30, not at 0")
         assert old.state.partition(0).next_offset == 30
-        assert await old.commit((advance(0, 30, 40, listed(0, 30, 39, 3)),)) == Committed(1)
+        assert await old.commit((advance(0, 30, 40, listed(0, 30, 39, 3)),)) == TableCommitted(1)
         assert contents((await world.open()).state) == contents(old.state)
 
     tell(story)
@@ -146,7 +146,7 @@ def test_a_change_that_is_right_for_what_others_committed_is_not_refused() -> No
     async def story(world: World) -> None:
         old, new = await world.open(), await world.open()
         await grow(new, 3)
-        assert await old.commit((advance(0, 30, 40, listed(0, 30, 39)),)) == Committed(3)
+        assert await old.commit((advance(0, 30, 40, listed(0, 30, 39)),)) == TableCommitted(3)
 
     tell(story)
 
@@ -163,8 +163,8 @@ def test_a_removal_is_refused_when_another_came_first() -> None:
             PartitionChange(partition=0, removed=names, rewritten=(listed(0, 0, 19, n),))
             for n in (101, 102)
         ]
-        assert await log.commit((merge[0],)) == Committed(2)
-        assert isinstance(await other.commit((merge[1],)), Refusal)
+        assert await log.commit((merge[0],)) == TableCommitted(2)
+        assert isinstance(await other.commit((merge[1],)), CommitRefusal)
         assert await other.refresh() == 2
         [stored] = other.state.partition(0).segments
         assert stored.segment == listed(0, 0, 19, 101)
@@ -178,16 +178,16 @@ def test_a_removal_is_refused_when_another_came_first() -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        [Fault.REFUSED],
-        [Fault.REQUEST_LOST],
-        [Fault.ANSWER_LOST],
-        [Fault.LATE],
-        [Fault.SLOW],
-        [Fault.LATE, Fault.REQUEST_LOST, Fault.ANSWER_LOST],
+        [StoreFault.REFUSED],
+        [StoreFault.REQUEST_LOST],
+        [StoreFault.ANSWER_LOST],
+        [StoreFault.LATE],
+        [StoreFault.SLOW],
+        [StoreFault.LATE, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST],
     ],
     ids=lambda faults: " ".join(fault.name for fault in faults),
 )
-def test_a_commit_whose_answer_is_lost_is_known_by_its_writer(faults: list[Fault]) -> None:
+def test_a_commit_whose_answer_is_lost_is_known_by_its_writer(faults: list[StoreFault]) -> None:
     async def story(world: World) -> None:
         store = world.faulty(FaultRates(late_seconds_max=5.0))
         log = await world.open(store)
@@ -218,7 +218,7 @@ def test_after_an_undecided_commit_the_same_log_goes_on_rightly(lands: bool) -> 
         log = await world.open(store)
         await grow(log, 1)
         mine = (advance(0, 10, 20, listed(0, 10, 19, 7)),)
-        store.plan("put", Fault.ANSWER_LOST if lands else Fault.REQUEST_LOST)
+        store.plan("put", StoreFault.ANSWER_LOST if lands else StoreFault.REQUEST_LOST)
         store.mute = True
         with pytest.raises(AppendUndecided, match="may or may not"):
             await log.commit(mine)
@@ -227,9 +227,9 @@ def test_after_an_undecided_commit_the_same_log_goes_on_rightly(lands: bool) -> 
         store.mute = False
         result = await log.commit(mine)
         if lands:
-            assert result == Refusal(0, "the table ends at offset 20, not at 10")
+            assert result == CommitRefusal(0, "the table ends at offset 20, not at 10")
         else:
-            assert result == Committed(1)
+            assert result == TableCommitted(1)
         assert log.state.partition(0).next_offset == 20
         assert log.state.segment_count == 2
         await store.close()
@@ -246,7 +246,7 @@ def test_a_commit_that_certainly_failed_may_be_repeated() -> None:
         with pytest.raises(StoreNotApplied):
             await log.commit(mine)
         store.rates = FaultRates()
-        assert await log.commit(mine) == Committed(0)
+        assert await log.commit(mine) == TableCommitted(0)
         await store.close()
 
     tell(story)
@@ -431,7 +431,7 @@ def test_who_was_away_does_not_commit_into_a_number_that_was_deleted() -> None:
         await asyncio.sleep(5000)
         assert await other.clean_up() == 6
         late = (advance(0, 20, 30, listed(0, 20, 29, 1000)),)
-        assert await away.commit(late) == Refusal(0, "the table ends at offset 70, not at 20")
+        assert await away.commit(late) == CommitRefusal(0, "the table ends at offset 70, not at 20")
         await grow(away, 1)
         assert away.state.version == 7
         assert contents((await world.open()).state) == contents(away.state)
@@ -513,7 +513,7 @@ def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
         late = (advance(0, 20, 30, listed(0, 20, 29, 1000)),)
         with pytest.raises(AppendUndecided):
             await log.commit(late)
-        assert await log.commit(late) == Refusal(0, "the table ends at offset 70, not at 20")
+        assert await log.commit(late) == CommitRefusal(0, "the table ends at offset 70, not at 20")
         found = await world.open()
         assert found.state.partition(0).next_offset == 70
         assert found.state.segment_count == 7

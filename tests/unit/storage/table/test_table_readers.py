@@ -26,7 +26,7 @@ from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.stores.filesystem import FilesystemStore
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import Committed, TableLog
+from tidelog.storage.table.table_log import TableCommitted, TableLog
 
 PARTITIONS = 3
 COLUMNS = [*ROW_SCHEMA.names, "partition"]
@@ -102,12 +102,12 @@ class Bucket:
                 {**row, "partition": partition} for row in rows.to_pylist()
             ]
             changes.append(advance(partition, base, base + 3 * count, found.segment))
-        assert isinstance(await log.commit(tuple(changes)), Committed)
+        assert isinstance(await log.commit(tuple(changes)), TableCommitted)
 
     async def remove_first(self, log: TableLog, partition: int) -> None:
         name = log.state.partition(partition).segments[0].segment.name
         change = PartitionChange(partition=partition, removed=(name,))
-        assert isinstance(await log.commit((change,)), Committed)
+        assert isinstance(await log.commit((change,)), TableCommitted)
         del self.rows[name.path]
 
     def expected(self) -> list[Row]:

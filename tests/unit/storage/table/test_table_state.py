@@ -10,7 +10,7 @@ from tests.unit.storage.segments import STAMP, TOPIC_ID, advance, commit_of, lis
 from tidelog.errors import CorruptObject
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_state import StoredSegment, TableState
+from tidelog.storage.table.table_state import TableSegment, TableState
 
 
 def table(*changes: PartitionChange) -> TableState:
@@ -214,7 +214,7 @@ def test_removed_segments_are_forgotten_in_time() -> None:
 
 def test_a_partition_is_not_restored_with_segments_that_overlap() -> None:
     state = TableState(TOPIC_ID)
-    overlapping = [StoredSegment(listed(0, 0, 10, 1), 0), StoredSegment(listed(0, 10, 20, 2), 0)]
+    overlapping = [TableSegment(listed(0, 0, 10, 1), 0), TableSegment(listed(0, 10, 20, 2), 0)]
     for segments, next_offset in ((overlapping, 30), (overlapping[:1], 10)):
         with pytest.raises(ValueError, match="overlaps, or ends beyond"):
             state.restore(0, next_offset, segments)

@@ -23,7 +23,7 @@ from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.producer_state import ProducerState, RememberedBatch
-from tidelog.wal.log.transactions import AbortedTransaction
+from tidelog.wal.log.transactions import AbortedIndexEntry
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import encode_checkpoint
 
@@ -82,7 +82,7 @@ def image() -> PartitionImage:
         leader_epochs=(EpochStart(LeaderEpoch(5), 20),),
         producers=(ProducerState(8, 2, 4, (RememberedBatch(1, 3, 97, 99, 50),), 6, 97, 1234),),
         has_forgotten_producers=True,
-        aborted=(AbortedTransaction(8, 91, 93, 94),),
+        aborted=(AbortedIndexEntry(8, 91, 93, 94),),
         extents=Extents([Extent(90, 99, 50, "wal/a", 64, 500, 0xFEEDBEEF)]),
     )
 

@@ -14,7 +14,7 @@ from tests.properties.wal.batches import (
 )
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
-from tidelog.wal.format.merged_object import MergedObject, Run, Source, assemble_merged
+from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
 from tidelog.wal.format.object_format import ObjectKind, SlotIndex, check_body, merged_key
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent
@@ -66,10 +66,10 @@ def merged_of(slots: list[AssembledSlot], *partitions: TopicPartition) -> Merged
     runs = []
     for partition in partitions:
         sources = [
-            Source(e, data[e.key][e.position : e.position + e.length])
+            MergeSource(e, data[e.key][e.position : e.position + e.length])
             for e in extents_in(slots, partition)
         ]
-        runs.append(Run(partition, sources))
+        runs.append(ExtentRun(partition, sources))
     indexes = {slot.key: check_body(slot.key, slot.data) for slot in slots}
     return assemble_merged(incarnation(), 6, bytes(16), runs, indexes)
 
@@ -111,7 +111,7 @@ def test_an_index_that_does_not_list_what_is_copied_is_named() -> None:
             incarnation(),
             0,
             bytes(16),
-            [Run(A, [Source(extent, bytes(extent.length))])],
+            [ExtentRun(A, [MergeSource(extent, bytes(extent.length))])],
             {extent.key: index},
         )
     assert caught.value.key == extent.key

@@ -6,7 +6,7 @@ import pytest
 
 from tests.properties.wal.batches import EPOCH_0, batch, topic_partition
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.log.partition_log import Appended, PartitionLog
+from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
 from tidelog.wal.log.producer_state import AppendRefused
 
 PARTITION = topic_partition(0)
@@ -25,7 +25,7 @@ def send(
     epoch: int = 0,
     version: int = 0,
     now_ms: int = 0,
-) -> Appended:
+) -> AppendedBatch:
     _, head = batch(records, producer=PRODUCER, epoch=epoch, sequence=sequence)
     return log.append(head, now_ms, transaction_version=version)
 

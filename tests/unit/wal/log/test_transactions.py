@@ -7,9 +7,9 @@ import pytest
 from tests.properties.wal.batches import EPOCH_0, batch, topic_partition
 from tidelog.wal.format.image_codec import Images, encode_images
 from tidelog.wal.log.entries import NO_ORDINAL
-from tidelog.wal.log.extents import Advance, Extent
+from tidelog.wal.log.extents import Extent, SlotEffect
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.log.partition_log import Appended, PartitionLog
+from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
 from tidelog.wal.log.producer_state import AppendRefused
 
 PARTITION = topic_partition(0)
@@ -31,7 +31,9 @@ class Partition:
         """One transactional record."""
         return self.try_to_send(producer, ordinal, epoch, transactional=True).base_offset
 
-    def try_to_send(self, producer: int, ordinal: int, epoch: int, transactional: bool) -> Appended:
+    def try_to_send(
+        self, producer: int, ordinal: int, epoch: int, transactional: bool
+    ) -> AppendedBatch:
         sequence = self.sequences.get((producer, epoch), 0)
         _, head = batch(
             producer=producer, epoch=epoch, sequence=sequence, transactional=transactional
@@ -49,7 +51,7 @@ class Partition:
         epoch: int = 0,
         coordinator: int = 1,
         version: int = 0,
-    ) -> Appended:
+    ) -> AppendedBatch:
         return self.log.append_marker(
             producer,
             epoch,
@@ -64,7 +66,7 @@ class Partition:
         """Everything below an offset, or all, is durable."""
         log, end = self.log, self.log.next_offset if upto is None else upto
         extent = Extent(log.high_watermark, end - 1, 0, "object", 64, 1)
-        log.advance(Advance(PARTITION, EPOCH_0, (extent,), None))
+        log.advance(SlotEffect(PARTITION, EPOCH_0, (extent,), None))
 
 
 def code(found: pytest.ExceptionInfo[AppendRefused]) -> int:

@@ -21,7 +21,7 @@ from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import Fenced, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.storage.object_store import ByteRange, ObjectNotFound
-from tidelog.storage.stores.faulty import Fault, FaultRates
+from tidelog.storage.stores.faulty import FaultRates, StoreFault
 from tidelog.wal.format.object_format import ObjectKind, decode_header, encode_header, wal_key
 from tidelog.wal.recover.fencing import BARRIERS, WalEnd, seal
 from tidelog.wal.write.buffer import SlotBuffer
@@ -247,7 +247,7 @@ def test_a_lost_answer_to_the_seal_itself_is_read_back() -> None:
     async def tell(world: World) -> None:
         await written(world, 1)
         store = world.store()
-        store.plan("put", Fault.ANSWER_LOST, key=wal_key(VICTIM, Slot(1)))
+        store.plan("put", StoreFault.ANSWER_LOST, key=wal_key(VICTIM, Slot(1)))
         assert await world.seal(VICTIM, store) == 1
 
     story(tell)

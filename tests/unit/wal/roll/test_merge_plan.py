@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.properties.wal.batches import topic_partition
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.extents import Extent, Extents
-from tidelog.wal.roll.merge_plan import MERGED_EXTENT_BYTES, MergeLimits, MergePlan, plan_merge
+from tidelog.wal.roll.merge_plan import MERGED_EXTENT_BYTES, MergePlan, WalMergeLimits, plan_merge
 
-LIMITS = MergeLimits(objects_max=4, bytes_max=1_000_000, sources_max=1000)
+LIMITS = WalMergeLimits(objects_max=4, bytes_max=1_000_000, sources_max=1000)
 
 
 def log_of(*places: tuple[str, int]) -> Extents:
@@ -26,7 +26,7 @@ def plan(
     *logs: Extents,
     old: str = "abcdefghijklmnopqrstuvwxyz",
     damaged: str = "",
-    limits: MergeLimits = LIMITS,
+    limits: WalMergeLimits = LIMITS,
 ) -> MergePlan | None:
     named = {topic_partition(number): log for number, log in enumerate(logs)}
     return plan_merge(named, lambda key: key in old, damaged, limits)
@@ -93,7 +93,7 @@ def test_merging_ends_with_few_objects_or_full_ones(
     logs: list[list[tuple[int, int]]], objects_max: int, sources_max: int
 ) -> None:
     """Merging again and again, as the merger does: it comes to an end, and what is left is few."""
-    limits = MergeLimits(objects_max, bytes_max=100_000, sources_max=sources_max)
+    limits = WalMergeLimits(objects_max, bytes_max=100_000, sources_max=sources_max)
     held: dict[TopicPartition, Extents] = {
         topic_partition(number): log_of(*((f"{slot:03}", length) for slot, length in sorted(log)))
         for number, log in enumerate(logs)

@@ -15,9 +15,9 @@ from tests.simulation.loop import SimulatedLoop
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import StoreError
-from tidelog.storage.stores.faulty import Fault
+from tidelog.storage.stores.faulty import StoreFault
 from tidelog.wal.format.image_codec import encode_images
-from tidelog.wal.log.extents import Advance, Extent
+from tidelog.wal.log.extents import Extent, SlotEffect
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.settings import WalSettings
@@ -151,7 +151,7 @@ def test_a_log_start_that_moved_meanwhile_is_in_it() -> None:
 
     def durable(base: int, last: int, log_start: int | None = None) -> None:
         extent = Extent(base, last, 0, f"wal/{base}", 64, 100)
-        log.advance(Advance(PARTITIONS[0], EPOCH_0, (extent,), log_start))
+        log.advance(SlotEffect(PARTITIONS[0], EPOCH_0, (extent,), log_start))
 
     log.append(batch(4)[1], 0)
     durable(0, 3)
@@ -177,7 +177,7 @@ def test_it_is_due_when_so_many_bytes_are_durable_since_the_last() -> None:
 
 def test_a_put_that_fails_is_tried_again() -> None:
     async def tell(world: World, broker: Broker) -> None:
-        faults = (Fault.REFUSED, Fault.REQUEST_LOST, Fault.ANSWER_LOST)
+        faults = (StoreFault.REFUSED, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST)
         broker.store.plan("put", *faults, key=checkpoint_key(incarnation(), Slot(1)))
         await broker.produce(PARTITIONS[0])
         await world.clock.sleep(10)
@@ -188,7 +188,7 @@ def test_a_put_that_fails_is_tried_again() -> None:
 
 def test_who_asks_for_one_is_told_that_it_failed() -> None:
     async def tell(_: World, broker: Broker) -> None:
-        broker.store.plan("put", Fault.REFUSED)
+        broker.store.plan("put", StoreFault.REFUSED)
         with pytest.raises(StoreError):
             await broker.checkpointer.checkpoint()
         assert await broker.checkpointer.checkpoint() == 0

@@ -8,7 +8,7 @@ from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, 
 from tests.properties.wal.worlds import Broker, World
 from tests.simulation.loop import SimulatedLoop
 from tidelog.identifiers import Slot
-from tidelog.wal.log.extents import Advance, Extent
+from tidelog.wal.log.extents import Extent, SlotEffect
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
@@ -42,7 +42,7 @@ class Led:
         log.append(batch()[1], 0)
         if durable:
             extent = Extent(base, base, 0, f"wal/{number}-{base}", 64, 100)
-            log.advance(Advance(log.partition, EPOCH_0, (extent,), None))
+            log.advance(SlotEffect(log.partition, EPOCH_0, (extent,), None))
 
     def checkpoint(self) -> dict[object, PartitionImage]:
         """What a checkpoint holds; that equals what the logs say."""
@@ -127,7 +127,7 @@ def test_what_is_not_durable_yet_does_not_settle() -> None:
         assert taken.settled == []
     log = led.logs[5]
     extent = Extent(0, 0, 0, "wal/5-0", 64, 100)
-    log.advance(Advance(log.partition, EPOCH_0, (extent,), None))
+    log.advance(SlotEffect(log.partition, EPOCH_0, (extent,), None))
     led.visited_by_checkpoint()
     led.visited_by_checkpoint()
     assert len(led.images.take().settled) == 1

@@ -14,7 +14,7 @@ from tests.unit.wal.writer_desk import PARTITION, Desk, story
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import Fenced, TidelogError
 from tidelog.storage.object_store import AccessDenied, IfAbsent, ObjectStore
-from tidelog.storage.stores.faulty import Fault, FaultyStore
+from tidelog.storage.stores.faulty import FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import ObjectKind, check_body, encode_header
 from tidelog.wal.log.image import PartitionImage
@@ -23,7 +23,7 @@ from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.writer import DurableSlot, WalClosed, WalLost
 
 
-def faulty(*faults: Fault) -> Callable[[MemoryStore, SimulatedClock], ObjectStore]:
+def faulty(*faults: StoreFault) -> Callable[[MemoryStore, SimulatedClock], ObjectStore]:
     """A store whose first puts meet these faults."""
 
     def wrap(bucket: MemoryStore, clock: SimulatedClock) -> ObjectStore:
@@ -230,15 +230,15 @@ def test_above_the_bound_there_is_no_room_until_something_is_durable() -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        (Fault.ANSWER_LOST,),
-        (Fault.REQUEST_LOST,),
-        (Fault.REFUSED, Fault.REFUSED),
-        (Fault.REQUEST_LOST, Fault.ANSWER_LOST),
-        (Fault.LATE,),
+        (StoreFault.ANSWER_LOST,),
+        (StoreFault.REQUEST_LOST,),
+        (StoreFault.REFUSED, StoreFault.REFUSED),
+        (StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST),
+        (StoreFault.LATE,),
     ],
     ids=str,
 )
-def test_a_fault_that_passes_costs_time_only(faults: tuple[Fault, ...]) -> None:
+def test_a_fault_that_passes_costs_time_only(faults: tuple[StoreFault, ...]) -> None:
     async def tell(desk: Desk) -> None:
         async with desk.running():
             for _ in range(3):
@@ -295,7 +295,7 @@ def test_a_slot_that_was_taken_and_deleted_fences_too() -> None:
     async def tell(desk: Desk) -> None:
         assert "deleted since" in await ended(desk, Fenced)
 
-    story(tell, wrap=faulty(Fault.GONE))
+    story(tell, wrap=faulty(StoreFault.GONE))
 
 
 def test_a_slot_that_stays_unknown_ends_the_incarnation_at_its_deadline() -> None:

@@ -18,10 +18,10 @@ from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     ConfigsChanged,
     ConfigScope,
-    Entry,
     IncarnationRetired,
     IncarnationsForgotten,
     LeaseResumed,
+    MetadataEntry,
     Record,
     TopicCreated,
     TopicDeleted,
@@ -109,7 +109,7 @@ def test_a_prefix_with_other_objects_is_refused_and_left_alone(key: str, why: st
 def test_a_bucket_that_asks_for_newer_readers_is_refused_with_both_versions() -> None:
     async def story(world: World) -> None:
         newer = replace(CLUSTER, format_version=4, minimum_reader_version=3)
-        world.place(entry_key(0), encode_entry(Entry(0, WRITER, 0, None, (newer,))))
+        world.place(entry_key(0), encode_entry(MetadataEntry(0, WRITER, 0, None, (newer,))))
         with pytest.raises(UnsupportedFormat, match=r"reader of version 3; .* reader version 2"):
             await world.log(world.process("a"))
 
@@ -119,7 +119,7 @@ def test_a_bucket_that_asks_for_newer_readers_is_refused_with_both_versions() ->
 def test_a_bucket_that_asks_for_newer_writers_may_be_read() -> None:
     async def story(world: World) -> None:
         newer = replace(CLUSTER, format_version=4, minimum_writer_version=4)
-        world.place(entry_key(0), encode_entry(Entry(0, WRITER, 0, None, (newer,))))
+        world.place(entry_key(0), encode_entry(MetadataEntry(0, WRITER, 0, None, (newer,))))
         process = world.process("a")
         with pytest.raises(UnsupportedFormat, match=r"writer of version 4; .* writer version 2"):
             await world.log(process)
@@ -151,13 +151,13 @@ def test_a_missing_entry_is_named_and_does_not_pass_for_the_end(missing: int) ->
     ("data", "why"),
     [
         (b"", "checksum"),
-        (encode_entry(Entry(9, WRITER, 0, None, ())), "it says that it is entry 9"),
+        (encode_entry(MetadataEntry(9, WRITER, 0, None, ())), "it says that it is entry 9"),
         (
-            encode_entry(Entry(2, WRITER, 0, Epoch(1), (TopicDeleted(NOWHERE),))),
+            encode_entry(MetadataEntry(2, WRITER, 0, Epoch(1), (TopicDeleted(NOWHERE),))),
             "cannot follow the entries before it: .* no topic",
         ),
         (
-            encode_entry(Entry(2, WRITER, 0, Epoch(8), (LeaseResumed(Epoch(8)),))),
+            encode_entry(MetadataEntry(2, WRITER, 0, Epoch(8), (LeaseResumed(Epoch(8)),))),
             "cannot follow the entries before it: .* epoch 8, is not registered",
         ),
     ],
@@ -182,7 +182,7 @@ def test_a_corrupt_entry_is_named_and_nothing_behind_it_is_read(data: bytes, why
 
 def test_a_first_entry_that_creates_nothing_is_corrupt() -> None:
     async def story(world: World) -> None:
-        world.place(entry_key(0), encode_entry(Entry(0, WRITER, 0, None, ())))
+        world.place(entry_key(0), encode_entry(MetadataEntry(0, WRITER, 0, None, ())))
         with pytest.raises(CorruptObject, match="does not create a cluster"):
             await world.log(world.process("a"))
 

@@ -14,7 +14,7 @@ from tests.unit.coordinator.cluster.world import LOG, Broker, World, simulate, w
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.log_view import LogAbandoned
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
-from tidelog.coordinator.cluster.records.records import Entry, LeaseResumed, encode_entry
+from tidelog.coordinator.cluster.records.records import LeaseResumed, MetadataEntry, encode_entry
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
@@ -197,7 +197,7 @@ def test_an_object_that_lands_below_the_snapshot_is_ignored() -> None:
         await asyncio.sleep(GRACE_SECONDS + 1)
         await grow(broker, 20)
         assert numbers(world.keys(LOG)) == [0, *range(10, 21)]
-        late = encode_entry(Entry(5, WRITER, 0, Epoch(1), (LeaseResumed(Epoch(1)),)))
+        late = encode_entry(MetadataEntry(5, WRITER, 0, Epoch(1), (LeaseResumed(Epoch(1)),)))
         world.place(entry_key(5), late)
         assert (await world.log(world.process("b"))).state == broker.log.state
         # The next deletion takes it along.
@@ -297,7 +297,7 @@ def test_a_late_put_into_a_deleted_number_misleads_nobody() -> None:
         await asyncio.sleep(GRACE_SECONDS + 1)
         await grow(awake, 20)
         before = await world.log(world.process("c"))
-        late = encode_entry(Entry(2, WRITER, 0, slow.epoch, (LeaseResumed(slow.epoch),)))
+        late = encode_entry(MetadataEntry(2, WRITER, 0, slow.epoch, (LeaseResumed(slow.epoch),)))
         await world.store.of(slow.process).put(entry_key(2), late, IfAbsent())
         assert (await world.log(world.process("d"))).state == before.state
         assert await awake.log.refresh() == before.state

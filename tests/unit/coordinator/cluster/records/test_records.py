@@ -25,12 +25,12 @@ from tidelog.coordinator.cluster.records.records import (
     BrokerRegistered,
     ConfigsChanged,
     ConfigScope,
-    Entry,
     EntryRange,
     IncarnationsForgotten,
     LeaseResumed,
     LogEndAccepted,
     LossAccepted,
+    MetadataEntry,
     OffsetRange,
     OpenedTenures,
     PartitionMoved,
@@ -71,7 +71,7 @@ EVERY_RECORD: list[Record] = [
 ]
 
 
-def members_of(entry: Entry) -> dict[str, Any]:
+def members_of(entry: MetadataEntry) -> dict[str, Any]:
     members: dict[str, Any] = json.loads(encode_entry(entry))
     return members
 
@@ -83,8 +83,8 @@ def stored(members: dict[str, Any]) -> bytes:
     return covered + b',"crc32":"%08x"}\n' % zlib.crc32(covered)
 
 
-def sample(*records: Record) -> Entry:
-    return Entry(42, WRITER, 1_700_000_000_123, Epoch(7), records, previous=0x01234567)
+def sample(*records: Record) -> MetadataEntry:
+    return MetadataEntry(42, WRITER, 1_700_000_000_123, Epoch(7), records, previous=0x01234567)
 
 
 def test_the_sample_holds_every_type_of_record() -> None:

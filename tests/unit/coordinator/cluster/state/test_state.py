@@ -25,12 +25,12 @@ from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigsChanged,
     ConfigScope,
-    Entry,
     EntryRange,
     IncarnationRetired,
     LeaseResumed,
     LogEndAccepted,
     LossAccepted,
+    MetadataEntry,
     OffsetRange,
     OpenedTenures,
     PartitionMoved,
@@ -230,7 +230,7 @@ def test_an_entry_counts_with_all_its_records_or_with_none() -> None:
 
 def test_entries_follow_each_other_without_a_gap() -> None:
     with pytest.raises(ValueError, match="entry 9 does not follow 3"):
-        harbour().apply(Entry(9, WRITER, 0, Epoch(1), ()))
+        harbour().apply(MetadataEntry(9, WRITER, 0, Epoch(1), ()))
 
 
 def test_the_cluster_after_its_first_entries() -> None:

@@ -26,7 +26,7 @@ from tidelog.coordinator.group.records.consumer_records import (
     TargetStored,
 )
 from tidelog.coordinator.group.records.log_records import (
-    UnknownRecord,
+    UnknownGroupRecord,
     decode_record,
     encode_record,
 )
@@ -168,7 +168,7 @@ def test_tombstones_have_no_value(record: ConsumerGroupRecord) -> None:
 def test_a_state_that_is_not_known_is_refused() -> None:
     key, value = encode_record(CurrentStored("g", "m", CurrentAssignment()))
     assert value is not None
-    with pytest.raises(UnknownRecord, match="127"):
+    with pytest.raises(UnknownGroupRecord, match="127"):
         decode_record(key, value[:10] + b"\x7f" + value[11:])
 
 
@@ -179,9 +179,9 @@ def test_what_does_not_decode_is_refused(version: int) -> None:
         + key_text("g")
         + (key_text("m") if version in (5, 7, 8) else b"")
     )
-    with pytest.raises(UnknownRecord, match="does not decode"):
+    with pytest.raises(UnknownGroupRecord, match="does not decode"):
         decode_record(key, b"\0\0")
-    with pytest.raises(UnknownRecord, match="does not decode"):
+    with pytest.raises(UnknownGroupRecord, match="does not decode"):
         decode_record(key, b"\0\1")
-    with pytest.raises(UnknownRecord, match="does not decode"):
+    with pytest.raises(UnknownGroupRecord, match="does not decode"):
         decode_record(key + b"more", None)

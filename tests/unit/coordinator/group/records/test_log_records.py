@@ -18,7 +18,7 @@ from tidelog.coordinator.group.records.log_records import (
     OffsetStored,
     StoredGroup,
     StoredMember,
-    UnknownRecord,
+    UnknownGroupRecord,
     decode_record,
     encode_record,
 )
@@ -141,5 +141,5 @@ def test_tombstones_have_no_value() -> None:
     ],
 )
 def test_what_does_not_decode_is_refused(key: bytes | None, value: bytes | None, said: str) -> None:
-    with pytest.raises(UnknownRecord, match=said):
+    with pytest.raises(UnknownGroupRecord, match=said):
         decode_record(key, value)

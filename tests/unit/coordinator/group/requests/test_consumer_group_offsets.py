@@ -12,7 +12,7 @@ from tidelog.coordinator.group.commands import (
     DeleteReply,
     FetchOffsets,
     ListGroups,
-    ListReply,
+    ListGroupsReply,
     OffsetsReply,
     PartitionErrors,
 )
@@ -175,7 +175,7 @@ def test_groups_are_listed_by_type_and_state(world: ConsumerWorld) -> None:
 
     def listed(*types: str, states: tuple[str, ...] = ()) -> list[str]:
         asked = ListGroups(frozenset(states), frozenset(types))
-        return [each.group_id for each in world.ask(asked, ListReply).groups]
+        return [each.group_id for each in world.ask(asked, ListGroupsReply).groups]
 
     assert sorted(listed()) == ["g", "simple"]
     assert listed("Consumer") == ["g"]
@@ -183,7 +183,7 @@ def test_groups_are_listed_by_type_and_state(world: ConsumerWorld) -> None:
     assert listed("share") == []
     assert listed(states=("stable",)) == ["g"]
     assert listed("consumer", states=("Empty",)) == []
-    (found,) = world.ask(ListGroups(frozenset(), frozenset({"consumer"})), ListReply).groups
+    (found,) = world.ask(ListGroups(frozenset(), frozenset({"consumer"})), ListGroupsReply).groups
     assert found == ("g", "consumer", "Stable", "consumer")
 
 

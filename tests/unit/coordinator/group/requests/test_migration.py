@@ -11,7 +11,7 @@ from tests.unit.coordinator.group.group_world import DELAY_MS, GROUP, REBALANCE_
 from tidelog.coordinator.group.commands import (
     Leaver,
     ListGroups,
-    ListReply,
+    ListGroupsReply,
 )
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.group.settings import GroupSettings
@@ -38,7 +38,7 @@ def settle(world: ConsumerWorld, *clients: ClassicClient | FakeConsumer) -> None
 
 
 def group_type(world: ConsumerWorld) -> str:
-    (only,) = world.ask(ListGroups(frozenset()), ListReply).groups
+    (only,) = world.ask(ListGroups(frozenset()), ListGroupsReply).groups
     return only.group_type
 
 

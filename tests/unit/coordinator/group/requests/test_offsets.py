@@ -22,7 +22,7 @@ from tidelog.coordinator.group.commands import (
     FetchOffsets,
     ForgetTopics,
     ListGroups,
-    ListReply,
+    ListGroupsReply,
     OffsetsReply,
     PartitionErrors,
 )
@@ -273,7 +273,7 @@ def test_groups_are_listed_by_state() -> None:
     world.commit(5, group_id="simple")
 
     def listed(*states: str) -> list[tuple[str, str, str, str]]:
-        return list(world.ask(ListGroups(frozenset(states)), ListReply).groups)
+        return list(world.ask(ListGroups(frozenset(states)), ListGroupsReply).groups)
 
     stable, simple = ("g", "consumer", "Stable", "classic"), ("simple", "", "Empty", "classic")
     assert listed() == [stable, simple]

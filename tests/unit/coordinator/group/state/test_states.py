@@ -7,7 +7,11 @@ import itertools
 import pytest
 
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
-from tidelog.coordinator.group.state.states import PREVIOUS_STATES, GroupState, InvalidTransition
+from tidelog.coordinator.group.state.states import (
+    PREVIOUS_STATES,
+    GroupState,
+    InvalidGroupTransition,
+)
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 LEGAL = {
@@ -31,6 +35,6 @@ def test_a_group_goes_where_the_table_says_and_nowhere_else(
         group.transition(after, 5)
         assert (group.state, group.state_timestamp_ms) == (after, 5)
     else:
-        with pytest.raises(InvalidTransition, match=f"{before.value} .* {after.value}"):
+        with pytest.raises(InvalidGroupTransition, match=f"{before.value} .* {after.value}"):
             group.transition(after, 5)
         assert group.state is before
