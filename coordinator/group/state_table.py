@@ -125,7 +125,10 @@ class GroupTable:
         return pa.concat_batches(batches)
 
     def records(self, rows: pa.RecordBatch) -> Iterator[GroupRecord]:
-        """The records of some rows, in order. Raises UnknownGroupRecord for a row of another kind."""
+        """The records of some rows, in order.
+
+        Raises UnknownGroupRecord for a row of another kind.
+        """
         kinds = rows.column("kind")
         start = 0
         while start < len(kinds):

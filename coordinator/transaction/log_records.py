@@ -106,7 +106,10 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord:
-    """The record with this key and value, in any version up to ours. Raises UnknownTransactionRecord."""
+    """The record with this key and value, in any version up to ours.
+
+    Raises UnknownTransactionRecord.
+    """
     if key is None:
         raise UnknownTransactionRecord("a record of __transaction_state has no key")
     try:

@@ -84,7 +84,10 @@ class TransactionTable:
         )
 
     def records(self, rows: pa.RecordBatch) -> Iterator[TransactionStored]:
-        """The transactions of some rows. Raises UnknownTransactionRecord for a state that is never stored."""
+        """The transactions of some rows.
+
+        Raises UnknownTransactionRecord for a state that is never stored.
+        """
         columns = {name: rows.column(name) for name in self.schema.names}
         listed = partition_lists_in(columns["partitions"])
         labels = texts_in(columns["state"])
