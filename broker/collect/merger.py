@@ -213,7 +213,7 @@ class Merger:
         return (
             self._has_merged
             or since >= CHECKPOINT_SLOTS_MIN
-            or (since > 0 and waited)
+            or (waited and self._checkpointer.has_news)
             or (self._openings.waiting > 0 and len(self._partitions.checkpointed) > 0)
         )
 

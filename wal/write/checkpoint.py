@@ -10,6 +10,9 @@ What happens when something fails:
 - The process dies before the put: the checkpoint before, and more of the WAL, serve as well.
 - The put's answer is lost: either way the bucket is right. It is repeated; bytes of the same slot
   may differ in what has moved to the table meanwhile, and either version is true.
+- The broker writes no more slots, and its partitions' records move to the table: the next
+  checkpoint replaces the newest one under the same key. Without it the newest checkpoint would
+  refer for ever to objects that nothing else needs.
 - An old owner wakes up and puts one late: it counts only slots that were durable, so it lies at or
   below the seal and is true. It may be newer than the one that a successor has begun with; both
   lead to the same state.
@@ -196,9 +199,12 @@ class CheckpointSchedule:
         if slot >= self._taken:
             self._bytes_since_taken += size_bytes
 
-    def take(self, slot: Slot) -> bool:
-        """Take images at this slot; False if the newest checkpoint says as much."""
-        if slot == self._newest:
+    def take(self, slot: Slot, *, has_changed: bool) -> bool:
+        """Take images at this slot; False if the newest checkpoint says as much.
+
+        `has_changed`: partitions differ from their last images, also without a new slot.
+        """
+        if slot == self._newest and not has_changed:
             return False
         self._taken = slot
         self._bytes_since_taken = 0
@@ -254,6 +260,11 @@ class Checkpointer:
         """Slots that became durable since the newest checkpoint was taken."""
         return self._writer.durable_end - (self._schedule.newest or Slot(0))
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a checkpoint taken now would differ from the newest."""
+        return self.slots_since > 0 or self._partitions.have_changed
+
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
         """No checkpoint is under way meanwhile: what the logs take up in here is in all later ones,
@@ -289,7 +300,7 @@ class Checkpointer:
         """
         async with self._writing:
             slot = self._writer.begin_slot()
-            if not self._schedule.take(slot):
+            if not self._schedule.take(slot, has_changed=self._partitions.have_changed):
                 return None
             taken = self._partitions.take()
             await self._writer.durable(Slot(slot - 1))

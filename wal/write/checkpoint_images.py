@@ -63,6 +63,11 @@ class CheckpointImages:
     def __contains__(self, log: PartitionLog) -> bool:
         return log in self._changed or log in self._quiet or log in self._block_of
 
+    @property
+    def have_changed(self) -> bool:
+        """Whether a partition differs from its last image."""
+        return bool(self._changed)
+
     def add(self, log: PartitionLog) -> None:
         """Checkpoints hold this partition from now on."""
         if log not in self:

@@ -96,6 +96,24 @@ def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
     run(story)
 
 
+def test_an_idle_broker_s_slots_go_that_were_rolled_behind_its_newest_checkpoint() -> None:
+    async def story() -> None:
+        here = world()
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic(retention_ms="-1")
+            for number in range(4):
+                await one.produce(batch(b"%d" % number))
+            await checkpoint(one)
+            roll(one, topic_id, 0, 4)
+            merger = one.broker.upkeep.merger
+            merger._checkpointed_at -= merger._checkpoint_seconds
+            await merger.maintain()
+            await collections(one, here.store).collect()
+            assert await objects(here.store, wal_prefix(one.broker.incarnation)) == []
+
+    run(story)
+
+
 def test_what_is_marked_is_looked_at_again_when_the_grace_has_passed() -> None:
     async def story() -> None:
         here = world()
