@@ -220,10 +220,11 @@ def test_what_comes_late_of_a_forgotten_incarnation_is_counted_and_kept() -> Non
 
     async def story() -> None:
         dead = await forgotten_incarnation(here)
-        slots = await objects(here.store, "wal/")
-        data = max([bytes((await here.store.get(key)).data) for key in slots], key=len)
         late = [wal_key(dead, Slot(5)), merged_key(dead, 3), checkpoint_key(dead, Slot(5))]
         async with here.broker() as one:
+            await one.produce(batch(b"b"))
+            slots = await objects(here.store, "wal/")
+            data = max([bytes((await here.store.get(key)).data) for key in slots], key=len)
             for key in late[:1] + late[2:]:
                 await here.store.put(key, data)
             collecting = collections(one, here.store)
