@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tidelog.errors import TidelogError
+from tidelog.localstack import mortal_cli
+from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -53,13 +55,19 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         module: str = "tidelog.cli",
+        crash_points: str | None = None,
         ready_seconds_max: float = READY_SECONDS_MAX,
         descriptors_max: int | None = None,
     ) -> BrokerProcess:
         """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then.
 
-        `module`: what takes the command line of `tidelog`. `descriptors_max`: the process's
+        `module`: what takes the command line of `tidelog`. `crash_points`: NAME:N, where the
+        process kills itself (`crash_points.KillAtHit`). `descriptors_max`: the process's
         RLIMIT_NOFILE, where that is not to be this process' own."""
+        added = dict(environment or {})
+        if crash_points is not None:
+            module = mortal_cli.__name__
+            added[CRASH_POINTS_VARIABLE] = crash_points
         command = [sys.executable, "-m", module, "server", "--store", store]
         if descriptors_max is not None:
             limited = f'ulimit -n {descriptors_max} && exec "$0" "$@"'
@@ -76,7 +84,7 @@ class BrokerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **added},
             )
         line = _first_line(process, ready_seconds_max)
         fields = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)

@@ -11,7 +11,7 @@ from tidelog.crash_points import CrashPoint
 from tidelog.errors import InvalidConfiguration
 
 CRASH_POINTS_VARIABLE = "TIDELOG_CRASH_POINTS"
-"""The environment variable with which a test tells `tidelog server` where to die."""
+"""The environment variable that tells `mortal_cli` where to die."""
 
 
 class KillAtHit:

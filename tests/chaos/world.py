@@ -24,7 +24,6 @@ from tests.unit.spark_source.spark_world import rows_of
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
-from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.ports import free_ports
 from tidelog.records.partitioner import partition_of
 from tidelog.spark_source.source import TidelogSource
@@ -81,7 +80,7 @@ class World:
             self.folder / "broker.log",
             listen=self._listen,
             settings={**self._settings, **settings},
-            environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
+            crash_points=crash,
         )
 
     def kill_broker(self) -> None:

@@ -23,7 +23,6 @@ from tests.compat.clients import PROGRAMS
 from tidelog.client.groups.admin import Place
 from tidelog.client.operations import IsolationLevel
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
-from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.kafka import java_command
 from tidelog.records.batch import BatchHeader
 
@@ -123,7 +122,7 @@ class Stage:
             self._folder / "broker.log",
             settings=SETTINGS,
             listen=listen,
-            environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
+            crash_points=crash,
         )
 
     @property

@@ -26,7 +26,6 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused, TidelogError
 from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE
 from tidelog.localstack.ports import free_ports
 from tidelog.network import SocketNetwork
 from tidelog.records.records import NewRecord
@@ -62,7 +61,7 @@ class Server:
             self.folder / "broker.log",
             listen=self.listen,
             settings=self.settings,
-            environment={} if crash is None else {CRASH_POINTS_VARIABLE: crash},
+            crash_points=crash,
         )
 
     @asynccontextmanager

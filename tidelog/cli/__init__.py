@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
+
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Run the command line; never returns."""
+def main(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
+    """Run the command line; never returns. `crash_points`: for tests."""
     _share_heap()
     from tidelog.cli.root import run
 
-    run()
+    run(crash_points)
 
 
 def _share_heap() -> None:

@@ -10,6 +10,7 @@ import click
 
 import tidelog
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import (
     CorruptObject,
     InvalidConfiguration,
@@ -62,11 +63,15 @@ def version(as_json: bool) -> None:
     print(json.dumps({"version": number}) if as_json else f"tidelog {number}")
 
 
-def run() -> None:
+def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
     """Run the command line and exit with 0 done, 1 refused or failed, 2 usage, 3 not reachable,
-    4 inconsistent."""
+    4 inconsistent.
+
+    `crash_points`: the points at which a broker of this process dies, for tests. A command gets
+    them as click's context object.
+    """
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, obj=crash_points)
     except click.UsageError as error:
         error.show()
         sys.exit(USAGE)

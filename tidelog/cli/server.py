@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import resource
 import signal
 import sys
@@ -28,11 +27,10 @@ from tidelog.cli.address import Address, shown
 from tidelog.cli.worker import BACKGROUND_NICENESS
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership import processes
-from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
+from tidelog.crash_points import CrashPoints
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId
-from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE, KillAtHit
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
 from tidelog.process_offload import ProcessOffload
@@ -57,7 +55,9 @@ itself. With Python's 5 ms every acknowledgement may wait that long while someth
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
 @click.option("--http", type=Address(), default=None, help="Where /healthz and /metrics are.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+@click.pass_obj
 def server(
+    crash_points: CrashPoints,
     store: str,
     listen: tuple[str, int],
     advertise: tuple[str, int] | None,
@@ -77,7 +77,18 @@ def server(
     settings = load_settings(file=config, flags=assignments)
     configure_logging(sys.stderr)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(store, listen, advertise, BrokerId(broker_id), settings, http, as_json))
+        runner.run(
+            _serve(
+                store,
+                listen,
+                advertise,
+                BrokerId(broker_id),
+                settings,
+                http,
+                as_json,
+                crash_points,
+            )
+        )
 
 
 async def _serve(
@@ -88,6 +99,7 @@ async def _serve(
     settings: BrokerSettings,
     http: tuple[str, int] | None,
     as_json: bool,
+    crash_points: CrashPoints,
 ) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     metrics = BrokerMetrics()
@@ -126,7 +138,7 @@ async def _serve(
             rolling=rolling,
             cleaning=cleaning,
             large_batches=large_batches,
-            crash_points=_crash_points(),
+            crash_points=crash_points,
             descriptors_max=_descriptors_max(),
         )
         health = None if http is None else _health_server(http, broker, metrics)
@@ -186,15 +198,6 @@ async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) 
     else:
         line = f"ready kafka={kafka} http={http} cluster={cluster} broker={number}"
     print(line, flush=True)
-
-
-def _crash_points() -> CrashPoints:
-    """Where a test wants this process to die, if it was started by one."""
-    text = os.environ.get(CRASH_POINTS_VARIABLE)
-    if not text:
-        return NO_CRASH_POINTS
-    logger.warning("the process will kill itself on purpose", extra={"at": text})
-    return KillAtHit.parse(text)
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:

@@ -11,7 +11,8 @@ import pytest
 
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
 from tidelog.errors import InvalidConfiguration
-from tidelog.localstack.crash_points import KillAtHit
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.crash_points import CRASH_POINTS_VARIABLE, KillAtHit
 
 TESTS = Path(__file__).parents[2]
 PROGRAM = """
@@ -29,6 +30,22 @@ def test_a_process_is_killed_at_the_hit_that_was_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.split() == ["0"]
+
+
+def test_a_broker_dies_at_its_crash_point(tmp_path: Path) -> None:
+    store, log = f"file://{tmp_path / 'bucket'}", tmp_path / "log"
+    (tmp_path / "bucket").mkdir()
+    with BrokerProcess.start(store, log, crash_points="checkpoint written:1") as broker:
+        assert broker.stop() == -signal.SIGKILL
+    assert "kill itself on purpose at checkpoint written:1" in log.read_text()
+
+
+def test_the_production_command_knows_no_crash_points(tmp_path: Path) -> None:
+    store, log = f"file://{tmp_path / 'bucket'}", tmp_path / "log"
+    (tmp_path / "bucket").mkdir()
+    asked = {CRASH_POINTS_VARIABLE: "checkpoint written:1"}
+    with BrokerProcess.start(store, log, environment=asked) as broker:
+        assert broker.stop() == 0
 
 
 def test_by_default_nothing_happens() -> None:
