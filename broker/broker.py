@@ -184,6 +184,7 @@ class Broker:
         self._fence: OwnFence
         self.partitions: PartitionRegistry
         self.tables: Tables
+        self._table_path: TablePath
         self.roller: Roller
         self.cleaner: LogCleaner
         self.fetcher: Fetcher
@@ -368,7 +369,7 @@ class Broker:
                 tasks.create_task(self._openings.run()),
                 tasks.create_task(self.coordinators.run()),
                 tasks.create_task(self.tables.run()),
-                tasks.create_task(self.roller.run()),
+                tasks.create_task(self._table_path.roll()),
                 tasks.create_task(self.cleaner.run()),
                 tasks.create_task(self._expire_producers()),
                 tasks.create_task(self.upkeep.collect()),
@@ -416,7 +417,7 @@ class Broker:
         self.partitions = PartitionRegistry(
             epoch, lambda: self.metadata.state, self._settings.append_limits
         )
-        table_path = TablePath(
+        table_path = self._table_path = TablePath(
             self._world,
             lambda: self.metadata.state,
             self.partitions,
@@ -455,7 +456,7 @@ class Broker:
                     "why": fault.why,
                 },
             )
-        await self.roller.open()
+        await self._table_path.recovered.open()
         wal_settings = layer_settings.wal_settings(self.settings, self._store.url)
         self.wal = WalWriter(
             self._store,

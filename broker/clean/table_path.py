@@ -4,6 +4,7 @@ retention, log compaction. Put together here, with what they count."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +15,8 @@ from tidelog.broker.clean.metrics import CleanerCollector, CleanerMetrics
 from tidelog.broker.environment import Surroundings
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.roll.metrics import RollCollector, RollMetrics
+from tidelog.broker.roll.queue import RollQueue
+from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.broker.roll.roller import Roller
 from tidelog.broker.roll.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.roll.source import RollSource
@@ -51,7 +54,19 @@ class TablePath:
             world.crash_points,
             ages=ages,
         )
+        self._queue = RollQueue(partitions, world.clock)
+        self.recovered = RecoveredPartitions(
+            partitions, self.tables, self._queue, world.store, world.clock
+        )
         self.roller = self._new_roller(tail)
+
+    async def roll(self) -> NoReturn:
+        """Roll what is due until cancelled. Then every waiter is told, and later ones too."""
+        try:
+            await self.recovered.date()
+            await self.roller.run()
+        finally:
+            self._queue.close()
 
     def _new_roller(self, tail: TailCache) -> Roller:
         world = self._world
@@ -69,9 +84,9 @@ class TablePath:
         )
         return Roller(
             self._partitions,
+            self._queue,
             self.tables,
             builder,
-            world.store,
             world.clock,
             self._settings.now,
             self._settings.topic_config,

@@ -4,8 +4,8 @@ A roll is: build a segment and store it (`segment_builder`), commit it to the to
 and only then forget the extents below (`PartitionLog.advance_table`). If the process dies
 
 - before the commit: the table is as it was; a segment that is stored is garbage;
-- behind it: whoever opens the partition next asks the table where it ends (`open`), whatever the
-  partition's image says, and forgets the extents below (E4);
+- behind it: whoever opens the partition next asks the table where it ends (`recovered`), whatever
+  the partition's image says, and forgets the extents below (E4);
 - with the commit's outcome unknown: the same. While the process lives the partition is rolled again
   later, from what the table says by then: the commit finds it gone on, or as it was.
 
@@ -32,19 +32,18 @@ from tidelog.broker.roll.source import (
     GATHERED_BYTES_MAX,
     GATHERED_EXTENTS_MAX,
 )
+from tidelog.broker.roll.table_ends import end_of, learn_table_end
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
-from tidelog.broker.tables.table_source import lost_versions
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, MissingObject, TidelogError, UnsupportedFormat
-from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.identifiers import TopicId
 from tidelog.offload import WorkerLost
-from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.object_store import StoreError
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
 from tidelog.storage.table.table_state import CommitRefusal, TableState
 from tidelog.wal.log.adoption import object_key
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.roll.roll_pace import Haste, haste_of
 from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
 
@@ -58,7 +57,6 @@ COMMIT_PARTITIONS_MAX = 64
 """Partitions of a topic that go on in one commit."""
 COMMIT_GRACE_SHARE_MAX = 1 / 8
 """A segment waits no longer before others are begun: at half of the grace it is too old."""
-OPENINGS_AT_ONCE_MAX = 16
 
 
 @dataclass(slots=True)
@@ -80,25 +78,22 @@ class Roller:
     def __init__(
         self,
         partitions: PartitionRegistry,
+        queue: RollQueue,
         tables: Tables,
         builder: SegmentBuilder,
-        store: ObjectStore,
         clock: Clock,
         settings: Callable[[], BrokerSettings],
         topic_config: Callable[[TopicId], TopicConfig],
         metrics: RollMetrics,
     ) -> None:
         self._partitions = partitions
+        self._queue = queue
         self._tables = tables
         self._builder = builder
-        self._store = store
         self._clock = clock
         self._settings = settings
         self._topic_config = topic_config
-        self._queue = RollQueue(partitions, clock)
-        self._agenda = RollAgenda(self._queue, partitions, clock, settings, topic_config, metrics)
-        self._undated: dict[str, list[TopicPartition]] = {}
-        """Partitions that were recovered, by the object of their oldest batch."""
+        self._agenda = RollAgenda(queue, partitions, clock, settings, topic_config, metrics)
         self.metrics = metrics
 
     def note(self, partition: Partition) -> None:
@@ -128,76 +123,18 @@ class Roller:
         if self._queue.has_waiting:
             self._queue.news.set()
 
-    # At the start.
-
-    async def open(self) -> None:
-        """Learn from the tables where they end for the partitions that were recovered: what lies
-        below is not read from the WAL any more, where it may be gone (E4). Before anything is
-        served. Raises StoreError."""
-        topics: dict[TopicId, list[Partition]] = {}
-        for partition in self._partitions:
-            if not partition.is_internal and partition.fault is None and len(partition.log.extents):
-                topics.setdefault(partition.log.partition.topic_id, []).append(partition)
-        at_once = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
-        await read_all(self._open_topic, topics.values(), at_once)
-
-    async def _open_topic(self, partitions: Sequence[Partition]) -> None:
-        try:
-            state = await self._tables.open(partitions[0].log.partition.topic_id)
-        except NoTable:
-            return
-        except (CorruptObject, UnsupportedFormat) as error:
-            # What the WAL has can be served; the table's part tells by itself that it cannot.
-            self._queue.stop(partitions, error)
-            return
-        for partition in partitions:
-            log = partition.log
-            fault = self._learn(partition, state)
-            if fault is not None and _end_of(partition, state) > log.high_watermark:
-                # Its log has lost what was acknowledged: new records would take their offsets.
-                self._partitions.condemn(partition, fault)
-                continue
-            if fault is not None:
-                self._queue.stop([partition], fault)
-            if log.high_watermark > log.table_next:
-                self._queue.note(log.partition)
-            if len(log.extents):
-                oldest = object_key(log.extents[0].key)
-                self._undated.setdefault(oldest, []).append(log.partition)
-
-    async def _date_recovered(self) -> None:
-        """Since when those partitions wait that were recovered: since their oldest object came."""
-
-        async def date(key: str) -> None:
-            try:
-                age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
-            except StoreError as error:
-                # It is as if it had come now; when it is rolled, what is wrong is met again.
-                logger.warning("an object's age is unknown", extra={"why": str(error)})
-                return
-            since = self._clock.monotonic() - max(0, age_ms) / 1000
-            for place in self._undated[key]:
-                self._queue.date(place, since)
-
-        await read_all(date, list(self._undated), asyncio.Semaphore(OPENINGS_AT_ONCE_MAX))
-        self._undated.clear()
-
     # What is due.
 
     async def run(self) -> NoReturn:
-        """Roll what is due until cancelled. Then who waits is told, and so is who comes later."""
+        """Roll what is due until cancelled."""
         queue = self._queue
-        try:
-            await self._date_recovered()
-            while True:
-                await wait_for(queue.news, queue.seconds_to_next_look)
-                queue.news.clear()
-                if not queue.asked.is_set():
-                    await wait_for(queue.asked, SWEEP_SECONDS)
-                while await self._roll_due():
-                    await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
-        finally:
-            queue.close()
+        while True:
+            await wait_for(queue.news, queue.seconds_to_next_look)
+            queue.news.clear()
+            if not queue.asked.is_set():
+                await wait_for(queue.asked, SWEEP_SECONDS)
+            while await self._roll_due():
+                await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
 
     async def _roll_due(self) -> bool:
         """One round; whether another one is to follow at once."""
@@ -313,7 +250,7 @@ class Roller:
         except MissingObject as error:
             # F4: it may be needless, since the table has gone on, or have been moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
-            fault = self._learn(partition, state)
+            fault = learn_table_end(self._queue, partition, state)
             has_changed = log.table_next > before or all(
                 object_key(extent.key) != error.key for extent in log.extents
             )
@@ -355,7 +292,7 @@ class Roller:
     def _stands(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
         """Whether a change that was refused together with others is right for itself. What the
         table has is dropped, and the partition goes on from there (E2)."""
-        if _end_of(built.partition, state) != built.base_offset:
+        if end_of(built.partition, state) != built.base_offset:
             self._is_sound(built.partition, state)
             self._queue.news.set()
             return False
@@ -395,29 +332,7 @@ class Roller:
 
     def _is_sound(self, partition: Partition, state: TableState) -> bool:
         """Whether table and log fit together; the log learns where the table ends."""
-        fault = self._learn(partition, state)
+        fault = learn_table_end(self._queue, partition, state)
         if fault is not None:
             self._queue.stop([partition], fault)
         return fault is None
-
-    def _learn(self, partition: Partition, state: TableState) -> CorruptObject | None:
-        """Have the log know what the table says. What is wrong if they do not fit together: the
-        table is ahead of all that was acknowledged, or has lost what it had."""
-        log, ends_at = partition.log, _end_of(partition, state)
-        if ends_at < log.table_next:
-            return lost_versions(state, log.partition, log.table_next)
-        if ends_at > log.high_watermark:
-            return CorruptObject(
-                log_prefix(log.partition.topic_id),
-                f"for {partition} the table ends at offset {ends_at}, and all that is there of its"
-                f" log at {log.high_watermark}",
-            )
-        if ends_at > log.table_next:
-            log.advance_table(ends_at)
-            self._queue.rolled(partition)
-        return None
-
-
-def _end_of(partition: Partition, state: TableState) -> int:
-    """The partition's next offset that is not in the table."""
-    return state.partition(partition.log.partition.partition).next_offset
