@@ -24,17 +24,14 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from tidelog.broker.partitions.log_writer import LogWriter
-from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.partitions.partitions import Partition
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.membership.openings import Openings
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.write.checkpoint import Checkpointer
-from tidelog.wal.write.writer import WalWriter
 
 logger = logging.getLogger(__name__)
 
@@ -52,23 +49,15 @@ class InheritedPartitions:
     def __init__(
         self,
         clock: Clock,
-        writer: WalWriter,
-        log_writer: LogWriter,
-        partitions: PartitionRegistry,
+        writes: WritePath,
         state: ClusterState,
         images: Mapping[TopicPartition, PartitionImage],
-        openings: Openings,
-        checkpointer: Checkpointer,
     ) -> None:
         """`state`: of the cluster as of the start: which partitions were taken over. `images`: as
         they were recovered, of the tenures that had their bases."""
         self._clock = clock
-        self._writer = writer
-        self._log_writer = log_writer
-        self._partitions = partitions
-        self._openings = openings
-        self._checkpointer = checkpointer
-        unopened = state.unopened(writer.incarnation.epoch)
+        self._writes = writes
+        unopened = state.unopened(writes.wal.incarnation.epoch)
         places = [(images[p].leader_epoch - epoch, p) for p, epoch in unopened if p in images]
         self._waiting = deque(place for _, place in sorted(places))
 
@@ -76,18 +65,18 @@ class InheritedPartitions:
         """Open all, checkpoint them, tell the metadata log. Raises WalLost."""
         while self._waiting:
             self.open_some()
-            await self._writer.durable(self._writer.newest_slot)
+            await self._writes.durable()
             if self._waiting:
                 await self._clock.sleep(PAUSE_SECONDS)
-        while self._openings.waiting:
+        while self._writes.openings.waiting:
             try:
-                await self._checkpointer.checkpoint()
-                await self._openings.flush()
+                await self._writes.checkpointer.checkpoint()
+                await self._writes.openings.flush()
                 return
             except (Refused, StoreError) as error:
                 logger.warning(
                     "opened partitions could not be checkpointed; it will be tried again",
-                    extra={"partitions": self._openings.waiting, "why": str(error)},
+                    extra={"partitions": self._writes.openings.waiting, "why": str(error)},
                 )
                 await self._clock.sleep(RETRY_SECONDS)
 
@@ -97,13 +86,13 @@ class InheritedPartitions:
         while self._waiting and opened < PARTITIONS_AT_ONCE_MAX and extents < EXTENTS_AT_ONCE_MAX:
             hosted = self._partition(self._waiting.popleft())
             if hosted is not None:
-                self._log_writer.open(hosted)
+                self._writes.log_writer.open(hosted)
                 opened += 1
                 extents += len(hosted.log.extents)
 
     def _partition(self, place: TopicPartition) -> Partition | None:
         """None if it is opened already, cannot be served, or is gone."""
-        hosted = self._partitions.get(place)
+        hosted = self._writes.partitions.get(place)
         if hosted is None or hosted.fault is not None or hosted.opened:
             return None
         return hosted

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NoReturn
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as MetricCollector
 
+from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.collect.collector import Collector
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.forgetting import Forgetting
@@ -21,124 +23,33 @@ from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.environment import Surroundings
 from tidelog.broker.inherited import InheritedPartitions
-from tidelog.broker.partitions.log_writer import LogWriter
-from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.openings import Openings
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.write.checkpoint import Checkpointer
-from tidelog.wal.write.writer import WalWriter
+from tidelog.wal.log.producer_expiry import ProducerExpiry
 
 logger = logging.getLogger(__name__)
 
+PRODUCER_EXPIRY_SECONDS = 60.0
 
+
+@dataclass(frozen=True, slots=True)
 class Upkeep:
-    """One incarnation's."""
+    """One incarnation's tasks that keep its bucket small."""
 
-    def __init__(
-        self,
-        world: Surroundings,
-        metadata: MetadataLog,
-        writer: WalWriter,
-        log_writer: LogWriter,
-        reader: LogReader,
-        partitions: PartitionRegistry,
-        recovered: Mapping[TopicPartition, PartitionImage],
-        openings: Openings,
-        checkpointer: Checkpointer,
-        settings: BrokerSettings,
-    ) -> None:
-        store, clock, entropy, offload = world.store, world.clock, world.entropy, world.offload
-        interval_seconds = settings.integer("log.collect.interval.ms") / 1000
-        grace_seconds = settings.integer("log.delete.grace.ms") / 1000
-        self.inherited = InheritedPartitions(
-            clock,
-            writer,
-            log_writer,
-            partitions,
-            metadata.state,
-            recovered,
-            openings,
-            checkpointer,
-        )
-        self.merger = Merger(
-            store,
-            clock,
-            entropy,
-            offload,
-            writer,
-            log_writer,
-            reader,
-            partitions,
-            openings,
-            checkpointer,
-            interval_seconds,
-            grace_seconds,
-            settings.integer("wal.objects.max"),
-            world.crash_points,
-        )
-        counted = CollectorMetrics()
-        self.deleter = Deleter(
-            store,
-            clock,
-            world.crash_points,
-            counted,
-            min(interval_seconds, grace_seconds / 8),
-        )
-        tables_interval_seconds = settings.integer("log.collect.tables.interval.ms") / 1000
-        me = writer.incarnation
-        self.marks = MarkFile(
-            store, clock, offload, me.broker_id, grace_seconds, metadata.snapshots_seen
-        )
-        self.collector = Collector(
-            store,
-            clock,
-            offload,
-            metadata,
-            me,
-            self.merger.merged.is_settled,
-            lambda: checkpointer.floor,
-            WalInventory(
-                store,
-                me,
-                lambda: OwnWal(writer.durable_end, writer.newest_slot, writer.metrics.bytes),
-            ),
-            interval_seconds,
-            tables_interval_seconds,
-            grace_seconds,
-            settings.integer("staged.retention.ms"),
-            StagedBatches(store, clock, entropy, offload, metadata.settings),
-            self.marks,
-            self.deleter,
-            counted,
-        )
-        self.table_collector = TableCollector(
-            store,
-            clock,
-            entropy,
-            offload,
-            metadata,
-            me,
-            tables_interval_seconds,
-            grace_seconds,
-            self.marks,
-            self.deleter,
-            counted,
-            world.crash_points,
-        )
-        self.forgetting = Forgetting(
-            store,
-            clock,
-            metadata,
-            writer.incarnation,
-            settings.integer("log.collect.tables.interval.ms") / 1000,
-            self.marks.forgotten,
-        )
-        self.metrics = UpkeepCollector(self.merger.metrics, counted)
+    inherited: InheritedPartitions
+    merger: Merger
+    marks: MarkFile
+    deleter: Deleter
+    collector: Collector
+    table_collector: TableCollector
+    forgetting: Forgetting
+    metrics: UpkeepCollector
 
     async def open_inherited(self) -> None:
         """Open what was taken over; to be ended before the WAL is."""
@@ -163,6 +74,149 @@ class Upkeep:
             tasks.create_task(self.collector.run())
             tasks.create_task(self.table_collector.run())
             tasks.create_task(self.forgetting.run())
+
+
+def new_upkeep(
+    world: Surroundings,
+    metadata: MetadataLog,
+    writes: WritePath,
+    reader: LogReader,
+    recovered: Mapping[TopicPartition, PartitionImage],
+    settings: BrokerSettings,
+) -> Upkeep:
+    """`recovered`: the images of the partitions that this incarnation took over."""
+    times = _Times.of(settings)
+    me = writes.wal.incarnation
+    counted = CollectorMetrics()
+    merger = _merger(world, writes, reader, times, settings)
+    deleter = Deleter(
+        world.store,
+        world.clock,
+        world.crash_points,
+        counted,
+        min(times.interval_seconds, times.grace_seconds / 8),
+    )
+    marks = MarkFile(
+        world.store,
+        world.clock,
+        world.offload,
+        me.broker_id,
+        times.grace_seconds,
+        metadata.snapshots_seen,
+    )
+    return Upkeep(
+        inherited=InheritedPartitions(world.clock, writes, metadata.state, recovered),
+        merger=merger,
+        marks=marks,
+        deleter=deleter,
+        collector=_collector(
+            world, metadata, writes, merger, marks, deleter, counted, times, settings
+        ),
+        table_collector=TableCollector(
+            world.store,
+            world.clock,
+            world.entropy,
+            world.offload,
+            metadata,
+            me,
+            times.tables_interval_seconds,
+            times.grace_seconds,
+            marks,
+            deleter,
+            counted,
+            world.crash_points,
+        ),
+        forgetting=Forgetting(
+            world.store, world.clock, metadata, me, times.tables_interval_seconds, marks.forgotten
+        ),
+        metrics=UpkeepCollector(merger.metrics, counted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    interval_seconds: float
+    tables_interval_seconds: float
+    grace_seconds: float
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> _Times:
+        return cls(
+            settings.integer("log.collect.interval.ms") / 1000,
+            settings.integer("log.collect.tables.interval.ms") / 1000,
+            settings.integer("log.delete.grace.ms") / 1000,
+        )
+
+
+def _merger(
+    world: Surroundings,
+    writes: WritePath,
+    reader: LogReader,
+    times: _Times,
+    settings: BrokerSettings,
+) -> Merger:
+    return Merger(
+        world.store,
+        world.clock,
+        world.entropy,
+        world.offload,
+        writes.wal,
+        writes.log_writer,
+        reader,
+        writes.partitions,
+        writes.openings,
+        writes.checkpointer,
+        times.interval_seconds,
+        times.grace_seconds,
+        settings.integer("wal.objects.max"),
+        world.crash_points,
+    )
+
+
+def _collector(
+    world: Surroundings,
+    metadata: MetadataLog,
+    writes: WritePath,
+    merger: Merger,
+    marks: MarkFile,
+    deleter: Deleter,
+    counted: CollectorMetrics,
+    times: _Times,
+    settings: BrokerSettings,
+) -> Collector:
+    store, clock, wal = world.store, world.clock, writes.wal
+    return Collector(
+        store,
+        clock,
+        world.offload,
+        metadata,
+        wal.incarnation,
+        merger.merged.is_settled,
+        lambda: writes.checkpointer.floor,
+        WalInventory(
+            store,
+            wal.incarnation,
+            lambda: OwnWal(wal.durable_end, wal.newest_slot, wal.metrics.bytes),
+        ),
+        times.interval_seconds,
+        times.tables_interval_seconds,
+        times.grace_seconds,
+        settings.integer("staged.retention.ms"),
+        StagedBatches(store, clock, world.entropy, world.offload, metadata.settings),
+        marks,
+        deleter,
+        counted,
+    )
+
+
+async def expire_producers(
+    clock: Clock, settings: LiveSettings, producers: ProducerExpiry
+) -> NoReturn:
+    """Forget producers that have not appended for long, until cancelled."""
+    while True:
+        await clock.sleep(PRODUCER_EXPIRY_SECONDS)
+        expiration_ms = settings.now().integer("producer.id.expiration.ms")
+        producers.expire(clock.time_ms(), expiration_ms)
 
 
 class UpkeepCollector(MetricCollector):

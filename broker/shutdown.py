@@ -1,15 +1,19 @@
-"""What a broker that ends politely does for its successor, each step on its own.
+"""The polite end: finish requests, flush the WAL, write a checkpoint, fence oneself.
 
-None of it is needed: who dies before or within a step leaves its successor more to read, or lets it
-wait for the lease, and so does a step that fails. It is said in the log and passed over.
+The WAL's flush keeps what was accepted. The other steps serve the successor alone: a death before
+or within such a step leaves the successor more to read, or lets it wait for the lease. A step that
+fails does the same; the broker logs it and goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.running import RunningBroker
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.openings import Openings
 from tidelog.coordinator.cluster.records.records import BrokerFenced
@@ -19,6 +23,35 @@ from tidelog.storage.object_store import StoreError
 from tidelog.wal.write.checkpoint import Checkpointer
 
 logger = logging.getLogger(__name__)
+
+
+async def shut_down(running: RunningBroker) -> None:
+    """End politely; everything accepted is durable when this returns."""
+    writes, coordinators = running.writes, running.coordination.coordinators
+    timeout_ms = running.settings.now().integer("shutdown.timeout.ms")
+    await leave_snapshots(coordinators, timeout_ms)
+    # Joins that wait for other members, and fetches for records, would hold up the end.
+    coordinators.close()
+    running.reads.fetcher.close()
+    await running.server.close()
+    # No client waits for what these tasks still append, and nothing may follow the WAL's end.
+    await _ended(running.tasks.appending)
+    await leave_checkpoint(writes.checkpointer)
+    await writes.wal.close()
+    await running.tasks.wal
+    durable_end = writes.wal.durable_end
+    membership = running.membership
+    membership.fence.disregard()
+    await fence_oneself(membership.metadata, writes.openings, membership.incarnation, durable_end)
+    for task in running.tasks.background:
+        task.cancel()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and see them end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def leave_snapshots(coordinators: Coordinators, timeout_ms: int) -> None:

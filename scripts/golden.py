@@ -50,13 +50,13 @@ SETTINGS = {
 async def contents(one: OneBroker) -> dict[str, Any]:
     """All that a consumer can see: by topic and partition, and what the group has committed."""
     found: dict[str, Any] = {}
-    topics = one.broker.metadata.state.topics.values()
+    topics = one.broker.membership.metadata.state.topics.values()
     if any(topic.internal for topic in topics):
         await loaded(one)
         found["group"] = await committed_offset(one)
     for topic in sorted(topics, key=lambda topic: topic.name):
         for number in range(0 if topic.internal else topic.partition_count):
-            log = one.broker.partitions.named(topic.name, number).log
+            log = one.broker.writes.partitions.named(topic.name, number).log
             found[f"{topic.name}-{number}"] = {
                 "log_start": log.log_start,
                 "high_watermark": log.high_watermark,
@@ -89,13 +89,13 @@ async def table_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
                 assert await client.commit_offset(life * 3 + number) == 0
             assert await client.end(commit=keeps) == 0
         await flush(one)
-    await one.broker._checkpointer.checkpoint()
+    await one.broker.writes.checkpointer.checkpoint()
     await one.broker.upkeep.merger.maintain()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
     await sink_commit(sink, one, life, staged)
     assert await good.send(b"open %d" % life, 1) == 0
-    await one.broker.coordinators.snapshot()
-    await one.broker.tables.maintain_due()
+    await one.broker.coordination.coordinators.snapshot()
+    await one.broker.topic_tables.tables.maintain_due()
 
 
 async def write(bucket: Path) -> dict[str, Any]:
@@ -128,8 +128,8 @@ async def write(bucket: Path) -> dict[str, Any]:
                 await one.produce(batch(b"x" * 300, b"y", compression=codec), topic="codecs")
             await one.produce(batch(b"now"), topic="appendtime")
             if life in (1, 2):
-                await one.broker.appender.delete_records(
-                    one.broker.partitions.named("cut", 0), Offset(life * 3)
+                await one.broker.writes.appender.delete_records(
+                    one.broker.writes.partitions.named("cut", 0), Offset(life * 3)
                 )
             assert sunk is not None
             assert removed is not None

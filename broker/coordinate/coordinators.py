@@ -14,6 +14,7 @@ from tidelog.broker.coordinate.group_work import GroupRuntime, GroupWorker
 from tidelog.broker.coordinate.internal_log import InternalPartition
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery, TransactionRuntime
 from tidelog.broker.coordinate.marker_writer import MarkerWriter
+from tidelog.broker.environment import Surroundings
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.read.log_reader import LogReader
@@ -21,7 +22,6 @@ from tidelog.broker.settings.group_config import GroupConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.settings.tables.groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.clock import Clock
 from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.cluster.records.records import (
     ConfigScope,
@@ -71,11 +71,8 @@ from tidelog.coordinator.transaction.decision import TransactionDecision
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
-from tidelog.crash_points import CrashPoints
 from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicId
-from tidelog.offload import Offload
-from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.write.writer import WalWriter
 
 logger = logging.getLogger(__name__)
@@ -91,37 +88,29 @@ class Coordinators:
 
     def __init__(
         self,
+        world: Surroundings,
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
-        store: ObjectStore,
         wal: WalWriter,
         log_writer: LogWriter,
         reader: LogReader,
         settings: BrokerSettings,
-        clock: Clock,
-        offload: Offload,
-        background: Offload,
         may_serve: Callable[[], bool],
-        crash_points: CrashPoints,
         limits: LimitsMet,
     ) -> None:
-        """`background`: for what keeps a worker busy for tens of milliseconds, or for longer."""
+        self._world = world
         self._state = state
         self._settings = settings
         self._cluster_id = state().cluster_id
-        self._store = store
         self._wal = wal
         self._log_writer = log_writer
         self._reader = reader
         self._group_settings = group_settings(settings)
         self._transaction_settings = transaction_settings(settings)
-        self._clock = clock
-        self._offload = offload
-        self.background = background
+        self.background = world.background
         """For what keeps a worker busy for tens of milliseconds, or for longer."""
-        self.group_work = GroupWorker(background)
+        self.group_work = GroupWorker(world.background)
         self._may_serve = may_serve
-        self._crash_points = crash_points
         self._limits = limits
         self._group_budgets = GroupBudgets(
             Budget(settings.integer(GROUPS_MAX)), Budget(settings.integer(GROUPS_BYTES_MAX))
@@ -133,13 +122,15 @@ class Coordinators:
         self._report_budgets()
         self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
         self.snapshot_metrics = SnapshotMetrics()
-        self._snapshotter = Snapshotter(clock, self.snapshot_metrics)
+        self._snapshotter = Snapshotter(world.clock, self.snapshot_metrics)
         self._unstarted: list[CoordinatorRuntime[Any, Any, Any]] = []
         self._changed = asyncio.Event()
         self._closed = False
-        self.markers = MarkerWriter(log_writer, lambda: self.groups, clock)
+        self.markers = MarkerWriter(log_writer, lambda: self.groups, world.clock)
         """For markers that other coordinators send."""
-        self._delivery = MarkerDelivery(self.markers, partitions, wal, clock, crash_points)
+        self._delivery = MarkerDelivery(
+            self.markers, partitions, wal, world.clock, world.crash_points
+        )
         self.groups = CoordinatorSet(GROUP_TOPIC, state, partitions, self._start_groups)
         self.transactions = CoordinatorSet(
             TRANSACTION_TOPIC, state, partitions, self._start_transactions
@@ -223,8 +214,8 @@ class Coordinators:
                 self._is_deleted,
             ),
             GROUP_CODEC,
-            self._clock,
-            self._offload,
+            self._world.clock,
+            self._world.offload,
             self._may_serve,
             self._snapshots(partition, GroupTable()),
             self._snapshotter,
@@ -258,8 +249,8 @@ class Coordinators:
                 self._transaction_budgets,
             ),
             TRANSACTION_CODEC,
-            self._clock,
-            self._offload,
+            self._world.clock,
+            self._world.offload,
             self._may_serve,
             self._snapshots(partition, TransactionTable()),
             self._snapshotter,
@@ -293,10 +284,10 @@ class Coordinators:
         self, partition: Partition, table: StateTable[RecordT]
     ) -> StateSnapshots[RecordT]:
         return StateSnapshots(
-            self._store,
-            self._clock,
-            self._offload,
-            self._crash_points,
+            self._world.store,
+            self._world.clock,
+            self._world.offload,
+            self._world.crash_points,
             self.snapshot_metrics,
             self._origin(partition),
             partition.log.leader_epoch,

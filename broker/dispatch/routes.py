@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from tidelog.broker.dispatch.dispatcher import Handler
 from tidelog.broker.handlers.cluster.cluster import (
@@ -49,6 +49,8 @@ from tidelog.broker.handlers.groups.groups import (
     list_groups,
     sync_group,
 )
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.services import Services
 from tidelog.broker.handlers.transactions.markers import write_txn_markers
 from tidelog.broker.handlers.transactions.transaction_queries import (
     describe_producers,
@@ -63,51 +65,89 @@ from tidelog.broker.handlers.transactions.transactions import (
     init_producer_id,
 )
 from tidelog.protocol.api import ApiKey, OwnApiKey
+from tidelog.protocol.message import Response
+
+ServicesT = TypeVar("ServicesT")
+
+
+def _given(
+    group: Callable[[Services], ServicesT],
+    handlers: Mapping[int, Callable[[ServicesT, Any, RequestContext], Awaitable[Response | None]]],
+) -> dict[int, Handler]:
+    """Handlers that take the broker's services and use those of their group."""
+
+    def given(
+        handler: Callable[[ServicesT, Any, RequestContext], Awaitable[Response | None]],
+    ) -> Handler:
+        return lambda services, request, context: handler(group(services), request, context)
+
+    return {key: given(handler) for key, handler in handlers.items()}
+
 
 HANDLERS: Final[Mapping[int, Handler]] = {
-    ApiKey.METADATA: metadata,
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.DELETE_TOPICS: delete_topics,
-    ApiKey.CREATE_PARTITIONS: create_partitions,
-    ApiKey.PRODUCE: produce,
-    ApiKey.FETCH: fetch,
-    ApiKey.LIST_OFFSETS: list_offsets,
-    ApiKey.DELETE_RECORDS: delete_records,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
-    ApiKey.INIT_PRODUCER_ID: init_producer_id,
-    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-    ApiKey.END_TXN: end_txn,
-    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
-    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
-    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
-    ApiKey.LIST_TRANSACTIONS: list_transactions,
-    ApiKey.FIND_COORDINATOR: find_coordinator,
-    ApiKey.JOIN_GROUP: join_group,
-    ApiKey.SYNC_GROUP: sync_group,
-    ApiKey.HEARTBEAT: heartbeat,
-    ApiKey.LEAVE_GROUP: leave_group,
-    ApiKey.DESCRIBE_GROUPS: describe_groups,
-    ApiKey.LIST_GROUPS: list_groups,
-    ApiKey.DELETE_GROUPS: delete_groups,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
-    ApiKey.OFFSET_COMMIT: offset_commit,
-    ApiKey.OFFSET_FETCH: offset_fetch,
-    ApiKey.OFFSET_DELETE: offset_delete,
-    ApiKey.DESCRIBE_CONFIGS: describe_configs,
-    ApiKey.ALTER_CONFIGS: alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
-    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
-    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
-    ApiKey.DESCRIBE_QUORUM: describe_quorum,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
-    ApiKey.ELECT_LEADERS: elect_leaders,
-    OwnApiKey.FLUSH_TOPICS: flush_topics,
-    OwnApiKey.ADOPT: adopt,
+    **_given(
+        lambda services: services.cluster,
+        {
+            ApiKey.METADATA: metadata,
+            ApiKey.CREATE_TOPICS: create_topics,
+            ApiKey.DELETE_TOPICS: delete_topics,
+            ApiKey.CREATE_PARTITIONS: create_partitions,
+            ApiKey.DESCRIBE_CONFIGS: describe_configs,
+            ApiKey.ALTER_CONFIGS: alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+            ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
+            ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+            ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+            ApiKey.DESCRIBE_QUORUM: describe_quorum,
+            ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+            ApiKey.ELECT_LEADERS: elect_leaders,
+        },
+    ),
+    **_given(
+        lambda services: services.data,
+        {
+            ApiKey.PRODUCE: produce,
+            ApiKey.FETCH: fetch,
+            ApiKey.LIST_OFFSETS: list_offsets,
+            ApiKey.DELETE_RECORDS: delete_records,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+            OwnApiKey.FLUSH_TOPICS: flush_topics,
+            OwnApiKey.ADOPT: adopt,
+        },
+    ),
+    **_given(
+        lambda services: services.groups,
+        {
+            ApiKey.FIND_COORDINATOR: find_coordinator,
+            ApiKey.JOIN_GROUP: join_group,
+            ApiKey.SYNC_GROUP: sync_group,
+            ApiKey.HEARTBEAT: heartbeat,
+            ApiKey.LEAVE_GROUP: leave_group,
+            ApiKey.DESCRIBE_GROUPS: describe_groups,
+            ApiKey.LIST_GROUPS: list_groups,
+            ApiKey.DELETE_GROUPS: delete_groups,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+            ApiKey.OFFSET_COMMIT: offset_commit,
+            ApiKey.OFFSET_FETCH: offset_fetch,
+            ApiKey.OFFSET_DELETE: offset_delete,
+        },
+    ),
+    **_given(
+        lambda services: services.transactions,
+        {
+            ApiKey.INIT_PRODUCER_ID: init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+            ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+            ApiKey.END_TXN: end_txn,
+            ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+            ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+            ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+            ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+            ApiKey.LIST_TRANSACTIONS: list_transactions,
+        },
+    ),
 }

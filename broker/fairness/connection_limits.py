@@ -20,23 +20,12 @@ class ConnectionLimits:
     """Counts the connections of one listener."""
 
     def __init__(
-        self, settings: Callable[[], BrokerSettings], descriptors_max: int | None = None
+        self, settings: Callable[[], BrokerSettings], descriptors: int | None = None
     ) -> None:
-        """`settings`: as they are now. `descriptors_max`: how many the process may have
-        (RLIMIT_NOFILE); None: any number.
-
-        Raises:
-            Refused: none would be left for connections.
-        """
-        reserved = settings().integer(RESERVED)
+        """`settings`: as they are now. `descriptors`: those that are left for connections; None:
+        any number."""
         self._settings = settings
-        self._left = None if descriptors_max is None else descriptors_max - reserved
-        if self._left is not None and self._left <= 0:
-            raise Refused(
-                f"the process may have {descriptors_max} file descriptors, and {RESERVED} keeps"
-                f" {reserved} from connections: none is left; raise the limit (ulimit -n,"
-                f" LimitNOFILE) or lower {RESERVED}"
-            )
+        self._left = descriptors
         self._per_host: dict[str, int] = {}
         self._connections = 0
 
@@ -64,6 +53,26 @@ class ConnectionLimits:
         self._per_host[host] -= 1
         if not self._per_host[host]:
             del self._per_host[host]
+
+
+def descriptors_left(settings: BrokerSettings, descriptors_max: int | None) -> int | None:
+    """How many file descriptors are left for connections; None: any number.
+
+    `descriptors_max`: how many the process may have (RLIMIT_NOFILE); None: any number.
+
+    Raises:
+        Refused: none is left.
+    """
+    if descriptors_max is None:
+        return None
+    reserved = settings.integer(RESERVED)
+    if descriptors_max <= reserved:
+        raise Refused(
+            f"the process may have {descriptors_max} file descriptors, and {RESERVED} keeps"
+            f" {reserved} from connections: none is left; raise the limit (ulimit -n,"
+            f" LimitNOFILE) or lower {RESERVED}"
+        )
+    return descriptors_max - reserved
 
 
 def host_limits(overrides: str) -> Mapping[str, int]:

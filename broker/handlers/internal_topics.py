@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.broker.handlers.metadata_change import change_metadata
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import MetadataServices
 from tidelog.broker.topics.placement import assign_owners
 from tidelog.coordinator.cluster.records.records import Record, TopicCreated
 from tidelog.coordinator.cluster.records.topics import new_topic_id
@@ -19,7 +19,7 @@ _PARTITIONS = {
 """The setting that says how many partitions a topic gets."""
 
 
-async def create_internal_topic(broker: Services, name: str) -> None:
+async def create_internal_topic(broker: MetadataServices, name: str) -> None:
     """Have the topic of the group or the transaction coordinators, if there is none. Raises
     ChangeFailed, or NoLiveBroker."""
     if broker.metadata.state.topic_named(name) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import MetadataServices
 from tidelog.coordinator.cluster.log.append_group import Build
 from tidelog.coordinator.cluster.log.metadata_log import EntryTooLarge
 from tidelog.coordinator.cluster.state.transitions import InvalidRecord
@@ -24,7 +24,7 @@ class ChangeFailed(TidelogError):
         self.code = code
 
 
-async def change_metadata(broker: Services, build: Build) -> None:
+async def change_metadata(broker: MetadataServices, build: Build) -> None:
     """Append what `build` says of the newest state; durable when this returns. ChangeFailed."""
     try:
         await broker.metadata.append(broker.incarnation.epoch, build)

@@ -1,17 +1,17 @@
-"""What handlers may use of the broker that runs them."""
+"""What the handlers of each group may use of the broker that runs them.
+
+A handler keeps nothing between requests. Each field here is used by a handler of its group.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
-from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.clock import Clock
-from tidelog.entropy import Entropy
-from tidelog.identifiers import Incarnation, TopicId, TopicPartition
-from tidelog.network import Network
+from tidelog.identifiers import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.append.adopter import Adopter
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from tidelog.broker.read.fetcher import Fetcher
     from tidelog.broker.read.offset_lookup import OffsetLookup
     from tidelog.broker.roll.roller import Roller
-    from tidelog.broker.tables.tables import Tables
+    from tidelog.broker.settings.live import LiveSettings
     from tidelog.broker.telemetry.fault_log import FaultLog
     from tidelog.broker.telemetry.limits_met import LimitsMet
+    from tidelog.broker.telemetry.metrics import BrokerMetrics
     from tidelog.broker.topics.auto_creations import AutoCreations
+    from tidelog.clock import Clock
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+    from tidelog.entropy import Entropy
+    from tidelog.identifiers import Incarnation
     from tidelog.wal.write.writer import WalWriter
 
 
@@ -49,144 +53,109 @@ class TableSizes(Protocol):
         ...
 
 
-class Services(Protocol):
-    """A running broker. Handlers take one and keep nothing of their own between requests."""
+@dataclass(frozen=True, slots=True)
+class LiveServices:
+    """The settings, and turns for long work on the event loop."""
+
+    live: LiveSettings
+    turns: SliceTurns
 
     @property
     def settings(self) -> BrokerSettings:
         """The broker settings that hold now, altered ones included."""
-        ...
+        return self.live.now()
 
     def topic_config(self, topic_id: TopicId) -> TopicConfig:
         """The settings that hold now for an existing topic. KeyError if there is none."""
-        ...
+        return self.live.topic_config(topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataServices(LiveServices):
+    """For handlers that read or change the cluster's metadata."""
+
+    metadata: MetadataLog
+    incarnation: Incarnation
+    """The author of what this broker appends."""
+    entropy: Entropy
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterServices(MetadataServices):
+    """For the administrative handlers."""
+
+    advertised: tuple[str, int]
+    """The host and the port that clients are told."""
+    listening: tuple[str, int]
+    """The host and the port that the broker listens on."""
+    store_url: str
+    """The bucket's address, without credentials."""
+    partitions: PartitionSizes
+    tables: TableSizes
+    limits: LimitsMet
+    """Hears of what is refused because of a limit."""
+    auto_creations: AutoCreations
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class GroupServices(MetadataServices):
+    """For the handlers of consumer groups."""
+
+    coordinators: Coordinators
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionServices(GroupServices):
+    """For the handlers of transactions, which commit offsets of groups too."""
+
+    admissions: Admissions
+    """Asks whether partitions may take transactional batches."""
+    producer_ids: ProducerIds
+    partitions: PartitionRegistry
+    wal: WalWriter
+    """Tells when a slot is durable."""
+    may_serve_reads: Callable[[], bool]
+    """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataServices(LiveServices):
+    """For the handlers of records."""
+
+    partitions: PartitionRegistry
+    appender: Appender
+    adopter: Adopter
+    """Takes staged batches into transactions."""
+    admissions: Admissions
+    wal: WalWriter
+    fetcher: Fetcher
+    fetch_sessions: FetchSessions
+    offset_lookup: OffsetLookup
+    read_faults: FaultLog
+    roller: Roller
+    """Takes records from the WAL into the tables."""
+    metrics: BrokerMetrics
+    clock: Clock
+    may_serve_reads: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the Kafka server uses of the broker; it hands each group of handlers its own."""
+
+    live: LiveSettings
+    metrics: BrokerMetrics
+    clock: Clock
+    durable: Callable[[], asyncio.Future[None]]
+    """Done when all that was appended so far is durable. Fails with TidelogError when that can no
+    longer be told."""
+    cluster: ClusterServices
+    data: DataServices
+    groups: GroupServices
+    transactions: TransactionServices
 
     @property
-    def metadata(self) -> MetadataLog:
-        """The metadata log and, by `state`, the cluster as this broker knows it."""
-        ...
-
-    @property
-    def incarnation(self) -> Incarnation:
-        """This broker's registration: the author of what it appends."""
-        ...
-
-    @property
-    def advertised(self) -> tuple[str, int]:
-        """The host and the port that clients are told."""
-        ...
-
-    @property
-    def listening(self) -> tuple[str, int]:
-        """The host and the port that the broker listens on."""
-        ...
-
-    @property
-    def store_url(self) -> str:
-        """The bucket's address, without credentials."""
-        ...
-
-    @property
-    def partitions(self) -> PartitionSizes:
-        """The partitions that this broker leads."""
-        ...
-
-    @property
-    def tables(self) -> TableSizes:
-        """The tables of topics."""
-        ...
-
-    @property
-    def turns(self) -> SliceTurns:
-        """Those of long work on the event loop."""
-        ...
-
-    @property
-    def limits(self) -> LimitsMet:
-        """Hears of what is refused because of a limit."""
-        ...
-
-    @property
-    def auto_creations(self) -> AutoCreations:
-        """How many topics were created because somebody asked for them."""
-        ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def entropy(self) -> Entropy: ...
-
-    @property
-    def network(self) -> Network: ...
-
-    @property
-    def metrics(self) -> BrokerMetrics: ...
-
-    def durable(self) -> asyncio.Future[None]:
-        """Done when all that was appended so far is durable. Fails with TidelogError when that can
-        no longer be told."""
-        ...
-
-
-class DataServices(Services, Protocol):
-    """A running broker, as the handlers of records see it."""
-
-    @property
-    def partitions(self) -> PartitionRegistry:
-        """The partitions that this broker leads."""
-        ...
-
-    @property
-    def tables(self) -> Tables:
-        """The tables of topics."""
-        ...
-
-    @property
-    def roller(self) -> Roller:
-        """Takes records from the WAL into the tables."""
-        ...
-
-    @property
-    def appender(self) -> Appender:
-        """The way into the log."""
-        ...
-
-    @property
-    def adopter(self) -> Adopter:
-        """Takes staged batches into transactions."""
-        ...
-
-    @property
-    def wal(self) -> WalWriter:
-        """Tells when a slot is durable."""
-        ...
-
-    @property
-    def fetcher(self) -> Fetcher: ...
-
-    @property
-    def read_faults(self) -> FaultLog: ...
-
-    @property
-    def fetch_sessions(self) -> FetchSessions: ...
-
-    @property
-    def offset_lookup(self) -> OffsetLookup: ...
-
-    @property
-    def producer_ids(self) -> ProducerIds: ...
-
-    @property
-    def coordinators(self) -> Coordinators:
-        """The coordinators of this broker."""
-        ...
-
-    @property
-    def admissions(self) -> Admissions:
-        """Asks whether partitions may take transactional batches."""
-        ...
-
-    def may_serve_reads(self) -> bool:
-        """Whether the lease is fresh enough to answer what others may have changed (B3)."""
-        ...
+    def settings(self) -> BrokerSettings:
+        """The broker settings that hold now, altered ones included."""
+        return self.live.now()

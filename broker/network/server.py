@@ -24,6 +24,7 @@ from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.client_socket import ClientSocket
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
+from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.telemetry.metrics import (
     ANSWER_BYTES_WAITING,
     CONNECTIONS,
@@ -32,7 +33,6 @@ from tidelog.broker.telemetry.metrics import (
     REQUESTS_IN_FLIGHT,
 )
 from tidelog.broker.telemetry.sparse_log import SparseLog
-from tidelog.network import Listener
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
 from tidelog.protocol.wire import Buffer
@@ -58,9 +58,9 @@ class KafkaServer:
         answers: AnswerMemory,
         limits: ConnectionLimits,
         connection_lost: Callable[[int], None],
+        address: ReservedAddress,
     ) -> None:
-        """`connection_lost`: is told the id of each connection that is gone. Everything else
-        (settings, network, clock, metrics) is the broker's."""
+        """`connection_lost`: is told the id of each connection that is gone."""
         settings = services.settings
         self._limits = limits
         self._displacement = Displacement(lambda: self._sockets.values())
@@ -88,24 +88,15 @@ class KafkaServer:
         self._scratch = new_scratch()
         self._sockets: dict[ServedConnection, ClientSocket] = {}
         self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
-        self._listener: Listener | None = None
+        self._address = address
         self._sweeper: asyncio.Task[None] | None = None
         self._next_connection_id = 0
         self._emptied = asyncio.Event()
         self._closing = False
 
-    async def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Take the address, so that it is known before anybody can connect; the one that was really
-        taken. OSError if it cannot be had."""
-        self._listener = await self._services.network.listen(
-            self._new_socket, host, port, accepting=False
-        )
-        return self._listener.address
-
     async def start(self) -> None:
         """Accept connections from now on. OSError if another process listens there by now."""
-        assert self._listener is not None
-        await self._listener.accept()
+        await self._address.accept(self._new_socket)
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
@@ -147,9 +138,7 @@ class KafkaServer:
 
     async def _stop(self) -> None:
         self._closing = True
-        if self._listener is not None:
-            await self._listener.close()
-            self._listener = None
+        await self._address.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)

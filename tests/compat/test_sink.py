@@ -57,7 +57,7 @@ def test_librdkafka_reads_what_was_adopted_and_committed() -> None:
             undecided = await sink.stage(topic_id, 3, {0: [b"open"]})
             async with sink.producer(one) as producer:
                 await producer.adopt(TOPIC, 0, [undecided])
-                address = one.broker.advertised
+                address = one.broker.membership.advertised
                 committed = await asyncio.to_thread(consumed, address, "read_committed", 15)
                 everything = await asyncio.to_thread(consumed, address, "read_uncommitted", 16)
                 await producer.abort()

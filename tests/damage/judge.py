@@ -87,10 +87,10 @@ async def serve(one: OneBroker, truth: Truth, outcome: Outcome, blamed: set[str]
         outcome.unserved.add(f"offsets of group {GROUP}")
     elif offset != truth.committed_offset:
         outcome.wrong.append(f"the group is at {offset}, it had {truth.committed_offset}")
-    health = " ".join(one.broker.faults())
+    health = " ".join(one.broker.health.faults())
     told = {
         sample.labels["partition"]: sample.labels["object"]
-        for family in UnservedCollector(one.broker.unserved).collect()
+        for family in UnservedCollector(one.broker.health.unserved).collect()
         for sample in family.samples
     }
     for name in outcome.unserved:

@@ -75,8 +75,8 @@ async def judge_repair(rich: RichBucket, case: Case) -> Outcome:
             for topic, partitions in PARTITIONS.items():
                 for number in range(partitions):
                     await _check(one, rich, topic, number, outcome)
-            if case.kind is not Kind.ENTRY and one.broker.faults():
-                outcome.wrong.append(f"the broker has faults: {one.broker.faults()}")
+            if case.kind is not Kind.ENTRY and one.broker.health.faults():
+                outcome.wrong.append(f"the broker has faults: {one.broker.health.faults()}")
     left = [fault for fault in (await checked(store)).faults if fault.affected or names]
     if left:
         outcome.wrong.append(f"fsck: {left}")
@@ -87,7 +87,7 @@ async def _check(
     one: OneBroker, rich: RichBucket, topic: str, number: int, outcome: Outcome
 ) -> None:
     """Every record is there as it was, or was given up; and the partition goes on."""
-    state = one.broker.metadata.state
+    state = one.broker.membership.metadata.state
     found = state.topic_named(topic)
     if found is None:
         if not state.lost_entries:
@@ -95,7 +95,7 @@ async def _check(
         return
     name = f"{topic}-{number}"
     leader = state.leader(TopicPartition(found.topic_id, number))
-    if leader is None or leader.incarnation != one.broker.incarnation:
+    if leader is None or leader.incarnation != one.broker.membership.incarnation:
         # The entry is lost that fenced its owner: who waits long enough takes it over.
         assert state.lost_entries
         return
@@ -125,7 +125,7 @@ async def read_rest(
         if value != b"goes on" and expected.get(at) != value:
             outcome.wrong.append(f"{name}@{at} is {value!r}, it was {expected.get(at)!r}")
     missing = sorted(kept.keys() - values.keys())
-    if missing and not one.broker.metadata.state.lost_entries:
+    if missing and not one.broker.membership.metadata.state.lost_entries:
         outcome.wrong.append(f"{name}: offsets {missing[:5]} are gone and were not given up")
 
 

@@ -129,7 +129,7 @@ async def build() -> RichBucket:
                 if life == LIVES - 1:
                     truth = await read_truth(one)
                     await give_away(one, store, topics[MOVED])
-                await one.broker._lease.renew()
+                await one.broker.membership.lease.renew()
     objects = await contents(store)
     deleted = {key: data for key, data in seen.items() if key not in objects}
     return RichBucket(objects, truth, deleted)
@@ -165,22 +165,22 @@ async def some_life(
                 assert await client.commit_offset(life * BATCHES + number) == 0
             assert await client.end(commit=keeps) == 0
         await flush(one)
-    await one.broker._checkpointer.checkpoint()
+    await one.broker.writes.checkpointer.checkpoint()
     await one.broker.upkeep.merger.maintain()
-    await one.broker.wal.flush()
-    await one.broker._openings.flush()
-    seen |= await contents(one.broker._store)
-    collecting = collections(one, one.broker._store)
+    await one.broker.writes.wal.flush()
+    await one.broker.writes.openings.flush()
+    seen |= await contents(one.broker.world.store)
+    collecting = collections(one, one.broker.world.store)
     await collecting.collect()
     await collecting.collect_tables()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
     await sink_commit(sink, one, life, staged)
     await one.produce(batch(b"last of %d" % life), 1)
-    await one.broker.coordinators.snapshot()
-    epoch = one.broker.incarnation.epoch
-    while one.broker.metadata.state.sequence < METADATA_ENTRIES * (life + 1) // LIVES:
-        await one.broker.metadata.append(epoch, lambda _: (LeaseResumed(epoch),))
-    await one.broker.tables.maintain_due()
+    await one.broker.coordination.coordinators.snapshot()
+    epoch = one.broker.membership.incarnation.epoch
+    while one.broker.membership.metadata.state.sequence < METADATA_ENTRIES * (life + 1) // LIVES:
+        await one.broker.membership.metadata.append(epoch, lambda _: (LeaseResumed(epoch),))
+    await one.broker.topic_tables.tables.maintain_due()
     upkeep = one.broker.upkeep
     await upkeep.collector.collect()
     await upkeep.marks.store(upkeep.deleter.waiting_slots)
@@ -200,18 +200,18 @@ async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> No
 async def give_away(one: OneBroker, store: MemoryStore, topic_id: UUID) -> None:
     """Three partitions go to a broker that never opens them: hand-over images are their bases."""
     broker = one.broker
-    epoch = broker.incarnation.epoch
-    process = broker._process
-    number = await broker.metadata.append(
+    epoch = broker.membership.incarnation.epoch
+    process = broker.membership.state().brokers[epoch].process
+    number = await broker.membership.metadata.append(
         None, lambda _: (BrokerRegistered(BrokerId(9), "elsewhere", 9092, process),)
     )
     for partition in range(PARTITIONS[MOVED]):
-        log = broker.partitions.find(TopicPartition(topic_id, partition)).log
+        log = broker.writes.partitions.find(TopicPartition(topic_id, partition)).log
         key = f"handover/{UUID(int=partition + 1)}"
         await store.put(key, encode_images([log.image()]))
         moved = PartitionMoved(topic_id, partition, Epoch(number), key)
-        await broker.metadata.append(epoch, lambda _, moved=moved: (moved,))  # type: ignore[misc]
-    await broker.metadata.append(epoch, lambda _: (BrokerFenced(Epoch(number)),))
+        await broker.membership.metadata.append(epoch, lambda _, moved=moved: (moved,))  # type: ignore[misc]
+    await broker.membership.metadata.append(epoch, lambda _: (BrokerFenced(Epoch(number)),))
 
 
 async def read_truth(one: OneBroker) -> Truth:

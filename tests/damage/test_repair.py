@@ -150,7 +150,7 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
             pass
         await repaired(store)
         async with world(store).broker(politely=False) as one:
-            assert not one.broker.faults()
+            assert not one.broker.health.faults()
         return True
 
     async def story() -> None:
@@ -186,15 +186,15 @@ def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:
                     produced += 3
                 if produced % 12 == 0:
                     await one.create_topic(f"later-{produced}")
-                    await one.broker._checkpointer.checkpoint()
+                    await one.broker.writes.checkpointer.checkpoint()
                     await flush(one)
-                await one.broker._lease.renew()
+                await one.broker.membership.lease.renew()
                 for done in keys[:COPIED_AT_A_TIME]:
                     with suppress(ObjectNotFound):
                         await copy.put(done, (await store.get(done)).data)
         assert await repaired(copy)
         async with world(copy).broker(politely=False) as one:
-            assert not one.broker.faults()
+            assert not one.broker.health.faults()
             begin = (await one.offsets(-2)).offset
             found = await read_from(one, TOPIC, 0, begin)
             assert found

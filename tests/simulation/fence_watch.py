@@ -15,10 +15,14 @@ _LOOKS_MAX = 5
 async def watch_fence(broker: Broker, environment: Environment) -> None:
     """Note a violation if it goes on."""
     await broker.ready.wait()
+    running = broker.running
+    if running is None:
+        return
+    member = running.membership
     looks = 0
     while looks < _LOOKS_MAX:
         await asyncio.sleep(_LOOK_SECONDS)
-        info = broker.metadata.state.brokers.get(broker.incarnation.epoch)
+        info = member.state().brokers.get(member.incarnation.epoch)
         looks += info is None or info.fenced
     name = environment.process.name
     environment.cluster.violations.append(f"{name} has read its own fence and goes on")

@@ -26,8 +26,11 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.options import BrokerOptions
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.producer_room import ProducerRoom
+from tidelog.broker.running import RunningBroker
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -154,32 +157,35 @@ class GrowingBucket:
     async def live(self, seconds: float, *, since_ready: bool = False) -> None:
         """A process, which is killed so long after its start, or after it is ready."""
         self.growth.lives += 1
-        broker = Broker(
-            settings_of(self._load),
+        options = BrokerOptions(
+            settings=settings_of(self._load),
             broker_id=BrokerId(0),
             listen=("127.0.0.1", 9092),
-            advertise=None,
-            store=self.store,
-            clock=self._clock,
-            entropy=SeededEntropy(self.growth.lives),
-            offload=InlineOffload(),
-            network=NoNetwork(),
-            metrics=BrokerMetrics(),
             process=ProcessIdentity("host", "boot", "pids", self.growth.lives, self.growth.lives),
             is_running=lambda _: False,
         )
+        world = Surroundings.of(
+            self.store,
+            self._clock,
+            SeededEntropy(self.growth.lives),
+            NoNetwork(),
+            InlineOffload(),
+        )
+        broker = Broker(options, world, BrokerMetrics())
         begun_at = self._clock.monotonic()
         running = asyncio.create_task(broker.run())
         try:
             async with asyncio.timeout(None if since_ready else seconds) as ending:
                 await broker.ready.wait()
-                if not broker.is_ready:
+                serving = broker.running
+                if serving is None:
                     await running
+                    raise AssertionError("the broker ended by itself")
                 self.growth.ready_seconds.append(self._clock.monotonic() - begun_at)
                 if since_ready:
                     ending.reschedule(asyncio.get_running_loop().time() + seconds)
-                await self._create_topic(broker)
-                await self._feed(broker)
+                await self._create_topic(serving)
+                await self._feed(serving)
                 await running
             raise AssertionError("the broker ended by itself")
         except TimeoutError:
@@ -188,23 +194,24 @@ class GrowingBucket:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    async def _create_topic(self, broker: Broker) -> None:
+    async def _create_topic(self, broker: RunningBroker) -> None:
         if self._topic_id is None:
-            epoch = broker.incarnation.epoch
-            topic_id = broker.entropy.uuid()
+            epoch = broker.membership.incarnation.epoch
+            topic_id = broker.world.entropy.uuid()
             created = TopicCreated(topic_id, TOPIC, (epoch,) * PARTITIONS, {"retention.ms": "-1"})
-            await broker.metadata.append(epoch, lambda _: (created,))
+            await broker.membership.metadata.append(epoch, lambda _: (created,))
             self._topic_id = topic_id
 
-    async def _feed(self, broker: Broker) -> None:
+    async def _feed(self, broker: RunningBroker) -> None:
         """A batch at a time, each durable before the next: what is behind is made up for."""
-        room = ProducerRoom(broker.partitions.producers, PARTITIONS, broker.limits)
-        writer = LogWriter(broker.wal, broker.partitions, broker._openings.add, room)
+        writes = broker.writes
+        room = ProducerRoom(writes.partitions.producers, PARTITIONS, broker.services.cluster.limits)
+        writer = LogWriter(writes.wal, writes.partitions, writes.openings.add, room)
         data = batch(b"x" * 100)
         header = BatchHeader.parse(data)
         assert self._topic_id is not None
         hosted = [
-            broker.partitions.find(TopicPartition(self._topic_id, number))
+            writes.partitions.find(TopicPartition(self._topic_id, number))
             for number in range(PARTITIONS)
         ]
         begun_at = self._clock.monotonic()
@@ -212,7 +219,7 @@ class GrowingBucket:
         while self._load.slots_max is None or self.growth.slots < self._load.slots_max:
             now_ms = self._clock.time_ms()
             placed = writer.append(hosted[number % PARTITIONS], data, header, now_ms)
-            await broker.wal.durable(placed.slot)
+            await writes.wal.durable(placed.slot)
             number += 1
             self.growth.slots += 1
             due_at = begun_at + number / self._load.slots_a_second

@@ -23,13 +23,15 @@ async def reopen_now_and_then(broker: Broker, chance: random.Random) -> NoReturn
     await broker.ready.wait()
     while True:
         await asyncio.sleep(chance.expovariate(1 / _PAUSE_SECONDS_MEAN))
-        if not broker.is_ready:
+        running = broker.running
+        if running is None:
             continue
+        partitions = running.writes.partitions
         # One that is under way has the partition, or it has not: this one is in the same tenure.
-        async with broker._checkpointer.held_off():
-            idle = [each for each in broker.partitions if _is_idle(each)]
+        async with running.writes.checkpointer.held_off():
+            idle = [each for each in partitions if _is_idle(each)]
             if idle:
-                _reopen(broker.partitions, chance.choice(idle))
+                _reopen(partitions, chance.choice(idle))
 
 
 def _is_idle(partition: Partition) -> bool:

@@ -16,8 +16,10 @@ from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
 from tests.simulation.reopenings import reopen_now_and_then
 from tests.simulation.run import FINAL_READER, System
-from tidelog.broker import broker
+from tidelog.broker.broker import Broker
 from tidelog.broker.clean import table_path
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.options import BrokerOptions
 from tidelog.broker.roll import segment_builder
 from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.kinds import SettingValue
@@ -89,20 +91,21 @@ def serving(settings: BrokerSettings, reopens: str | None = None) -> BrokerProgr
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
-        incarnation = broker.Broker(
-            settings,
+        options = BrokerOptions(
+            settings=settings,
             broker_id=BrokerId(environment.broker_id),
             listen=("0.0.0.0", PORT),
-            advertise=None,
-            store=RetryingStore(environment.store, process.clock, process.entropy),
-            clock=process.clock,
-            entropy=process.entropy,
-            offload=SimulatedOffload(random.Random(process.entropy.uuid().int)),
-            network=environment.network,
-            metrics=BrokerMetrics(),
             process=_identity(environment),
             is_running=lambda other: _is_running(cluster, environment, other),
         )
+        world = Surroundings.of(
+            RetryingStore(environment.store, process.clock, process.entropy),
+            process.clock,
+            process.entropy,
+            environment.network,
+            SimulatedOffload(random.Random(process.entropy.uuid().int)),
+        )
+        incarnation = Broker(options, world, BrokerMetrics())
         process.at_term(incarnation.stop)
         beside = [asyncio.create_task(watch_fence(incarnation, environment))]
         if reopens is not None:

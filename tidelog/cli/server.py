@@ -14,8 +14,10 @@ from pathlib import Path
 import click
 import uvloop
 
-from tidelog.broker.broker import Broker
+from tidelog.broker.broker import Broker, first_error
+from tidelog.broker.environment import Surroundings
 from tidelog.broker.network.health import HealthServer
+from tidelog.broker.options import BrokerOptions
 from tidelog.broker.read.layer_metrics import StoreCollector
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
@@ -25,7 +27,7 @@ from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocat
 from tidelog.cli import worker
 from tidelog.cli.address import Address, shown
 from tidelog.cli.worker import BACKGROUND_NICENESS
-from tidelog.clock import SystemClock
+from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.membership import processes
 from tidelog.crash_points import CrashPoints
 from tidelog.entropy import SystemEntropy
@@ -76,73 +78,33 @@ def server(
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
     configure_logging(sys.stderr)
+    options = BrokerOptions(
+        settings=settings,
+        broker_id=BrokerId(broker_id),
+        listen=listen,
+        advertise=advertise,
+        process=processes.current(),
+        is_running=processes.is_running,
+        descriptors_max=_descriptors_max(),
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(
-            _serve(
-                store,
-                listen,
-                advertise,
-                BrokerId(broker_id),
-                settings,
-                http,
-                as_json,
-                crash_points,
-            )
-        )
+        runner.run(_serve(options, store, http, as_json, crash_points))
 
 
 async def _serve(
+    options: BrokerOptions,
     store_url: str,
-    listen: tuple[str, int],
-    advertise: tuple[str, int] | None,
-    broker_id: BrokerId,
-    settings: BrokerSettings,
     http: tuple[str, int] | None,
     as_json: bool,
     crash_points: CrashPoints,
 ) -> None:
-    clock, entropy = SystemClock(), SystemEntropy()
     metrics = BrokerMetrics()
-    statistics = StoreStatistics()
-    metrics.registry.register(StoreCollector(statistics))
     async with contextlib.AsyncExitStack() as closing:
-        store = open_store(store_url, clock, entropy, statistics=statistics)
-        closing.push_async_callback(store.close)
-        offload = ThreadOffload()
-        closing.callback(offload.close)
-        large_batches = ThreadOffload(1, name="tidelog-large-batches")
-        closing.callback(large_batches.close)
-        background = ThreadOffload(2, name="tidelog-background", niceness=BACKGROUND_NICENESS)
-        closing.callback(background.close)
-        # Log compaction looks keys up among millions in one step.
-        cleaning = ThreadOffload(1, name="tidelog-cleaning", niceness=BACKGROUND_NICENESS)
-        closing.callback(cleaning.close)
-        # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
-        # system, and the event loop with it.
-        rolling = ProcessOffload(worker.COMMAND, clock)
-        closing.push_async_callback(rolling.close)
-        broker = Broker(
-            settings,
-            broker_id=broker_id,
-            listen=listen,
-            advertise=advertise,
-            store=store,
-            clock=clock,
-            entropy=entropy,
-            offload=offload,
-            network=SocketNetwork(),
-            metrics=metrics,
-            process=processes.current(),
-            is_running=processes.is_running,
-            background=background,
-            rolling=rolling,
-            cleaning=cleaning,
-            large_batches=large_batches,
-            crash_points=crash_points,
-            descriptors_max=_descriptors_max(),
-        )
-        health = None if http is None else _health_server(http, broker, metrics)
-        if health is not None:
+        world = _surroundings(store_url, metrics, crash_points, closing)
+        broker = Broker(options, world, metrics)
+        health = None
+        if http is not None:
+            health = _health_server(http, broker, options.settings, metrics, world.clock)
             closing.callback(health.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,7 +114,48 @@ async def _serve(
                 tasks.create_task(broker.run())
                 tasks.create_task(_announce(broker, health, as_json))
         except ExceptionGroup as errors:
-            raise _first(errors) from None
+            raise first_error(errors) from None
+
+
+def _surroundings(
+    store_url: str,
+    metrics: BrokerMetrics,
+    crash_points: CrashPoints,
+    closing: contextlib.AsyncExitStack,
+) -> Surroundings:
+    """The real world. `closing` ends what this begins."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    statistics = StoreStatistics()
+    metrics.registry.register(StoreCollector(statistics))
+    store = open_store(store_url, clock, entropy, statistics=statistics)
+    closing.push_async_callback(store.close)
+
+    def threads(name: str, count: int = 1, niceness: int = 0) -> ThreadOffload:
+        offload = ThreadOffload(count, name, niceness)
+        closing.callback(offload.close)
+        return offload
+
+    offload = threads("tidelog-offload")
+    large_batches = threads("tidelog-large-batches")
+    background = threads("tidelog-background", 2, BACKGROUND_NICENESS)
+    # Log compaction looks keys up among millions in one step.
+    cleaning = threads("tidelog-cleaning", 1, BACKGROUND_NICENESS)
+    # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
+    # system, and the event loop with it.
+    rolling = ProcessOffload(worker.COMMAND, clock)
+    closing.push_async_callback(rolling.close)
+    return Surroundings.of(
+        store,
+        clock,
+        entropy,
+        SocketNetwork(),
+        offload,
+        background=background,
+        rolling=rolling,
+        cleaning=cleaning,
+        large_batches=large_batches,
+        crash_points=crash_points,
+    )
 
 
 def _descriptors_max() -> int | None:
@@ -167,16 +170,20 @@ def _descriptors_max() -> int | None:
 
 
 def _health_server(
-    address: tuple[str, int], broker: Broker, metrics: BrokerMetrics
+    address: tuple[str, int],
+    broker: Broker,
+    settings: BrokerSettings,
+    metrics: BrokerMetrics,
+    clock: Clock,
 ) -> HealthServer:
     try:
         return HealthServer(
             *address,
             health=broker.faults,
             exposition=metrics.exposition,
-            connections_max=broker.settings.integer("http.connections.max"),
-            timeout_seconds=broker.settings.integer("http.request.timeout.ms") / 1000,
-            clock=broker.clock,
+            connections_max=settings.integer("http.connections.max"),
+            timeout_seconds=settings.integer("http.request.timeout.ms") / 1000,
+            clock=clock,
         )
     except OSError as error:
         raise Refused(
@@ -187,22 +194,16 @@ def _health_server(
 
 async def _announce(broker: Broker, health: HealthServer | None, as_json: bool) -> None:
     await broker.ready.wait()
-    if not broker.is_ready:
+    running = broker.running
+    if running is None:
         return
     settle_garbage()
-    kafka = shown(broker.advertised)
+    kafka = shown(running.membership.advertised)
     http = "-" if health is None else shown(health.address)
-    cluster, number = broker.cluster_id, broker.incarnation.broker_id
+    member = running.membership
+    cluster, number = member.state().cluster_id, member.incarnation.broker_id
     if as_json:
         line = json.dumps({"kafka": kafka, "http": http, "cluster": cluster, "broker": number})
     else:
         line = f"ready kafka={kafka} http={http} cluster={cluster} broker={number}"
     print(line, flush=True)
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """The error that ended the broker; the others are its consequences."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.topics.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -41,7 +41,7 @@ PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
 
 
 async def describe_cluster(
-    broker: Services, request: DescribeClusterRequest, context: RequestContext
+    broker: ClusterServices, request: DescribeClusterRequest, context: RequestContext
 ) -> Response | None:
     """The brokers. Each of them may stand for the controller; the one asked does."""
     if request.endpoint_type != BROKER_ENDPOINTS:
@@ -73,7 +73,7 @@ async def describe_cluster(
 
 
 async def describe_log_dirs(
-    broker: Services, request: DescribeLogDirsRequest, _context: RequestContext
+    broker: ClusterServices, request: DescribeLogDirsRequest, _context: RequestContext
 ) -> DescribeLogDirsResponse:
     """The bucket as the one log directory, with the partitions that this broker leads: as much of
     them as their records take in the WAL and in segments."""
@@ -105,7 +105,9 @@ async def describe_log_dirs(
     )
 
 
-def _in_wal(broker: Services, topic: Topic, asked: set[int] | None) -> Iterator[tuple[int, int]]:
+def _in_wal(
+    broker: ClusterServices, topic: Topic, asked: set[int] | None
+) -> Iterator[tuple[int, int]]:
     """Those of the partitions that this broker leads, and what the WAL has of each."""
     for number in range(topic.partition_count):
         if asked is None or number in asked:
@@ -114,7 +116,7 @@ def _in_wal(broker: Services, topic: Topic, asked: set[int] | None) -> Iterator[
                 yield number, size
 
 
-async def _stored_bytes(broker: Services, topic_id: TopicId) -> Mapping[int, int]:
+async def _stored_bytes(broker: ClusterServices, topic_id: TopicId) -> Mapping[int, int]:
     try:
         return await broker.tables.stored_bytes(topic_id)
     except TidelogError as error:
@@ -126,7 +128,7 @@ async def _stored_bytes(broker: Services, topic_id: TopicId) -> Mapping[int, int
 
 
 async def elect_leaders(
-    broker: Services, request: ElectLeadersRequest, context: RequestContext
+    broker: ClusterServices, request: ElectLeadersRequest, context: RequestContext
 ) -> Response | None:
     """Nothing is elected: a partition's owner leads it. As in Kafka, with all partitions asked for
     none of those is named that need no election."""

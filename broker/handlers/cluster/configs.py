@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from tidelog.broker.handlers.cluster.described_settings import described_settings
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.config_changes import (
     Change,
     ConfigRefused,
@@ -63,7 +63,7 @@ PART_ALTERED = 64
 
 
 async def describe_configs(
-    broker: Services, request: DescribeConfigsRequest, _context: RequestContext
+    broker: ClusterServices, request: DescribeConfigsRequest, _context: RequestContext
 ) -> DescribeConfigsResponse:
     """The settings that hold for topics, groups and this broker, and where they come from. A
     resource that is named more than once is answered once."""
@@ -73,7 +73,7 @@ async def describe_configs(
 
 
 def _describe(
-    broker: Services, request: DescribeConfigsRequest, asked: DescribeConfigsResource
+    broker: ClusterServices, request: DescribeConfigsRequest, asked: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name
@@ -95,7 +95,7 @@ def _describe(
 
 
 def _entries(
-    broker: Services, resource: Resource, keys: Sequence[str] | None
+    broker: ClusterServices, resource: Resource, keys: Sequence[str] | None
 ) -> Iterable[ConfigEntry]:
     """The settings of these names, or all where none is named; unknown names are passed over."""
     wanted = set(keys or ())
@@ -142,7 +142,7 @@ RESOURCE_TYPES_FROM = 1
 
 
 async def list_config_resources(
-    broker: Services, request: ListConfigResourcesRequest, context: RequestContext
+    broker: ClusterServices, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
     """What has settings: each topic, each broker, the groups with settings of their own. Loggers
     and subscriptions to client metrics, which Kafka lists too, have none here."""
@@ -172,7 +172,7 @@ def _names(state: ClusterState, resource_type: int) -> list[str]:
 
 
 async def alter_configs(
-    broker: Services, request: AlterConfigsRequest, _context: RequestContext
+    broker: ClusterServices, request: AlterConfigsRequest, _context: RequestContext
 ) -> AlterConfigsResponse:
     """Give each resource exactly the settings that are named."""
 
@@ -197,7 +197,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: Services, request: IncrementalAlterConfigsRequest, _context: RequestContext
+    broker: ClusterServices, request: IncrementalAlterConfigsRequest, _context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings of each resource."""
 
@@ -228,7 +228,7 @@ _DONE: Outcome = (ErrorCode.NONE, None)
 
 
 async def _alter(
-    broker: Services,
+    broker: ClusterServices,
     resources: Sequence[R],
     change: Callable[[ClusterState, Resource, R], ConfigsChanged],
     validate_only: bool,
@@ -247,7 +247,7 @@ async def _alter(
 class _Altering:
     """One request's changes, in as many entries of the metadata log as it has parts."""
 
-    def __init__(self, broker: Services, times: Mapping[tuple[int, str], int]) -> None:
+    def __init__(self, broker: ClusterServices, times: Mapping[tuple[int, str], int]) -> None:
         """`times`: how often each resource is named."""
         self._broker = broker
         self._times = times

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.kinds import Effect, Setting, SettingType, format_value
 from tidelog.broker.settings.settings import ConfigEntry, ConfigSynonym, SettingSource
 
@@ -237,12 +237,12 @@ _ABSENT: Final = (
 """By function: names, types and defaults."""
 
 
-def described_settings(broker: Services) -> list[ConfigEntry]:
+def described_settings(broker: ClusterServices) -> list[ConfigEntry]:
     """All of them, as they are for this broker."""
     return [*_facts(broker), *_ABSENT_ENTRIES]
 
 
-def _facts(broker: Services) -> Iterator[ConfigEntry]:
+def _facts(broker: ClusterServices) -> Iterator[ConfigEntry]:
     broker_id = str(broker.incarnation.broker_id)
     for name, kind, value, doc in (
         ("advertised.listeners", SettingType.STRING, _url(broker.advertised), "--advertise"),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.topics.topic_creation import (
     INTERNAL_TOPICS,
     CreationPlan,
@@ -59,7 +59,7 @@ SLICE_TOPICS = 128
 
 
 async def metadata(
-    broker: Services, request: MetadataRequest, context: RequestContext
+    broker: ClusterServices, request: MetadataRequest, context: RequestContext
 ) -> Response | None:
     """The brokers and the topics asked for; those that do not exist are created, where both the
     client and auto.create.topics.enable allow it."""
@@ -115,7 +115,7 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
 
 
 async def _create_missing(
-    broker: Services, asked: Sequence[MetadataRequestTopic]
+    broker: ClusterServices, asked: Sequence[MetadataRequestTopic]
 ) -> dict[str, ErrorCode]:
     """Create the topics of these names that do not exist; the errors of those that could not be."""
     known = broker.metadata.state
@@ -135,7 +135,7 @@ def _may_create(name: str) -> bool:
     return name not in INTERNAL_TOPICS and topic_name_fault(name) is None
 
 
-def _allowed(broker: Services, missing: int) -> int:
+def _allowed(broker: ClusterServices, missing: int) -> int:
     """How many of so many topics may be created now."""
     settings, met = broker.settings, broker.limits.met
     of_request = min(missing, settings.integer(REQUEST_CREATIONS_MAX))
@@ -147,7 +147,7 @@ def _allowed(broker: Services, missing: int) -> int:
     return allowed
 
 
-async def _create(broker: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
+async def _create(broker: ClusterServices, names: Sequence[str]) -> dict[str, ErrorCode]:
     ids = {name: broker.entropy.uuid() for name in names}
     refused: dict[str, TopicRefused] = {}
 
@@ -228,7 +228,7 @@ def _described_partition(view: PartitionDescription) -> MetadataResponsePartitio
 
 
 async def describe_topic_partitions(
-    broker: Services, request: DescribeTopicPartitionsRequest, context: RequestContext
+    broker: ClusterServices, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Response | None:
     """One page of the topics asked for (of all, if none is named), in order of names."""
     state = broker.metadata.state

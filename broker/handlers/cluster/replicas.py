@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.topics.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import TopicPartition
@@ -42,7 +42,7 @@ METADATA_PARTITION = 0
 
 
 async def alter_replica_log_dirs(
-    broker: Services, request: AlterReplicaLogDirsRequest, _context: RequestContext
+    broker: ClusterServices, request: AlterReplicaLogDirsRequest, _context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
     """Nothing is moved: every replica lies in the bucket."""
     return AlterReplicaLogDirsResponse(
@@ -63,7 +63,7 @@ async def alter_replica_log_dirs(
     )
 
 
-def _moved(broker: Services, path: str, name: str, number: int) -> ErrorCode:
+def _moved(broker: ClusterServices, path: str, name: str, number: int) -> ErrorCode:
     if path != broker.store_url:
         return ErrorCode.LOG_DIR_NOT_FOUND
     place = _place(broker.metadata.state, name, number)
@@ -75,14 +75,14 @@ def _moved(broker: Services, path: str, name: str, number: int) -> ErrorCode:
 
 
 async def list_partition_reassignments(
-    _broker: Services, _request: ListPartitionReassignmentsRequest, _context: RequestContext
+    _broker: ClusterServices, _request: ListPartitionReassignmentsRequest, _context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """None: a partition has no replicas that could be moved."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def alter_partition_reassignments(
-    broker: Services, request: AlterPartitionReassignmentsRequest, _context: RequestContext
+    broker: ClusterServices, request: AlterPartitionReassignmentsRequest, _context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """A partition stays where it is; replicas beside its owner are passed over, as at its
     creation."""
@@ -143,7 +143,7 @@ def _place(state: ClusterState, name: str, number: int) -> TopicPartition | None
 
 
 async def describe_quorum(
-    broker: Services, request: DescribeQuorumRequest, _context: RequestContext
+    broker: ClusterServices, request: DescribeQuorumRequest, _context: RequestContext
 ) -> DescribeQuorumResponse:
     """One voter, which is this broker. The log is that of the metadata; all of it is durable."""
     host, port = broker.advertised
@@ -164,7 +164,7 @@ async def describe_quorum(
     )
 
 
-def _quorum(broker: Services, name: str, number: int) -> DescribeQuorumPartitionResponse:
+def _quorum(broker: ClusterServices, name: str, number: int) -> DescribeQuorumPartitionResponse:
     if (name, number) != (METADATA_TOPIC, METADATA_PARTITION):
         return DescribeQuorumPartitionResponse(
             partition_index=number,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.settings import effective_topic_config
 from tidelog.broker.topics.placement import NoLiveBroker, Placement
 from tidelog.broker.topics.topic_creation import (
@@ -61,7 +61,7 @@ _TWICE = TopicRefused(ErrorCode.INVALID_REQUEST, "the request names the topic tw
 
 
 async def create_topics(
-    broker: Services, request: CreateTopicsRequest, _context: RequestContext
+    broker: ClusterServices, request: CreateTopicsRequest, _context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic that can be created. They are independent of each other: those that one
     entry of the metadata log does not hold come in the next."""
@@ -88,7 +88,7 @@ def _partitions_asked(topic: CreatableTopic, default_count: int) -> int:
     return default_count if topic.num_partitions == DEFAULT else max(0, topic.num_partitions)
 
 
-def _excess(broker: Services, partitions: int) -> TopicRefused | None:
+def _excess(broker: ClusterServices, partitions: int) -> TopicRefused | None:
     """Why a request with so many partitions is refused as a whole, if it is."""
     limit = broker.settings.integer(REQUEST_PARTITIONS_MAX)
     if partitions <= limit:
@@ -109,7 +109,7 @@ def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 class _Creations:
     """The topics of one request on their way into the metadata log."""
 
-    def __init__(self, broker: Services) -> None:
+    def __init__(self, broker: ClusterServices) -> None:
         self._broker = broker
         self._validating: CreationPlan | TopicRefused | None = None
         self._configs: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
@@ -217,19 +217,19 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
 
 
 def _refused(
-    broker: Services, name: str, error: TopicRefused | ChangeFailed
+    broker: ClusterServices, name: str, error: TopicRefused | ChangeFailed
 ) -> CreatableTopicResult:
     _count_limit(broker, error)
     return CreatableTopicResult(name=name, error_code=error.code, error_message=str(error))
 
 
-def _count_limit(broker: Services, error: TopicRefused | ChangeFailed) -> None:
+def _count_limit(broker: ClusterServices, error: TopicRefused | ChangeFailed) -> None:
     if isinstance(error, TopicRefused) and error.limit is not None:
         broker.limits.met(error.limit, str(error))
 
 
 async def delete_topics(
-    broker: Services, request: DeleteTopicsRequest, context: RequestContext
+    broker: ClusterServices, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete topics by name or id. Their data is collected later."""
     asked = (
@@ -256,7 +256,9 @@ async def delete_topics(
 class _Deletions:
     """The topics of one request that are being deleted."""
 
-    def __init__(self, broker: Services, asked: Mapping[tuple[str | None, UUID], int]) -> None:
+    def __init__(
+        self, broker: ClusterServices, asked: Mapping[tuple[str | None, UUID], int]
+    ) -> None:
         """`asked`: names and ids, and how often each is named."""
         self._broker = broker
         self.asked = asked
@@ -340,7 +342,7 @@ def _not_deleted(
 
 
 async def create_partitions(
-    broker: Services, request: CreatePartitionsRequest, _context: RequestContext
+    broker: ClusterServices, request: CreatePartitionsRequest, _context: RequestContext
 ) -> CreatePartitionsResponse:
     """Add partitions to each topic that can have them."""
     times = await broker.turns.counted(topic.name for topic in request.topics)
@@ -364,7 +366,7 @@ def _additional(state: ClusterState, wanted: CreatePartitionsTopic) -> int:
 
 
 async def _extended(
-    broker: Services, topics: Sequence[CreatePartitionsTopic], validate_only: bool
+    broker: ClusterServices, topics: Sequence[CreatePartitionsTopic], validate_only: bool
 ) -> list[CreatePartitionsTopicResult]:
     results: list[CreatePartitionsTopicResult] = []
 
@@ -387,7 +389,7 @@ async def _extended(
 
 
 def _plan_partitions(
-    broker: Services, state: ClusterState, topics: Sequence[CreatePartitionsTopic]
+    broker: ClusterServices, state: ClusterState, topics: Sequence[CreatePartitionsTopic]
 ) -> tuple[list[CreatePartitionsTopicResult], list[Record]]:
     records: list[Record] = []
     try:
@@ -451,7 +453,7 @@ def _plan_extension(
 
 
 def _not_extended(
-    broker: Services, name: str, error: TopicRefused | ChangeFailed
+    broker: ClusterServices, name: str, error: TopicRefused | ChangeFailed
 ) -> CreatePartitionsTopicResult:
     _count_limit(broker, error)
     return CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=str(error))

@@ -9,7 +9,7 @@ from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.groups.groups import GROUP_OPERATIONS
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import GroupServices
 from tidelog.broker.settings.tables.groups import CONSUMER
 from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -49,7 +49,7 @@ _CONSUMER_MEMBER: Final = 1
 
 
 async def consumer_group_heartbeat(
-    broker: DataServices, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    broker: GroupServices, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Response | None:
     """Join, stay in or leave a consumer group; the answer has what the member may consume."""
     if CONSUMER not in broker.settings.items_of("group.coordinator.rebalance.protocols"):
@@ -86,7 +86,7 @@ async def consumer_group_heartbeat(
     return await _heard(ask(broker, request.group_id, command))
 
 
-async def _matches(broker: DataServices, request: ConsumerGroupHeartbeatRequest) -> Matches | None:
+async def _matches(broker: GroupServices, request: ConsumerGroupHeartbeatRequest) -> Matches | None:
     """The topics that the request's regular expression names, if it has one. It is compiled and
     tried in a worker. Raises InvalidPattern or CoordinatorRefused."""
     pattern = request.subscribed_topic_regex
@@ -136,7 +136,7 @@ async def _heard(asked: Awaitable[Reply]) -> ConsumerGroupHeartbeatResponse:
 
 
 async def consumer_group_describe(
-    broker: DataServices, request: ConsumerGroupDescribeRequest, context: RequestContext
+    broker: GroupServices, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """The groups, each by its coordinator. Groups of the classic protocol are not found here."""
     asked = [

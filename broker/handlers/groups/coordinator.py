@@ -7,7 +7,7 @@ from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.internal_topics import create_internal_topic
 from tidelog.broker.handlers.metadata_change import ChangeFailed
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import Services
+from tidelog.broker.handlers.services import GroupServices
 from tidelog.broker.topics.placement import NoLiveBroker
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.hashing import partition_for
@@ -28,7 +28,7 @@ NO_BROKER = -1
 
 
 async def find_coordinator(
-    broker: Services, request: FindCoordinatorRequest, context: RequestContext
+    broker: GroupServices, request: FindCoordinatorRequest, context: RequestContext
 ) -> Response | None:
     """The coordinators of the keys; the first such question creates the topic that they lead."""
     version = context.api_version

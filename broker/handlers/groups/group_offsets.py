@@ -7,7 +7,7 @@ from functools import partial
 
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import GroupServices
 from tidelog.coordinator.group.commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -53,14 +53,14 @@ SLICE_GROUPS = 4
 _Codes = dict[tuple[str, int], ErrorCode]
 
 
-def topic_ids(broker: DataServices, names: Iterable[str]) -> Mapping[str, TopicId]:
+def topic_ids(broker: GroupServices, names: Iterable[str]) -> Mapping[str, TopicId]:
     """The ids of topics, as far as there are such topics."""
     found = map(broker.metadata.state.topic_named, names)
     return {topic.name: topic.topic_id for topic in found if topic is not None}
 
 
 def offset_commit(
-    broker: DataServices, request: OffsetCommitRequest, context: RequestContext
+    broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
     """Store offsets of partitions that exist; answered when they are durable."""
     state = broker.metadata.state
@@ -128,7 +128,7 @@ def _codes(reply: PartitionErrors) -> _Codes:
 
 
 async def offset_fetch(
-    broker: DataServices, request: OffsetFetchRequest, context: RequestContext
+    broker: GroupServices, request: OffsetFetchRequest, context: RequestContext
 ) -> OffsetFetchResponse:
     """Committed offsets, of several groups from version 8 on."""
     version = context.api_version
@@ -153,7 +153,7 @@ async def offset_fetch(
 
 
 def _ask_for_offsets(
-    broker: DataServices, group: OffsetFetchRequestGroup, require_stable: bool
+    broker: GroupServices, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Awaitable[Reply]:
     topics = None
     if group.topics is not None:
@@ -243,7 +243,7 @@ def _stability(reply: OffsetsReply, topic: str, partition: int) -> ErrorCode:
 
 
 def offset_delete(
-    broker: DataServices, request: OffsetDeleteRequest, context: RequestContext
+    broker: GroupServices, request: OffsetDeleteRequest, context: RequestContext
 ) -> Awaitable[OffsetDeleteResponse]:
     """Forget committed offsets of partitions that nobody in the group consumes."""
     state = broker.metadata.state

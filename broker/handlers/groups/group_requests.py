@@ -12,14 +12,14 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from tidelog.broker.coordinate.group_work import GroupRuntime
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import GroupServices
 from tidelog.coordinator.group.commands import Command, Reply
 from tidelog.coordinator.runtime import CoordinatorRefused
 
 R = TypeVar("R")
 
 
-def ask(broker: DataServices, group_id: str, command: Command) -> Awaitable[Reply]:
+def ask(broker: GroupServices, group_id: str, command: Command) -> Awaitable[Reply]:
     """Put a command to the coordinator of a group. The awaitable raises CoordinatorRefused."""
     try:
         return broker.coordinators.groups.find(group_id).submit(command)

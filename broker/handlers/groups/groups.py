@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 from tidelog.broker.handlers.groups.group_requests import ask, ask_runtime, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import GroupServices
 from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED, bits
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
@@ -66,7 +66,7 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 def join_group(
-    broker: DataServices, request: JoinGroupRequest, context: RequestContext
+    broker: GroupServices, request: JoinGroupRequest, context: RequestContext
 ) -> Awaitable[JoinGroupResponse]:
     """Enter a group; answered when its next generation begins."""
     version = context.api_version
@@ -122,7 +122,7 @@ async def _joined(asked: Awaitable[Reply], member_id: str, version: int) -> Join
 
 
 def sync_group(
-    broker: DataServices, request: SyncGroupRequest, context: RequestContext
+    broker: GroupServices, request: SyncGroupRequest, context: RequestContext
 ) -> Awaitable[SyncGroupResponse]:
     """Hand in the assignment, or wait for it."""
     command = Sync(
@@ -152,7 +152,7 @@ async def _synced(asked: Awaitable[Reply]) -> SyncGroupResponse:
 
 
 def heartbeat(
-    broker: DataServices, request: HeartbeatRequest, context: RequestContext
+    broker: GroupServices, request: HeartbeatRequest, context: RequestContext
 ) -> Awaitable[HeartbeatResponse]:
     """Keep the member's session."""
     command = Heartbeat(
@@ -173,7 +173,7 @@ async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
 
 
 def leave_group(
-    broker: DataServices, request: LeaveGroupRequest, context: RequestContext
+    broker: GroupServices, request: LeaveGroupRequest, context: RequestContext
 ) -> Awaitable[LeaveGroupResponse]:
     """Members leave at once, without waiting for their sessions to expire."""
     is_batch = context.api_version >= LEAVE_BATCHES_FROM
@@ -203,7 +203,7 @@ async def _left(asked: Awaitable[Reply], is_batch: bool) -> LeaveGroupResponse:
 
 
 async def describe_groups(
-    broker: DataServices, request: DescribeGroupsRequest, context: RequestContext
+    broker: GroupServices, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
     """The groups, each by its coordinator."""
     asked = [
@@ -255,7 +255,7 @@ async def _described(
 
 
 async def list_groups(
-    broker: DataServices, request: ListGroupsRequest, context: RequestContext
+    broker: GroupServices, request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse:
     """The groups that this broker coordinates."""
     command = ListGroups(frozenset(request.states_filter), frozenset(request.types_filter))
@@ -284,7 +284,7 @@ def _listed(group: GroupListing) -> ListedGroup:
 
 
 async def delete_groups(
-    broker: DataServices, request: DeleteGroupsRequest, context: RequestContext
+    broker: GroupServices, request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:
     """Delete groups without members, with their offsets."""
     group_ids = dict.fromkeys(request.groups_names)
@@ -299,7 +299,7 @@ async def delete_groups(
     )
 
 
-async def _deleted(broker: DataServices, group_id: str, asked: Awaitable[Reply]) -> ErrorCode:
+async def _deleted(broker: GroupServices, group_id: str, asked: Awaitable[Reply]) -> ErrorCode:
     """What became of a group. One with many offsets loses some of them with each command."""
     try:
         reply = await reply_of(DeleteReply, asked)

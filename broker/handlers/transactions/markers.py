@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.partitions.log_writer import EndedTransaction
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.errors import TidelogError
@@ -40,13 +40,13 @@ class _Outcome(NamedTuple):
 
 
 def write_txn_markers(
-    broker: DataServices, request: WriteTxnMarkersRequest, context: RequestContext
+    broker: TransactionServices, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> Awaitable[WriteTxnMarkersResponse]:
     """Append them now, in the order of the connection's requests."""
     return _answer(broker, request, [_write(broker, each) for each in request.markers])
 
 
-def _write(broker: DataServices, marker: WritableTxnMarker) -> list[list[_Outcome]]:
+def _write(broker: TransactionServices, marker: WritableTxnMarker) -> list[list[_Outcome]]:
     """By topic."""
     ended = EndedTransaction(
         marker.producer_id,
@@ -61,7 +61,9 @@ def _write(broker: DataServices, marker: WritableTxnMarker) -> list[list[_Outcom
     ]
 
 
-def _write_one(broker: DataServices, ended: EndedTransaction, topic: str, number: int) -> _Outcome:
+def _write_one(
+    broker: TransactionServices, ended: EndedTransaction, topic: str, number: int
+) -> _Outcome:
     try:
         partition = broker.partitions.named(topic, number)
         slot = broker.coordinators.markers.write(partition, ended)
@@ -74,7 +76,9 @@ def _write_one(broker: DataServices, ended: EndedTransaction, topic: str, number
 
 
 async def _answer(
-    broker: DataServices, request: WriteTxnMarkersRequest, written: Sequence[list[list[_Outcome]]]
+    broker: TransactionServices,
+    request: WriteTxnMarkersRequest,
+    written: Sequence[list[list[_Outcome]]],
 ) -> WriteTxnMarkersResponse:
     slots = (each.slot for topics in written for outcomes in topics for each in outcomes)
     newest = max(slots, default=NOTHING_WRITTEN)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable
 
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.handlers.transactions.transactions import submit
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.coordinator.patterns import InvalidPattern, check_length
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 async def describe_producers(
-    broker: DataServices, request: DescribeProducersRequest, context: RequestContext
+    broker: TransactionServices, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
     """The producers that partitions know, and where their open transactions begin."""
     topics = [_producers_of(broker, each) for each in request.topics]
@@ -68,7 +68,7 @@ async def describe_producers(
 
 
 def _producers_of(
-    broker: DataServices, asked: DescribeProducersTopic
+    broker: TransactionServices, asked: DescribeProducersTopic
 ) -> DescribeProducersTopicResponse:
     return DescribeProducersTopicResponse(
         name=asked.name,
@@ -77,7 +77,7 @@ def _producers_of(
 
 
 def _producers_in(
-    broker: DataServices, topic: str, number: int
+    broker: TransactionServices, topic: str, number: int
 ) -> DescribeProducersPartitionResponse:
     try:
         log = broker.partitions.named(topic, number).log
@@ -116,7 +116,7 @@ def _refused(asked: DescribeProducersTopic, why: str) -> DescribeProducersTopicR
 
 
 async def describe_transactions(
-    broker: DataServices, request: DescribeTransactionsRequest, context: RequestContext
+    broker: TransactionServices, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
     """The newest transaction of each transactional id, by its coordinator."""
     asked = [
@@ -159,7 +159,7 @@ def _enlisted_topics(transaction: Transaction) -> list[DescribedTransactionTopic
 
 
 async def list_transactions(
-    broker: DataServices, request: ListTransactionsRequest, context: RequestContext
+    broker: TransactionServices, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
     """The transactional ids that this broker coordinates and that pass the filters."""
     known = [each for each in request.state_filters if each in STATES_BY_LABEL]
@@ -196,7 +196,7 @@ def _listing(found: TransactionListing) -> ListedTransaction:
 
 
 async def _listed(
-    broker: DataServices, command: ListTransactions, pattern: str
+    broker: TransactionServices, command: ListTransactions, pattern: str
 ) -> list[TransactionListing]:
     """Raises InvalidPattern or CoordinatorRefused."""
     check_length(pattern, broker.settings.integer("regex.length.max"))

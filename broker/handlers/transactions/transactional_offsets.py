@@ -13,7 +13,7 @@ from tidelog.broker.coordinate.transaction_admission import Admission, Wanted
 from tidelog.broker.handlers.groups.group_offsets import topic_ids
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.group.commands import (
@@ -41,7 +41,7 @@ ADDS_PARTITION_FROM = 5
 
 
 async def txn_offset_commit(
-    broker: DataServices, request: TxnOffsetCommitRequest, context: RequestContext
+    broker: TransactionServices, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Have the offsets pending; answered when that is durable."""
     state = broker.metadata.state
@@ -80,7 +80,7 @@ async def txn_offset_commit(
 
 
 async def _commit(
-    broker: DataServices,
+    broker: TransactionServices,
     request: TxnOffsetCommitRequest,
     version: int,
     unknown: set[tuple[str, int]],
@@ -116,7 +116,7 @@ async def _commit(
 
 
 async def _admitted(
-    broker: DataServices, request: TxnOffsetCommitRequest, version: int
+    broker: TransactionServices, request: TxnOffsetCommitRequest, version: int
 ) -> Admission:
     """Whether the partition of the group's offsets is in the transaction."""
     topic = broker.metadata.state.topic_named(GROUP_TOPIC)

@@ -15,7 +15,7 @@ from typing import Final
 from tidelog.broker.handlers.internal_topics import create_internal_topic
 from tidelog.broker.handlers.metadata_change import ChangeFailed
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.handlers.services import DataServices
+from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.topics.placement import NoLiveBroker
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.internal_topics import GROUP_TOPIC
@@ -67,7 +67,9 @@ TRANSACTIONS_FROM: Final = 4
 """AddPartitionsToTxn of brokers, on behalf of several producers."""
 
 
-def submit(broker: DataServices, transactional_id: str, command: Command) -> Awaitable[Reply]:
+def submit(
+    broker: TransactionServices, transactional_id: str, command: Command
+) -> Awaitable[Reply]:
     """Put a command to the coordinator of a transactional id. The awaitable raises
     CoordinatorRefused."""
     try:
@@ -82,7 +84,7 @@ def submit(broker: DataServices, transactional_id: str, command: Command) -> Awa
 
 
 async def init_producer_id(
-    broker: DataServices, request: InitProducerIdRequest, context: RequestContext
+    broker: TransactionServices, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """A producer's identity: for idempotence alone a fresh producer id at epoch 0, whatever the
     producer had before; with a transactional id the one that fences the producer before (KIP-360).
@@ -107,7 +109,9 @@ async def init_producer_id(
     return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
-async def _fresh_identity(broker: DataServices, request: InitProducerIdRequest) -> IdentityReply:
+async def _fresh_identity(
+    broker: TransactionServices, request: InitProducerIdRequest
+) -> IdentityReply:
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return IdentityReply(ErrorCode.INVALID_REQUEST)
     fresh_id = await _fresh_id(broker)
@@ -116,7 +120,7 @@ async def _fresh_identity(broker: DataServices, request: InitProducerIdRequest) 
     return IdentityReply(ErrorCode.NONE, fresh_id, ProducerEpoch(0))
 
 
-async def _fresh_id(broker: DataServices) -> ProducerId | None:
+async def _fresh_id(broker: TransactionServices) -> ProducerId | None:
     """A producer id that was never given out. None if there is none to give now: as in Kafka,
     producers are told to ask again, since other errors are final to them."""
     try:
@@ -127,7 +131,7 @@ async def _fresh_id(broker: DataServices) -> ProducerId | None:
 
 
 async def _identity_from(
-    broker: DataServices,
+    broker: TransactionServices,
     transactional_id: str,
     command: Callable[[ProducerId | None], Command],
 ) -> IdentityReply:
@@ -153,7 +157,7 @@ def _identity(producer_id: int, epoch: int) -> Identity:
 
 
 def add_partitions_to_txn(
-    broker: DataServices, request: AddPartitionsToTxnRequest, context: RequestContext
+    broker: TransactionServices, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> Awaitable[AddPartitionsToTxnResponse]:
     """Enlist partitions; or, from version 4 on, which other brokers speak, verify that they are."""
     version = context.api_version
@@ -173,7 +177,7 @@ _PartitionCodes = Mapping[EnlistedPartition, ErrorCode]
 
 
 def _enlist(
-    broker: DataServices, transaction: AddPartitionsToTxnTransaction, client_version: int
+    broker: TransactionServices, transaction: AddPartitionsToTxnTransaction, client_version: int
 ) -> Awaitable[_PartitionCodes]:
     """Decided now; each partition's code when it may be told."""
     partitions = frozenset(
@@ -276,7 +280,7 @@ def _topic_results(
 
 
 async def add_offsets_to_txn(
-    broker: DataServices, request: AddOffsetsToTxnRequest, context: RequestContext
+    broker: TransactionServices, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
     """Enlist the partition that keeps a group's offsets."""
     reply = await _add_offsets(broker, request)
@@ -284,7 +288,7 @@ async def add_offsets_to_txn(
     return AddOffsetsToTxnResponse(error_code=code)
 
 
-async def _add_offsets(broker: DataServices, request: AddOffsetsToTxnRequest) -> AddReply:
+async def _add_offsets(broker: TransactionServices, request: AddOffsetsToTxnRequest) -> AddReply:
     if not request.group_id:
         return AddReply(ErrorCode.INVALID_GROUP_ID)
     try:
@@ -314,7 +318,7 @@ async def _add_offsets(broker: DataServices, request: AddOffsetsToTxnRequest) ->
 
 
 async def end_txn(
-    broker: DataServices, request: EndTxnRequest, context: RequestContext
+    broker: TransactionServices, request: EndTxnRequest, context: RequestContext
 ) -> EndTxnResponse:
     """Commit or abort: answered when the decision is durable (rule H2)."""
     version = context.api_version

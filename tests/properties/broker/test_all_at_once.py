@@ -108,16 +108,18 @@ class Story:
 
     async def delete(self) -> None:
         broker = self.one.broker
-        log = broker.partitions.named(TOPIC, 0).log
+        log = broker.writes.partitions.named(TOPIC, 0).log
         if log.high_watermark > log.log_start:
             end = min(log.high_watermark, log.log_start + 20)
             offset = Offset(self.random.randrange(log.log_start, end + 1))
-            await broker.appender.delete_records(broker.partitions.named(TOPIC, 0), offset)
+            await broker.writes.appender.delete_records(
+                broker.writes.partitions.named(TOPIC, 0), offset
+            )
 
     async def flush(self) -> None:
         broker = self.one.broker
         topic = self.random.choice((TOPIC, KEYED))
-        await broker.roller.flush(broker.partitions.named(topic, 0))
+        await broker.topic_tables.roller.flush(broker.writes.partitions.named(topic, 0))
 
     async def again(self, work: Callable[[], Awaitable[object]]) -> None:
         """Until the producers are done."""
@@ -147,9 +149,9 @@ def test_nothing_is_lost_and_nobody_stumbles(monkeypatch: pytest.MonkeyPatch, se
                 lambda: told.read(KEYED),
                 told.delete,
                 told.flush,
-                broker.cleaner.clean_one,
-                broker.cleaner.retention.apply,
-                broker._checkpointer.checkpoint,
+                broker.topic_tables.cleaner.clean_one,
+                broker.topic_tables.cleaner.retention.apply,
+                broker.writes.checkpointer.checkpoint,
                 broker.upkeep.merger.maintain,
                 collectors.objects.collect,
             ]
@@ -160,9 +162,15 @@ def test_nothing_is_lost_and_nobody_stumbles(monkeypatch: pytest.MonkeyPatch, se
                 told.is_over = True
             await told.read(TOPIC)
             assert not one.run.done()
-            assert (broker.partitions.faulty, broker.roller.faults()) == ((), [])
-            assert (broker.cleaner.metrics.failures, collectors.metrics.failures) == (0, 0)
-            assert broker.roller.metrics.commits > 0
+            assert (broker.writes.partitions.faulty, broker.topic_tables.roller.faults()) == (
+                (),
+                [],
+            )
+            assert (broker.topic_tables.cleaner.metrics.failures, collectors.metrics.failures) == (
+                0,
+                0,
+            )
+            assert broker.topic_tables.roller.metrics.commits > 0
             assert broker.upkeep.merger.metrics.merges > 0
 
     run(story)

@@ -100,8 +100,11 @@ class Story:
         if step.producer not in self.pending:
             return
         assert await self.producers[step.producer].end(commit=step.commits) is ErrorCode.NONE
-        while self.one.broker.partitions.named("flights", 0).log.next_offset == self.next_offset:
-            await self.one.broker.clock.sleep(0.001)
+        while (
+            self.one.broker.writes.partitions.named("flights", 0).log.next_offset
+            == self.next_offset
+        ):
+            await self.one.broker.world.clock.sleep(0.001)
         records = self.pending.pop(step.producer)
         if step.commits:
             self.committed |= records
@@ -174,7 +177,7 @@ def test_what_was_committed_is_read_the_same_before_and_after_it_is_rolled(
                 for offset, record in sorted(told.committed.items())
             ]
             await flush(one)
-            log = one.broker.partitions.named("flights", 0).log
+            log = one.broker.writes.partitions.named("flights", 0).log
             assert log.table_next == log.high_watermark == told.next_offset
             assert await told.read(committed=True) == before
             assert await told.read(committed=False) == before

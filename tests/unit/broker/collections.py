@@ -56,39 +56,45 @@ def collections(
     """Of a broker that runs."""
     broker = one.broker
     counted = CollectorMetrics()
-    deleter = Deleter(store, broker.clock, crash_points, counted, spread_seconds=1.0)
-    me = broker.incarnation
-    wal = broker.wal
-    marks = MarkFile(store, broker.clock, broker._offload, me.broker_id, grace_seconds)
-    offload = broker._offload
+    deleter = Deleter(store, broker.world.clock, crash_points, counted, spread_seconds=1.0)
+    me = broker.membership.incarnation
+    wal = broker.writes.wal
+    marks = MarkFile(store, broker.world.clock, broker.world.offload, me.broker_id, grace_seconds)
+    offload = broker.world.offload
     settled = broker.upkeep.merger.merged.is_settled
     return Collections(
         Collector(
             store,
-            broker.clock,
+            broker.world.clock,
             offload,
-            broker.metadata,
+            broker.membership.metadata,
             me,
             settled,
-            lambda: broker._checkpointer.floor,
+            lambda: broker.writes.checkpointer.floor,
             WalInventory(
                 store, me, lambda: OwnWal(wal.durable_end, wal.newest_slot, wal.metrics.bytes)
             ),
             1.0,
             1.0,
             grace_seconds,
-            broker.settings.integer("staged.retention.ms"),
-            StagedBatches(store, broker.clock, broker.entropy, offload, broker.metadata.settings),
+            broker.settings.now().integer("staged.retention.ms"),
+            StagedBatches(
+                store,
+                broker.world.clock,
+                broker.world.entropy,
+                offload,
+                broker.membership.metadata.settings,
+            ),
             marks,
             deleter,
             counted,
         ),
         TableCollector(
             store,
-            broker.clock,
-            broker.entropy,
+            broker.world.clock,
+            broker.world.entropy,
             offload,
-            broker.metadata,
+            broker.membership.metadata,
             me,
             1.0,
             grace_seconds,
@@ -129,8 +135,8 @@ async def until_opened(one: OneBroker) -> None:
     """Wait until the metadata log names no tenure but the current ones."""
     broker = one.broker
     changed = asyncio.Event()
-    unsubscribe = broker.metadata.subscribe(lambda *_: changed.set())
-    while broker.metadata.state.unopened(broker.incarnation.epoch):
+    unsubscribe = broker.membership.metadata.subscribe(lambda *_: changed.set())
+    while broker.membership.metadata.state.unopened(broker.membership.incarnation.epoch):
         changed.clear()
         await changed.wait()
     unsubscribe()
@@ -138,13 +144,13 @@ async def until_opened(one: OneBroker) -> None:
 
 async def checkpoint(one: OneBroker) -> None:
     """Write one, of what has come since the last; the broker may just have done so by itself."""
-    await one.broker._checkpointer.checkpoint()
-    floor = one.broker._checkpointer.floor
+    await one.broker.writes.checkpointer.checkpoint()
+    floor = one.broker.writes.checkpointer.floor
     assert floor is not None
-    assert floor > one.broker.wal.newest_slot
+    assert floor > one.broker.writes.wal.newest_slot
 
 
 def forget_memory(one: OneBroker) -> None:
     """So that consumers are served from the bucket."""
-    for key in list(one.broker._reads.tail._objects):
-        one.broker._reads.tail.drop(key)
+    for key in list(one.broker.reads.path.tail._objects):
+        one.broker.reads.path.tail.drop(key)

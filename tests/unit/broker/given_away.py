@@ -22,16 +22,16 @@ OTHER = BrokerRegistered(
 async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) -> Partition:
     """The partition as it is when it has been with another broker; all of it was durable."""
     broker = one.broker
-    log, mine = broker.partitions.find(place).log, broker.incarnation.epoch
+    log, mine = broker.writes.partitions.find(place).log, broker.membership.incarnation.epoch
     assert log.high_watermark == log.next_offset
-    other = Epoch(await broker.metadata.append(None, lambda _: (OTHER,)))
+    other = Epoch(await broker.membership.metadata.append(None, lambda _: (OTHER,)))
     image = log.image()
     for number, (author, owner) in enumerate([(mine, other), (other, mine)]):
         key = f"handover/{place.topic_id}-{place.partition}-{other}-{number}"
         await store.put(key, encode_images([image]), IfAbsent())
         moved = PartitionMoved(place.topic_id, place.partition, owner, key)
-        await broker.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
-        assert broker.partitions.get(place) is None
-    await broker.metadata.append(mine, lambda _: (BrokerFenced(other),))
-    broker.partitions.adopt({place: image}, {})
-    return broker.partitions.find(place)
+        await broker.membership.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
+        assert broker.writes.partitions.get(place) is None
+    await broker.membership.metadata.append(mine, lambda _: (BrokerFenced(other),))
+    broker.writes.partitions.adopt({place: image}, {})
+    return broker.writes.partitions.find(place)

@@ -14,9 +14,10 @@ import uvloop
 from tidelog.broker.dispatch.dispatcher import Dispatcher, Handler
 from tidelog.broker.dispatch.long_requests import LongRequests
 from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.connection_limits import ConnectionLimits
+from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.services import Services
+from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -126,16 +127,18 @@ async def serving(
         settings=BrokerSettings.of(**settings),
         metrics=metrics,
         clock=clock or SystemClock(),
-        network=SocketNetwork(),
         durable=_durable,
     )
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
-    limits = ConnectionLimits(lambda: services.settings, descriptors_max)
+    descriptors = descriptors_left(services.settings, descriptors_max)
+    limits = ConnectionLimits(lambda: services.settings, descriptors)
     dispatcher = dispatcher_of(handlers, metrics)
-    server = KafkaServer(cast(Services, services), dispatcher, answers, limits, lambda _: None)
-    address = await server.bind("127.0.0.1", 0)
+    address = await ReservedAddress.take(SocketNetwork(), "127.0.0.1", 0)
+    server = KafkaServer(
+        cast(Services, services), dispatcher, answers, limits, lambda _: None, address
+    )
     await server.start()
-    loopback = Loopback(server, address, metrics)
+    loopback = Loopback(server, address.address, metrics)
     try:
         yield loopback
     finally:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.environment import Surroundings
 from tidelog.broker.handlers.data.fetch import fetch
 from tidelog.broker.handlers.data.offsets import list_offsets
 from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.options import BrokerOptions
+from tidelog.broker.running import RunningBroker
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import SystemClock
@@ -72,30 +75,33 @@ class World:
     async def broker(self, *, politely: bool = True) -> AsyncIterator[OneBroker]:
         """A running broker. Unless politely, it is cut off at the end like a killed process."""
         self.starts += 1
-        broker = Broker(
-            self.settings,
+        options = BrokerOptions(
+            settings=self.settings,
             broker_id=self.broker_id,
             listen=("127.0.0.1", 0),
-            advertise=None,
-            store=self.store,
-            clock=SystemClock(),
-            entropy=SeededEntropy(self.starts),
-            offload=self.offload,
-            network=SocketNetwork(),
-            metrics=BrokerMetrics(),
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
             is_running=lambda _: False,
+        )
+        world = Surroundings.of(
+            self.store,
+            SystemClock(),
+            SeededEntropy(self.starts),
+            SocketNetwork(),
+            self.offload,
             rolling=self.rolling,
             large_batches=self.large_batches,
             background=self.background,
             crash_points=self.crash_points,
         )
+        broker = Broker(options, world, BrokerMetrics())
         run = asyncio.create_task(broker.run())
         await broker.ready.wait()
-        if not broker.is_ready:
+        running = broker.running
+        if running is None:
             await run
+            raise AssertionError("the broker has ended without a reason")
         try:
-            yield OneBroker(broker, run)
+            yield OneBroker(broker, running, run)
         finally:
             if politely and not run.done():
                 broker.stop()
@@ -108,7 +114,8 @@ class World:
 class OneBroker:
     """A broker, and short ways to ask it for something."""
 
-    def __init__(self, broker: Broker, run: asyncio.Task[None]) -> None:
+    def __init__(self, life: Broker, broker: RunningBroker, run: asyncio.Task[None]) -> None:
+        self.life = life
         self.broker = broker
         self.run = run
 
@@ -116,16 +123,16 @@ class OneBroker:
         return RequestContext(version, 1, "test", "127.0.0.1", 1)
 
     async def create_topic(self, name: str = TOPIC, partitions: int = 1, **configs: str) -> UUID:
-        epoch = self.broker.incarnation.epoch
-        topic_id = self.broker.entropy.uuid()
+        epoch = self.broker.membership.incarnation.epoch
+        topic_id = self.broker.world.entropy.uuid()
         overrides = {key.replace("_", "."): value for key, value in configs.items()}
         record = TopicCreated(topic_id, name, (epoch,) * partitions, overrides)
-        await self.broker.metadata.append(epoch, lambda _: (record,))
+        await self.broker.membership.metadata.append(epoch, lambda _: (record,))
         return topic_id
 
     async def delete_topic(self, topic_id: UUID) -> None:
-        epoch = self.broker.incarnation.epoch
-        await self.broker.metadata.append(epoch, lambda _: (TopicDeleted(topic_id),))
+        epoch = self.broker.membership.incarnation.epoch
+        await self.broker.membership.metadata.append(epoch, lambda _: (TopicDeleted(topic_id),))
 
     async def produce(
         self,
@@ -139,14 +146,14 @@ class OneBroker:
     ) -> PartitionProduceResponse:
         """One batch to one partition."""
         request = produce_request(topic, partition, records, acks, timeout_ms)
-        response = await produce(self.broker, request, self.context(version))
+        response = await produce(self.broker.services.data, request, self.context(version))
         assert response is not None
         return response.responses[0].partition_responses[0]
 
     async def send(self, records: Buffer, partition: int = 0, *, timeout_ms: int = 5000) -> None:
         """One batch to one partition, without an acknowledgement."""
         request = produce_request(TOPIC, partition, records, 0, timeout_ms)
-        assert await produce(self.broker, request, self.context(9)) is None
+        assert await produce(self.broker.services.data, request, self.context(9)) is None
 
     async def fetch(
         self,
@@ -178,7 +185,7 @@ class OneBroker:
                 )
             ],
         )
-        response = await fetch(self.broker, request, self.context(12))
+        response = await fetch(self.broker.services.data, request, self.context(12))
         return response.responses[0].partitions[0]
 
     async def read_all(self, partition: int = 0, topic: str = TOPIC) -> list[Record]:
@@ -215,8 +222,15 @@ class OneBroker:
                 )
             ],
         )
-        response = await list_offsets(self.broker, request, self.context(version))
+        response = await list_offsets(self.broker.services.data, request, self.context(version))
         return response.topics[0].partitions[0]
+
+
+def services_of(running: RunningBroker, handler: Callable[..., Any]) -> Any:
+    """What this handler is given: the services of its room, or all for one of the routes."""
+    rooms = {"cluster", "data", "groups", "transactions"}
+    room = handler.__module__.rsplit(".", 2)[-2]
+    return getattr(running.services, room) if room in rooms else running.services
 
 
 def produce_request(

@@ -68,10 +68,10 @@ async def segments(store: ObjectStore, topic_id: UUID) -> list[str]:
 
 def hosted(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> Partition:
     """The partition as the broker has it."""
-    return one.broker.partitions.named(topic, partition)
+    return one.broker.writes.partitions.named(topic, partition)
 
 
 async def flush(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> None:
     """Have what is decided rolled."""
     async with asyncio.timeout(20):
-        await one.broker.roller.flush(hosted(one, partition, topic))
+        await one.broker.topic_tables.roller.flush(hosted(one, partition, topic))

@@ -127,5 +127,5 @@ class Sink:
 
 @asynccontextmanager
 async def client_of(one: OneBroker) -> AsyncIterator[Client]:
-    async with Client(SocketNetwork(), SystemClock(), [one.broker.advertised]) as client:
+    async with Client(SocketNetwork(), SystemClock(), [one.broker.membership.advertised]) as client:
         yield client

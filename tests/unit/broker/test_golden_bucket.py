@@ -31,7 +31,7 @@ def test_a_golden_bucket_opens_and_goes_on(form: str, tmp_path: Path) -> None:
         world = World(store, **SETTINGS)
         world.starts = 100
         async with world.broker() as one:
-            assert one.broker.faults() == []
+            assert one.broker.health.faults() == []
             assert json.loads(json.dumps(await contents(one))) == expected
             end = expected["plain-0"]["high_watermark"]
             last = batch(b"again", None, producer_id=7, producer_epoch=3, base_sequence=end - 2)

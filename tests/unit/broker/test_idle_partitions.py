@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 import pytest
 
 from tests.unit.broker.one_broker import World, batch
-from tidelog.broker.broker import Broker
+from tidelog.broker.running import RunningBroker
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.storage.stores.memory import MemoryStore
@@ -23,8 +23,8 @@ def run(story: Coroutine[None, None, None]) -> None:
     asyncio.run(bounded())
 
 
-def visited(broker: Broker) -> int:
-    partitions = broker.partitions
+def visited(broker: RunningBroker) -> int:
+    partitions = broker.writes.partitions
     return partitions.checkpointed.visited + partitions.producers.visited
 
 
@@ -37,10 +37,10 @@ def test_checkpoints_and_expiry_look_at_what_was_written_to(idle: int) -> None:
             await one.create_topic("busy", partitions=2)
             for number in range(60):
                 await one.produce(batch(bytes(500)), number % 2, topic="busy")
-            checkpoints = await list_checkpoints(world.store, one.broker.incarnation)
+            checkpoints = await list_checkpoints(world.store, one.broker.membership.incarnation)
             assert len(checkpoints) > 5
-            assert one.broker.partitions.producers.expire(10**15, 1) == 0
-            assert len(one.broker.partitions) == idle + 2
+            assert one.broker.writes.partitions.producers.expire(10**15, 1) == 0
+            assert len(one.broker.writes.partitions) == idle + 2
             assert visited(one.broker) <= 2 * (len(checkpoints) + 1)
 
     run(story())
@@ -52,15 +52,15 @@ def test_a_topics_settings_are_renewed_for_that_topic() -> None:
         async with world.broker() as one:
             await one.create_topic("first", partitions=3)
             changed = await one.create_topic("second", partitions=3)
-            partitions = one.broker.partitions
+            partitions = one.broker.writes.partitions
             before = partitions.named("first", 1).limits
-            epoch = one.broker.incarnation.epoch
+            epoch = one.broker.membership.incarnation.epoch
             record = ConfigsChanged(ConfigScope.TOPIC, str(changed), {"max.message.bytes": "77"})
-            await one.broker.metadata.append(epoch, lambda _: (record,))
+            await one.broker.membership.metadata.append(epoch, lambda _: (record,))
             assert partitions.named("second", 2).limits.batch_bytes_max == 77
             assert partitions.named("first", 1).limits is before
             record = ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "99"})
-            await one.broker.metadata.append(epoch, lambda _: (record,))
+            await one.broker.membership.metadata.append(epoch, lambda _: (record,))
             assert partitions.named("first", 1).limits.batch_bytes_max == 99
             assert partitions.named("second", 2).limits.batch_bytes_max == 77
 
@@ -75,7 +75,7 @@ def test_deleted_partitions_are_in_no_checkpoint_and_no_round() -> None:
             await one.create_topic("kept")
             for topic in ("gone", "kept"):
                 await one.produce(batch(b"a"), topic=topic)
-            partitions = one.broker.partitions
+            partitions = one.broker.writes.partitions
             assert (len(partitions), len(partitions.checkpointed)) == (3, 2)
             await one.delete_topic(gone)
             assert (len(partitions), len(partitions.checkpointed)) == (1, 1)

@@ -82,10 +82,10 @@ def test_who_dies_before_it_has_written_anything_costs_the_next_ones_nothing(
         async with here.broker(politely=False) as one:
             await one.create_topic(retention_ms="-1", partitions=PARTITIONS)
             await one.produce(batch(b"a"))
-            first = str(one.broker.incarnation)
+            first = str(one.broker.membership.incarnation)
         for _ in range(10):
             async with here.broker(politely=False) as one:
-                died = str(one.broker.incarnation)
+                died = str(one.broker.membership.incarnation)
             store.taken()
         async with here.broker() as one:
             read = {key.split("/")[1] for key in store.taken()}
@@ -113,11 +113,11 @@ def test_many_partitions_are_opened_in_groups_those_with_most_tenures_first(
         for _ in range(14):
             async with here.broker(politely=False) as one:
                 broker = one.broker
-                await broker.wal.flush()
-                opened = [str(each) for each in broker.partitions if each.opened]
+                await broker.writes.wal.flush()
+                opened = [str(each) for each in broker.writes.partitions if each.opened]
                 assert 0 < len(opened) <= 3
         # None of it is in a checkpoint: the metadata log names all tenures of all partitions.
-        tenures = broker.metadata.state.tenures(TopicPartition(topic_id, 0))
+        tenures = broker.membership.metadata.state.tenures(TopicPartition(topic_id, 0))
         assert len(tenures) == 15
         lives = {key.split("/")[1] for key in await objects(store, "wal/")}
         assert len(lives) == 15
@@ -142,10 +142,10 @@ def test_checkpoints_come_by_slots() -> None:
             for number in range(100):
                 await one.produce(batch(b"%d" % number))
                 await asyncio.sleep(0)
-            me = one.broker.incarnation
+            me = one.broker.membership.incarnation
             checkpoints = await list_checkpoints(store, me)
             assert 5 <= len(checkpoints) <= 10
-            assert one.broker.wal.durable_end - checkpoints[-1] <= 20
+            assert one.broker.writes.wal.durable_end - checkpoints[-1] <= 20
         async with here.broker() as one:
             assert await values(one, 0) == [b"%d" % number for number in range(100)]
 

@@ -24,7 +24,9 @@ async def fence(store: ObjectStore, one: OneBroker) -> int:
     """Another broker fences it; the entry that says so."""
     log = await MetadataLog.open(store, SystemClock(), SeededEntropy(77))
     other = Epoch(await log.append(None, lambda _: (OTHER,)))
-    fenced = await log.append(other, lambda _: (BrokerFenced(one.broker.incarnation.epoch),))
+    fenced = await log.append(
+        other, lambda _: (BrokerFenced(one.broker.membership.incarnation.epoch),)
+    )
     await log.append(other, lambda _: (BrokerFenced(other),))
     await log.close()
     return fenced
@@ -40,8 +42,8 @@ def test_a_broker_that_reads_its_fence_ends_and_is_recovered_from() -> None:
                 await pipe.ask(produced(b"acknowledged"))
                 entry = await fence(here.store, one)
                 # Its WAL is not sealed yet: only the metadata log can tell.
-                await one.broker.metadata.refresh()
-                assert not one.broker.may_serve_reads()
+                await one.broker.membership.metadata.refresh()
+                assert not one.broker.membership.may_serve_reads()
                 assert (await one.offsets(-1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
                 with pytest.raises(Fenced, match=f"fenced by another broker, as entry {entry} of"):
                     await one.run
@@ -71,7 +73,7 @@ def test_a_broker_that_fences_itself_ends_without_an_error() -> None:
 
     async def story() -> None:
         async with here.broker() as one:
-            one.broker.stop()
+            one.life.stop()
             await one.run
 
     run(story)

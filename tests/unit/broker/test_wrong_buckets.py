@@ -128,7 +128,7 @@ def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
             await one.create_topic("harmed")
             await one.create_topic("whole")
             await one.produce(batch(b"a"), topic="harmed")
-            (extent,) = one.broker.partitions.named("harmed", 0).log.extents
+            (extent,) = one.broker.writes.partitions.named("harmed", 0).log.extents
         async with world.broker(politely=False) as one:
             await one.produce(batch(b"b"), topic="whole")
         whole = bytes((await store.get(extent.key)).data)
@@ -142,7 +142,7 @@ def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
             refused = await one.produce(batch(b"c"), topic="harmed")
             assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert extent.key in (refused.error_message or "")
-            (fault,) = one.broker.faults()
+            (fault,) = one.broker.health.faults()
             assert extent.key in fault
             assert fault.endswith("; not served: harmed-0")
             assert [r.value for r in await one.read_all(topic="whole")] == [b"b"]

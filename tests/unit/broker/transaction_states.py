@@ -252,7 +252,7 @@ class States:
         for key, key_type in ((GROUP, 0), ("t", 1)):
             await find(self._broker, key, key_type)
         await loaded(self._broker)
-        held = self._broker.broker.partitions.named(HELD, 0)
+        held = self._broker.broker.writes.partitions.named(HELD, 0)
         held.fault = CorruptObject("some/key", "it is broken")
 
     async def send(self, wire: WireRequest) -> Response:

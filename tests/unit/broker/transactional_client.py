@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, produce_request
+from tests.unit.broker.one_broker import TOPIC, OneBroker, produce_request, services_of
 from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.handlers.groups.coordinator import find_coordinator
 from tidelog.broker.handlers.groups.group_offsets import offset_fetch
@@ -50,7 +50,7 @@ async def ask(broker: OneBroker, handler: Any, request: Request[R], version: int
     """Ask as a client of that version would: request and answer go over the wire."""
     sent = b"".join(map(bytes, encode(request, version)))
     received = decode(type(request), sent, version)
-    response = await handler(broker.broker, received, broker.context(version))
+    response = await handler(services_of(broker.broker, handler), received, broker.context(version))
     return decode(type(response), b"".join(map(bytes, encode(response, version))), version)
 
 
@@ -62,14 +62,14 @@ async def find(broker: OneBroker, key: str, key_type: int) -> ErrorCode:
 
 async def loaded(broker: OneBroker) -> None:
     """Wait until every coordinator has read its log."""
-    coordinators = broker.broker.coordinators
+    coordinators = broker.broker.coordination.coordinators
     runtimes: list[CoordinatorRuntime[Any, Any, Any]] = [
         *coordinators.groups.all(),
         *coordinators.transactions.all(),
     ]
     for runtime in runtimes:
         while runtime.state is RuntimeState.LOADING:
-            await broker.broker.clock.sleep(0.001)
+            await broker.broker.world.clock.sleep(0.001)
 
 
 class TransactionalClient:
@@ -97,7 +97,7 @@ class TransactionalClient:
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ):
                 break
-            await self.broker.broker.clock.sleep(0.001)
+            await self.broker.broker.world.clock.sleep(0.001)
         if response.error_code == ErrorCode.NONE:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences.clear()

@@ -144,7 +144,7 @@ async def roll_and_checkpoint(store: ObjectStore, broker: OneBroker, topic: str 
     bucket = await opened(store)
     topic_id = bucket.topic(topic).topic_id
     state = await bucket.table(bucket.topic(topic))
-    for partition in broker.broker.partitions:
+    for partition in broker.broker.writes.partitions:
         if partition.log.partition.topic_id == topic_id:
             number = partition.log.partition.partition
             partition.log.advance_table(state.partition(number).next_offset)
@@ -152,7 +152,7 @@ async def roll_and_checkpoint(store: ObjectStore, broker: OneBroker, topic: str 
 
 
 async def checkpoint(broker: OneBroker) -> None:
-    await broker.broker._checkpointer.checkpoint()
+    await broker.broker.writes.checkpointer.checkpoint()
 
 
 async def settle() -> None:

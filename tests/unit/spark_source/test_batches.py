@@ -212,8 +212,8 @@ def test_what_retention_took_is_named_or_passed_over(spark_world: SparkWorld) ->
     lenient = spark_world.source(subscribe=TOPIC, failOnDataLoss=False)
 
     async def delete(broker: OneBroker, store: ObjectStore) -> None:
-        partition = broker.broker.partitions.named(TOPIC, 0)
-        await broker.broker.appender.delete_records(partition, 3)
+        partition = broker.broker.writes.partitions.named(TOPIC, 0)
+        await broker.broker.writes.appender.delete_records(partition, 3)
 
     spark_world.tell(delete)
     with pytest.raises(DataLost, match="offsets 0 to 2 of flights-0 are not there any more"):
@@ -238,7 +238,9 @@ def test_a_slot_that_is_lost_behind_a_dead_broker_is_named(spark_world: SparkWor
     async def cut_off() -> str:
         async with spark_world.here.broker(politely=False) as broker:
             await broker.produce(batch(b"x"))
-            lost = wal_key(broker.broker.incarnation, broker.broker.wal.durable_end)
+            lost = wal_key(
+                broker.broker.membership.incarnation, broker.broker.writes.wal.durable_end
+            )
             await broker.produce(batch(b"y"))
             await broker.produce(batch(b"z"))
             return lost

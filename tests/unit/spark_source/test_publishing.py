@@ -60,7 +60,7 @@ def tell(folder: Path, story: Callable[[OneBroker, Driver], Awaitable[None]]) ->
             await loaded(one)
             await one.create_topic(partitions=2)
             await one.produce(batch(*(b"%d" % number for number in range(5))))
-            host, port = one.broker.advertised
+            host, port = one.broker.membership.advertised
             driver = await asyncio.to_thread(Driver, folder, f"{host}:{port}")
             try:
                 await story(one, driver)

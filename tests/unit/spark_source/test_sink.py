@@ -42,7 +42,7 @@ class SinkWorld:
             async with world(store_at(self.folder)).broker() as one:
                 await loaded(one)
                 await one.create_topic(partitions=2)
-                host, port = one.broker.advertised
+                host, port = one.broker.membership.advertised
                 self.address = f"{host}:{port}"
                 await story(one)
 

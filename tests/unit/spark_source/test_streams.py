@@ -247,8 +247,8 @@ def test_what_is_lost_is_named_or_passed_over(spark_world: SparkWorld) -> None:
     assert query.trigger() == [b"0"]
 
     async def delete(broker: OneBroker, store: ObjectStore) -> None:
-        partition = broker.broker.partitions.named(TOPIC, 0)
-        await broker.broker.appender.delete_records(partition, 3)
+        partition = broker.broker.writes.partitions.named(TOPIC, 0)
+        await broker.broker.writes.appender.delete_records(partition, 3)
 
     spark_world.tell(delete)
     query.look()
@@ -267,7 +267,9 @@ def test_a_log_that_begins_within_an_open_transaction_is_empty_until_that_ends(
         await broker.create_topic()
         await broker.produce(batch(b"plain"))
         await transaction(broker, "open", b"1", b"2")
-        await broker.broker.appender.delete_records(broker.broker.partitions.named(TOPIC, 0), 2)
+        await broker.broker.writes.appender.delete_records(
+            broker.broker.writes.partitions.named(TOPIC, 0), 2
+        )
 
     spark_world.tell(cut)
     query = Query(spark_world)
@@ -296,7 +298,7 @@ def test_another_topic_of_the_same_name_is_not_taken_for_the_first(
     query.trigger()
 
     async def again(broker: OneBroker, store: ObjectStore) -> None:
-        topic = broker.broker.metadata.state.topic_named(TOPIC)
+        topic = broker.broker.membership.metadata.state.topic_named(TOPIC)
         assert topic is not None
         await broker.delete_topic(topic.topic_id)
         await broker.create_topic()

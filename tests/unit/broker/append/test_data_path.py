@@ -188,7 +188,7 @@ async def delete_up_to(one: OneBroker, offset: int) -> tuple[int, int]:
             )
         ],
     )
-    response = await delete_records(one.broker, request, one.context(2))
+    response = await delete_records(one.broker.services.data, request, one.context(2))
     result = response.topics[0].partitions[0]
     return result.error_code, result.low_watermark
 
@@ -235,7 +235,9 @@ def test_leader_epochs_grow_with_each_broker() -> None:
                     )
                 ]
             )
-            response = await offset_for_leader_epoch(one.broker, request, one.context(4))
+            response = await offset_for_leader_epoch(
+                one.broker.services.data, request, one.context(4)
+            )
             ends = [(p.leader_epoch, p.end_offset) for p in response.topics[0].partitions]
             assert ends == [(0, 1), (1, 2), (-1, -1)]
 
@@ -250,7 +252,9 @@ def test_producer_ids_are_never_given_twice() -> None:
             async with world.broker(politely=False) as one:
                 for _ in range(3):
                     request = InitProducerIdRequest(transactional_id=None)
-                    answer = await init_producer_id(one.broker, request, one.context(4))
+                    answer = await init_producer_id(
+                        one.broker.services.transactions, request, one.context(4)
+                    )
                     assert (answer.error_code, answer.producer_epoch) == (0, 0)
                     seen.append(answer.producer_id)
         assert len(set(seen)) == 6
@@ -265,7 +269,7 @@ def test_a_corrupt_wal_object_is_named_and_harms_only_its_partition() -> None:
             await one.create_topic(partitions=2)
             await one.produce(batch(b"a"), partition=0)
             await one.produce(batch(b"b"), partition=1)
-            partition = one.broker.partitions.named("flights", 0)
+            partition = one.broker.writes.partitions.named("flights", 0)
             (extent,) = partition.log.extents
             whole = bytearray((await world.store.get(extent.key)).data)
             whole[extent.position + 70] ^= 1

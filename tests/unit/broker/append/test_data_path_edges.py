@@ -72,7 +72,7 @@ async def fetch_many(
             )
         ],
     )
-    return await fetch(one.broker, request, one.context(12))
+    return await fetch(one.broker.services.data, request, one.context(12))
 
 
 def size_bytes(response: FetchResponse) -> int:
@@ -94,7 +94,7 @@ async def epoch_ends(one: OneBroker, *epochs: int) -> list[tuple[int, int]]:
             )
         ]
     )
-    response = await offset_for_leader_epoch(one.broker, request, one.context(4))
+    response = await offset_for_leader_epoch(one.broker.services.data, request, one.context(4))
     return [(p.leader_epoch, p.end_offset) for p in response.topics[0].partitions]
 
 
@@ -186,12 +186,12 @@ def test_settings_and_topics_may_change_in_one_entry() -> None:
         async with new_world().broker() as one:
             topic_id = await one.create_topic()
             await one.create_topic("other")
-            epoch = one.broker.incarnation.epoch
+            epoch = one.broker.membership.incarnation.epoch
             changes = (
                 ConfigsChanged(ConfigScope.CLUSTER, "", {"log.retention.ms": "1000"}),
                 TopicDeleted(topic_id),
             )
-            await one.broker.metadata.append(epoch, lambda _: changes)
+            await one.broker.membership.metadata.append(epoch, lambda _: changes)
             assert (await one.produce(batch(b"a"), topic="other")).error_code == 0
             gone = await one.produce(batch(b"a"))
             assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -303,7 +303,7 @@ def test_requests_that_timed_out_take_no_memory() -> None:
             for _ in range(40):
                 answer = await one.produce(batch(b"x" * 500_000), timeout_ms=20)
                 assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-            held = sum(s.size_bytes for s in one.broker.appender._waiting)
+            held = sum(s.size_bytes for s in one.broker.writes.appender._waiting)
             store.open()
             assert held < 4 << 20
 
@@ -371,7 +371,7 @@ def test_a_checkpoint_that_is_due_at_the_end_does_not_spoil_it() -> None:
             await one.produce(batch(b"a"))
             await store.begun.wait()
             await one.produce(batch(b"b"))
-            one.broker.stop()
+            one.life.stop()
             for _ in range(20):
                 await asyncio.sleep(0)  # until it waits for the checkpoint that is under way
             store.let_go.set()
@@ -401,7 +401,7 @@ def test_what_nobody_waits_for_any_more_does_not_spoil_the_end() -> None:
             await one.create_topic()
             answer = await one.produce(batch(b"a" * INLINE_BYTES_MAX), timeout_ms=1)
             assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-            one.broker.metadata.subscribe(lambda *_: held.let_go.set())
+            one.broker.membership.metadata.subscribe(lambda *_: held.let_go.set())
         async with world.broker() as one:
             assert await one.read_all() == []
 
@@ -429,11 +429,15 @@ def test_a_producer_may_ask_again_for_an_id_that_could_not_be_had() -> None:
         async with World(store).broker() as one:
             request = InitProducerIdRequest(transactional_id=None)
             store.forbids = True
-            answer = await init_producer_id(one.broker, request, one.context(4))
+            answer = await init_producer_id(
+                one.broker.services.transactions, request, one.context(4)
+            )
             assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert answer.producer_id == -1
             store.forbids = False
-            answer = await init_producer_id(one.broker, request, one.context(4))
+            answer = await init_producer_id(
+                one.broker.services.transactions, request, one.context(4)
+            )
             assert answer.error_code == 0
 
     run(story)
@@ -473,7 +477,7 @@ def test_a_stop_does_not_wait_for_a_fetch_that_finds_nothing() -> None:
             await one.create_topic()
             parked = asyncio.create_task(one.fetch(0, wait_ms=50_000))
             await asyncio.sleep(0.01)
-            one.broker.stop()
+            one.life.stop()
             async with asyncio.timeout(10):
                 answer = await parked
             assert (answer.error_code, answer.records) == (0, [])

@@ -45,7 +45,7 @@ def test_a_batch_that_was_being_checked_is_refused_and_goes_to_the_log_that_is_r
             assert (await one.produce(batch(b"before"))).base_offset == 0
             place = hosted(one).log.partition
             waiting = asyncio.create_task(one.produce(batch(LARGE)))
-            await until(lambda: one.broker.appender._group)
+            await until(lambda: one.broker.writes.appender._group)
             await taken_back(one, here.store, place)
             held.let_go.set()
             refused = await waiting
@@ -85,18 +85,18 @@ def test_nothing_gets_into_the_log_that_has_left(what: str) -> None:
             await one.create_topic()
             await one.produce(batch(b"a", b"b"))
             old = hosted(one)
-            writer = one.broker.appender._log_writer
+            writer = one.broker.writes.appender._log_writer
             await taken_back(one, here.store, old.log.partition)
-            newest, image = one.broker.wal.newest_slot, old.log.image()
+            newest, image = one.broker.writes.wal.newest_slot, old.log.image()
             with pytest.raises(PartitionError, match="led by another broker meanwhile") as refused:
                 APPENDS[what](writer, old)
             assert refused.value.code is NOT_LEADER
-            assert one.broker.wal.newest_slot == newest
+            assert one.broker.writes.wal.newest_slot == newest
             assert old.log.image() is image
             # Into the one that is here it does.
             if what not in ("adopt", "relocation"):
                 APPENDS[what](writer, hosted(one))
-                assert one.broker.wal.newest_slot > newest
+                assert one.broker.writes.wal.newest_slot > newest
 
     run(story)
 
@@ -111,9 +111,9 @@ def test_records_are_deleted_of_the_log_that_is_read_or_not_at_all() -> None:
             old = hosted(one)
             new = await taken_back(one, here.store, old.log.partition)
             with pytest.raises(PartitionError):
-                await one.broker.appender.delete_records(old, Offset(1))
+                await one.broker.writes.appender.delete_records(old, Offset(1))
             assert new.log.log_start == 0
-            assert await one.broker.appender.delete_records(new, Offset(1)) == 1
+            assert await one.broker.writes.appender.delete_records(new, Offset(1)) == 1
 
     run(story)
 
@@ -127,10 +127,14 @@ def test_a_coordinator_writes_to_the_log_that_it_has_loaded_or_not_at_all() -> N
             old, broker = hosted(one), one.broker
             origin = SnapshotOrigin("cluster", TOPIC, *old.log.partition)
             log = InternalPartition(
-                old, origin, broker.wal, broker.appender._log_writer, broker._reads.log
+                old,
+                origin,
+                broker.writes.wal,
+                broker.writes.appender._log_writer,
+                broker.reads.path.log,
             )
             log.append([NewRecord(b"v", b"k")], 0, None)
-            await broker.durable()
+            await broker.writes.durable()
             new = await taken_back(one, here.store, old.log.partition)
             with pytest.raises(PartitionError):
                 log.append([NewRecord(b"w", b"k")], 0, None)
@@ -169,17 +173,21 @@ def test_an_adopt_is_refused_also_where_the_log_that_has_left_had_all_of_it(
             who = Wanted(SINK, Identity(client.producer_id, client.epoch), 2)  # type: ignore[arg-type]
             old = hosted(one)
             if was_adopted:
-                assert (await one.broker.adopter.adopt(old, who, [staged])).record_count == 1
+                assert (
+                    await one.broker.coordination.adopter.adopt(old, who, [staged])
+                ).record_count == 1
             held.asked = False
             held.let_go.clear()
-            adopting = asyncio.create_task(one.broker.adopter.adopt(old, who, [staged]))
+            adopting = asyncio.create_task(
+                one.broker.coordination.adopter.adopt(old, who, [staged])
+            )
             await until(lambda: held.asked)
             new = await taken_back(one, here.store, old.log.partition)
             held.let_go.set()
             refused = await adopting
             assert isinstance(refused, AdoptFailed)
             assert refused.code is NOT_LEADER
-            again = await one.broker.adopter.adopt(new, who, [staged])
+            again = await one.broker.coordination.adopter.adopt(new, who, [staged])
             assert again.record_count == (0 if was_adopted else 1)
             assert await client.commit() is ErrorCode.NONE
             assert await read(one) == [b"a"]

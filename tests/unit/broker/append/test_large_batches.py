@@ -54,7 +54,7 @@ async def send(
 ) -> PartitionProduceResponse:
     request = produce_request("flights", 0, records, acks, timeout_ms)
     context = RequestContext(9, 1, "test", "127.0.0.1", connection)
-    response = await produce(one.broker, request, context)
+    response = await produce(one.broker.services.data, request, context)
     assert response is not None
     return response.responses[0].partition_responses[0]
 
@@ -159,11 +159,11 @@ def test_what_waits_of_a_lost_connection_is_dropped_and_its_memory_given_back() 
     async def story(one: OneBroker, held: HeldOffload) -> None:
         waiting = sent(one, GREEDY, *[LARGE] * 5)
         await held.begun.acquire()
-        assert len(one.broker._large_batches) == 4
-        one.broker.appender.lost(GREEDY)
+        assert len(one.broker.writes.large_batches) == 4
+        one.broker.writes.appender.lost(GREEDY)
         answers = [await task for task in waiting[1:]]
         assert {each.error_code for each in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-        assert len(one.broker._large_batches) == 0
+        assert len(one.broker.writes.large_batches) == 0
         held.let_go.set()
         assert (await waiting[0]).base_offset == 0
         assert held.begun.locked()
@@ -176,7 +176,7 @@ def test_a_connection_that_is_lost_before_its_batches_are_looked_at_leaves_none(
     async def story(one: OneBroker, held: HeldOffload) -> None:
         waiting = sent(one, GREEDY, *[LARGE] * 5)
         await asyncio.sleep(0)
-        one.broker.appender.lost(GREEDY)
+        one.broker.writes.appender.lost(GREEDY)
         answers = [await task for task in waiting]
         assert {each.error_code for each in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
         assert held.begun.locked()

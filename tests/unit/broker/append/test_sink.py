@@ -290,7 +290,9 @@ def test_an_adopt_that_is_cut_off_is_waited_for_before_the_next_is_served() -> N
             staged = await sink.stage(topic_id, 0, {0: [b"a"]})
             async with sink.producer(one) as producer:
                 wanted = Wanted(SINK, Identity(*producer.identity), SECOND)
-                adopt = partial(one.broker.adopter.adopt, hosted(one), wanted, [staged])
+                adopt = partial(
+                    one.broker.coordination.adopter.adopt, hosted(one), wanted, [staged]
+                )
                 store.hold("wal/")
                 first = asyncio.create_task(adopt())
                 await until(lambda: hosted(one).log.next_offset == 1)
@@ -529,7 +531,9 @@ def test_an_adopt_that_never_became_durable_is_gone_with_its_broker() -> None:
             async with sink.producer(one) as producer:
                 wanted = Wanted(SINK, Identity(*producer.identity), SECOND)
                 store.hold("wal/")
-                adopt = asyncio.create_task(one.broker.adopter.adopt(hosted(one), wanted, [staged]))
+                adopt = asyncio.create_task(
+                    one.broker.coordination.adopter.adopt(hosted(one), wanted, [staged])
+                )
                 await until(lambda: hosted(one).log.next_offset == 2)
         await asyncio.gather(adopt, return_exceptions=True)
         store.open()

@@ -43,7 +43,7 @@ async def roll(one: OneBroker, *batches: bytearray, topic: str = TOPIC) -> None:
 async def clean(one: OneBroker) -> int:
     """Clean until there is nothing to do; how often there was something."""
     times = 0
-    while await one.broker.cleaner.clean_one():
+    while await one.broker.topic_tables.cleaner.clean_one():
         times += 1
     return times
 
@@ -69,7 +69,7 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
             assert await clean(one) == 1
             kept = [(1, b"b", b"1"), (4, b"c", None), (5, b"a", b"3"), (6, b"d", b"1")]
             assert await held(world, topic_id) == kept
-            metrics = one.broker.cleaner.metrics
+            metrics = one.broker.topic_tables.cleaner.metrics
             assert (metrics.compactions, metrics.records_compacted) == (1, 3)
             assert b"tidelog_cleaner_compactions_total 1.0" in one.broker.metrics.exposition()
             assert (await one.offsets(-2)).offset == 0
@@ -152,9 +152,9 @@ def test_a_log_is_compacted_when_enough_of_it_is_dirty_or_it_was_for_too_long() 
             await roll(one, keyed((b"a", b"1")))
             assert await clean(one) == 1
             await roll(one, keyed((b"a", b"2"), age_ms=10**7))
-            assert one.broker.cleaner.metrics.dirty_ratio_max in (0.0, 1.0)
+            assert one.broker.topic_tables.cleaner.metrics.dirty_ratio_max in (0.0, 1.0)
             assert await clean(one) == 0
-            assert 0.4 < one.broker.cleaner.metrics.dirty_ratio_max < 0.6
+            assert 0.4 < one.broker.topic_tables.cleaner.metrics.dirty_ratio_max < 0.6
             late = await one.create_topic(
                 "late", **COMPACTED, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000000"
             )
@@ -192,12 +192,12 @@ def test_nothing_is_compacted_where_the_cleaner_is_off_or_the_policy_is_another(
             topic_id = await one.create_topic(**COMPACTED)
             await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
             assert await clean(one) == 0
-            assert await offsets(one.broker._store, topic_id) == [0, 1]
+            assert await offsets(one.broker.world.store, topic_id) == [0, 1]
         async with new_world().broker() as one:
             topic_id = await one.create_topic()
             await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
             assert await clean(one) == 0
-            assert await offsets(one.broker._store, topic_id) == [0, 1]
+            assert await offsets(one.broker.world.store, topic_id) == [0, 1]
 
     run(story)
 
@@ -210,8 +210,8 @@ def test_records_without_a_key_are_refused_and_those_from_before_are_dropped() -
             batch = encode_batch([NewRecord(b"1", None), NewRecord(b"1", b"a")])
             await roll(one, batch)
             change = ConfigsChanged(ConfigScope.TOPIC, str(topic_id), {"cleanup.policy": "compact"})
-            epoch = one.broker.incarnation.epoch
-            await one.broker.metadata.append(epoch, lambda _: (change,))
+            epoch = one.broker.membership.incarnation.epoch
+            await one.broker.membership.metadata.append(epoch, lambda _: (change,))
             assert (await one.produce(bytearray(batch))).error_code == 87
             assert await clean(one) == 1
             assert await held(world, topic_id) == [(1, b"a", b"1")]
@@ -261,7 +261,7 @@ def test_a_round_that_a_death_ended_is_finished_by_the_next_broker(
         async with world.broker(politely=False) as one:
             topic_id = await one.create_topic(**COMPACTED, min_cleanable_dirty_ratio="0")
             await roll(one, *(keyed((b"a", b"%d" % n), (b"%d" % n, None)) for n in range(4)))
-            cleaner = one.broker.cleaner
+            cleaner = one.broker.topic_tables.cleaner
             cleaner._crash_points = _DeathAt(point, times)
             with pytest.raises(_Dying):
                 await cleaner.clean_one()
@@ -271,7 +271,7 @@ def test_a_round_that_a_death_ended_is_finished_by_the_next_broker(
             assert there == [offset for offset in range(8) if offset not in dropped]
         async with world.broker() as one:
             await clean(one)
-            assert one.broker.cleaner.metrics.compactions == 1
+            assert one.broker.topic_tables.cleaner.metrics.compactions == 1
             assert await offsets(world.store, topic_id) == [1, 3, 5, 6, 7]
 
     run(story)
@@ -285,7 +285,7 @@ def test_a_round_ends_where_others_came_first_and_a_new_one_goes_on_from_there()
             await roll(one, *(keyed((b"a", b"%d" % n)) for n in range(3)))
             other = await open_table(world.store, topic_id)
             names = tuple(s.segment.name for s in other.state.partition(0).segments)
-            cleaner = one.broker.cleaner
+            cleaner = one.broker.topic_tables.cleaner
 
             compact = cleaner._compact
 
@@ -311,7 +311,10 @@ def test_a_topic_that_is_deleted_while_it_is_compacted_is_left_alone() -> None:
         async with world.broker() as one:
             topic_id = await one.create_topic(**COMPACTED)
             await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
-            cleaner, compact = one.broker.cleaner, one.broker.cleaner._compact
+            cleaner, compact = (
+                one.broker.topic_tables.cleaner,
+                one.broker.topic_tables.cleaner._compact,
+            )
 
             async def compact_late(*asked: object) -> None:
                 await one.delete_topic(topic_id)
@@ -344,7 +347,7 @@ def test_a_corrupt_segment_stops_the_cleaning_of_its_log_alone(
                 assert await clean(one) == 2
             (record,) = [r for r in caplog.records if "could not be cleaned" in r.message]
             assert record.__dict__["key"] == key
-            assert one.broker.cleaner.metrics.failures == 1
+            assert one.broker.topic_tables.cleaner.metrics.failures == 1
             assert await offsets(world.store, fine) == [1]
 
     run(story)
@@ -374,7 +377,7 @@ def test_small_segments_become_one_with_the_same_rows(monkeypatch: pytest.Monkey
             actions = [json.loads(line) for line in entry.splitlines()]
             changes = [next(iter(action.values())) for action in actions[:-1]]
             assert [change["dataChange"] for change in changes] == [False] * 5
-            assert one.broker.cleaner.metrics.merges == 1
+            assert one.broker.topic_tables.cleaner.metrics.merges == 1
 
     run(story)
 

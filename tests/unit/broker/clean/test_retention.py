@@ -40,7 +40,7 @@ async def delete_below(one: OneBroker, offset: int) -> DeleteRecordsPartitionRes
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=TOPIC, partitions=[place])], timeout_ms=5000
     )
-    response = await delete_records(one.broker, request, one.context(2))
+    response = await delete_records(one.broker.services.data, request, one.context(2))
     return response.topics[0].partitions[0]
 
 
@@ -56,15 +56,15 @@ def test_old_segments_go_and_readers_below_are_out_of_range() -> None:
             for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, 60_000):
                 await one.produce(dated(age_ms))
                 await flush(one)
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert await offsets(world.store, topic_id) == [6, 7, 8]
             assert (await one.offsets(-2)).offset == 6
             assert (await one.fetch(5)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             assert (await one.fetch(6)).log_start_offset == 6
-            metrics = one.broker.cleaner.metrics
+            metrics = one.broker.topic_tables.cleaner.metrics
             assert (metrics.log_starts_moved, metrics.segments_expired) == (1, 2)
             version = (await table_state(world.store, topic_id)).version
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert (await table_state(world.store, topic_id)).version == version
         async with world.broker(politely=False) as one:
             assert (await one.offsets(-2)).offset == 6
@@ -79,7 +79,7 @@ def test_what_is_in_the_wal_still_goes_too_by_whole_slots() -> None:
             topic_id = await one.create_topic(retention_ms=str(HOUR_MS))
             for age_ms in (2 * HOUR_MS, 2 * HOUR_MS, 0):
                 await one.produce(dated(age_ms))
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert (await one.offsets(-2)).offset == 6
             assert [record.offset for record in await one.read_all()] == [6, 7, 8]
         async with world.broker() as one:
@@ -98,7 +98,7 @@ def test_all_that_is_old_goes_and_the_log_goes_on_behind_it() -> None:
             await one.produce(dated(2 * HOUR_MS))
             await flush(one)
             await one.produce(dated(2 * HOUR_MS))
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert await offsets(world.store, topic_id) == []
             assert (await one.offsets(-2)).offset == (await one.offsets(-1)).offset == 6
             assert (await one.produce(dated(0))).base_offset == 6
@@ -117,7 +117,7 @@ def test_a_log_keeps_at_least_the_bytes_it_is_to_keep() -> None:
                 await one.produce(dated(0))
                 await flush(one)
             await one.produce(dated(0))
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert (await one.offsets(-2)).offset == 9
             assert await offsets(world.store, topic_id) == []
 
@@ -135,7 +135,7 @@ def test_nothing_goes_without_limits_and_from_logs_that_are_only_compacted() -> 
             for topic in (TOPIC, "compacted"):
                 await one.produce(dated(10**10), topic=topic)
                 await flush(one, topic=topic)
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert await offsets(world.store, kept) == [0, 1, 2]
             assert await offsets(world.store, compacted) == [0, 1, 2]
 
@@ -149,7 +149,7 @@ def test_the_brokers_setting_holds_for_topics_without_their_own() -> None:
             await one.create_topic("own", retention_ms="-1")
             for topic in (TOPIC, "own"):
                 await one.produce(dated(90_000), topic=topic)
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert (await one.offsets(-2)).offset == 3
             assert (await one.offsets(-2, topic="own")).offset == 0
 
@@ -165,12 +165,12 @@ def test_what_delete_records_deleted_goes_from_the_table() -> None:
                 await one.produce(dated(0, 4))
                 await flush(one)
             assert (await delete_below(one, 7)).low_watermark == 7
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             # The second segment lies below the log start for the most part, so it is written again.
             assert await offsets(world.store, topic_id) == [*range(4, 12)]
-            assert await one.broker.cleaner.clean_one()
+            assert await one.broker.topic_tables.cleaner.clean_one()
             assert await offsets(world.store, topic_id) == [*range(7, 12)]
-            assert not await one.broker.cleaner.clean_one()
+            assert not await one.broker.topic_tables.cleaner.clean_one()
             assert (await one.offsets(-2)).offset == 7
 
     run(story)
@@ -219,7 +219,7 @@ def test_whoever_comes_after_a_death_between_log_start_and_commit_finishes(
             for age_ms in (2 * HOUR_MS, 0):
                 await one.produce(dated(age_ms))
                 await flush(one)
-            retention = one.broker.cleaner.retention
+            retention = one.broker.topic_tables.cleaner.retention
             retention._crash_points = _DeathAt(point)
             with pytest.raises(_Dying):
                 await retention.apply()
@@ -228,7 +228,7 @@ def test_whoever_comes_after_a_death_between_log_start_and_commit_finishes(
         async with world.broker() as one:
             assert (await one.offsets(-2)).offset == 3
             assert (await one.fetch(2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-            await one.broker.cleaner.retention.apply()
+            await one.broker.topic_tables.cleaner.retention.apply()
             assert await offsets(world.store, topic_id) == [3, 4, 5]
 
     run(story)
@@ -241,15 +241,15 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone() -> None:
             topic_id = await one.create_topic(retention_ms=str(HOUR_MS))
             await one.produce(dated(2 * HOUR_MS))
             await flush(one)
-            open_table = one.broker.tables.open
+            open_table = one.broker.topic_tables.tables.open
 
             async def open_late(asked: object) -> object:
                 await one.delete_topic(topic_id)
                 return await open_table(topic_id)
 
-            one.broker.tables.open = open_late  # type: ignore[assignment, method-assign]
-            await one.broker.cleaner.retention.apply()
-            assert one.broker.cleaner.metrics.failures == 0
+            one.broker.topic_tables.tables.open = open_late  # type: ignore[assignment, method-assign]
+            await one.broker.topic_tables.cleaner.retention.apply()
+            assert one.broker.topic_tables.cleaner.metrics.failures == 0
             assert await offsets(world.store, topic_id) == [0, 1, 2]
 
     run(story)
@@ -263,7 +263,7 @@ def test_no_log_start_is_written_for_a_partition_that_is_gone() -> None:
             partition = hosted(one)
             await one.delete_topic(topic_id)
             with pytest.raises(PartitionError):
-                await one.broker.appender.delete_records(partition, Offset(2))
+                await one.broker.writes.appender.delete_records(partition, Offset(2))
             assert partition.log.log_start == 0
 
     run(story)
@@ -290,8 +290,8 @@ def test_retention_ends_when_it_is_told_to_though_the_wal_ends_just_then(
                 await ended.wait()
                 raise WalLost("the WAL has ended")
 
-            monkeypatch.setattr(one.broker.appender, "delete_records", delete_records)
-            retention = asyncio.create_task(one.broker.cleaner.retention.apply())
+            monkeypatch.setattr(one.broker.writes.appender, "delete_records", delete_records)
+            retention = asyncio.create_task(one.broker.topic_tables.cleaner.retention.apply())
             await until(lambda: len(moving) == 2)
             ended.set()
             # Behind the step in which the first ends, ahead of the one in which that is noticed.

@@ -52,7 +52,7 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def roll(one: OneBroker, topic_id: UUID, partition: int, offset: int) -> None:
     """The table has everything below the offset."""
-    hosted = one.broker.partitions.find(TopicPartition(topic_id, partition))
+    hosted = one.broker.writes.partitions.find(TopicPartition(topic_id, partition))
     hosted.log.advance_table(offset)
 
 
@@ -75,7 +75,7 @@ def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
             for number in range(10):
                 await one.produce(batch(b"%d" % number))
             collecting = collections(one, here.store)
-            wal = wal_prefix(one.broker.incarnation)
+            wal = wal_prefix(one.broker.membership.incarnation)
             roll(one, topic_id, 0, 6)
             await collecting.collect()
             assert len(await objects(here.store, wal)) == 10, "no checkpoint tells of it"
@@ -83,7 +83,9 @@ def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
             await one.produce(batch(b"10"))
             await collecting.collect()
             # The opening image shares the first slot; offsets 6 to 9 and the slot above the floor.
-            left = [wal_key(one.broker.incarnation, Slot(slot)) for slot in (6, 7, 8, 9, 10)]
+            left = [
+                wal_key(one.broker.membership.incarnation, Slot(slot)) for slot in (6, 7, 8, 9, 10)
+            ]
             assert await objects(here.store, wal) == left
             assert collecting.metrics.objects == {"wal": 6}
             assert collecting.metrics.bytes["wal"] > 6 * 64
@@ -145,7 +147,7 @@ def test_older_checkpoints_go_and_the_newest_stays() -> None:
             for number in range(3):
                 await one.produce(batch(b"%d" % number))
                 await checkpoint(one)
-            me = one.broker.incarnation
+            me = one.broker.membership.incarnation
             assert len(await list_checkpoints(here.store, me)) == 3
             await collections(one, here.store).collect()
             assert await list_checkpoints(here.store, me) == [3]
@@ -166,12 +168,12 @@ def test_of_a_retired_wal_all_goes_but_its_seal_when_its_partitions_are_opened_a
             topic_id = await one.create_topic(retention_ms="-1", partitions=3)
             for number in range(3):
                 await one.produce(batch(b"of the first"), number)
-            first = one.broker.incarnation
+            first = one.broker.membership.incarnation
         async with here.broker(politely=False) as one:
-            end = one.broker.metadata.state.retired[first.epoch].end_slot
+            end = one.broker.membership.metadata.state.retired[first.epoch].end_slot
             await one.produce(batch(b"of the second"))
             await checkpoint(one)
-            await one.broker._openings.flush()
+            await one.broker.writes.openings.flush()
             collecting = collections(one, here.store)
             await collecting.collect()
             assert len(await objects(here.store, wal_prefix(first))) >= 4, "two are not opened"
@@ -203,7 +205,7 @@ def test_records_of_a_retired_wal_stay_as_long_as_a_partition_has_them_nowhere_e
                 await one.produce(batch(b"%d" % life))
                 merger = one.broker.upkeep.merger
                 await merger.maintain()
-                await one.broker._openings.flush()
+                await one.broker.writes.openings.flush()
                 await collections(one, here.store).collect()
                 forget_memory(one)
                 assert await values(one) == [b"%d" % number for number in range(life + 1)]
@@ -301,7 +303,7 @@ def test_a_pass_is_spread_over_its_interval_behind_a_checkpoint(
             for number in range(12, 24):
                 await one.produce(batch(b"%d" % number))
             await merger.maintain()
-            log = one.broker.partitions.named(TOPIC, 0).log
+            log = one.broker.writes.partitions.named(TOPIC, 0).log
             assert sum(clock.slept) == pytest.approx(30 if interval_seconds else 0)
             assert len(set(log.extents.keys)) == 1
             forget_memory(one)
@@ -361,7 +363,7 @@ def test_after_a_death_behind_a_merge_the_records_are_found(steps: str) -> None:
             if steps == "merged, collected":
                 await collections(one, here.store).collect()
         async with here.broker(politely=False) as one:
-            extents = one.broker.partitions.named(TOPIC, 0).log.extents
+            extents = one.broker.writes.partitions.named(TOPIC, 0).log.extents
             assert extents.keys[0].startswith("merged/")
             assert await values(one) == [b"%d" % n for n in range(0, 13, 2)]
             assert await values(one, 1) == [b"%d" % n for n in range(1, 12, 2)]
@@ -388,7 +390,7 @@ def test_a_merged_object_that_no_wal_names_goes() -> None:
             await one.produce(batch(b"a"))
             merger = one.broker.upkeep.merger
             number = merger.merged.begin()
-            key = f"merged/{one.broker.incarnation}/{number:020d}.merged"
+            key = f"merged/{one.broker.membership.incarnation}/{number:020d}.merged"
             await here.store.put(key, b"whatever")
             collecting = collections(one, here.store)
             await collecting.collect()
@@ -433,8 +435,8 @@ def test_a_checkpoint_under_way_knows_nothing_of_a_merge_whose_entry_comes_later
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
             merger = one.broker.upkeep.merger
-            log = one.broker.partitions.named(TOPIC, 0).log
-            async with one.broker._checkpointer.held_off():
+            log = one.broker.writes.partitions.named(TOPIC, 0).log
+            async with one.broker.writes.checkpointer.held_off():
                 merging = asyncio.create_task(merger._merge())
                 for _ in range(50):
                     await asyncio.sleep(0)
@@ -484,7 +486,7 @@ def test_a_damaged_checkpoint_keeps_all() -> None:
                 await one.produce(batch(b"%d" % number))
             roll(one, topic_id, 0, 4)
             await checkpoint(one)
-            key = checkpoint_key(one.broker.incarnation, Slot(4))
+            key = checkpoint_key(one.broker.membership.incarnation, Slot(4))
             await here.store.put(key, bytes((await here.store.get(key)).data)[:-1])
             before = await objects(here.store)
             with pytest.raises(CorruptObject) as caught:
@@ -504,7 +506,7 @@ def test_a_checkpoint_of_a_newer_version_keeps_all_and_the_broker_goes_on() -> N
                 await one.produce(batch(b"%d" % number))
             roll(one, topic_id, 0, 4)
             await checkpoint(one)
-            key = checkpoint_key(one.broker.incarnation, Slot(4))
+            key = checkpoint_key(one.broker.membership.incarnation, Slot(4))
             newer = bytearray((await here.store.get(key)).data)
             newer[len(CHECKPOINT_MAGIC)] = CHECKPOINT_FORMAT_VERSION + 1
             await here.store.put(key, newer)
@@ -533,7 +535,7 @@ def test_a_tenure_without_an_anchor_keeps_all() -> None:
             await one.produce(batch(b"a"))
         async with here.broker(politely=False) as one:
             await until_opened(one)
-            me = one.broker.incarnation
+            me = one.broker.membership.incarnation
             for slot in await list_checkpoints(here.store, me):
                 await here.store.delete(checkpoint_key(me, slot))
             with pytest.raises(CorruptObject, match="no checkpoint has the tenure"):
@@ -550,7 +552,7 @@ def test_a_damaged_object_is_left_out_of_merges() -> None:
             for number in range(8):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
-            key = wal_key(one.broker.incarnation, Slot(3))
+            key = wal_key(one.broker.membership.incarnation, Slot(3))
             data = bytearray((await here.store.get(key)).data)
             data[100] ^= 1
             await here.store.put(key, bytes(data))
@@ -559,7 +561,7 @@ def test_a_damaged_object_is_left_out_of_merges() -> None:
             merger = one.broker.upkeep.merger
             assert merger.metrics.failures == 1
             assert merger.metrics.merges >= 1
-            assert key in one.broker.partitions.named(TOPIC, 0).log.extents.keys
+            assert key in one.broker.writes.partitions.named(TOPIC, 0).log.extents.keys
             await collections(one, here.store).collect()
             assert key in await objects(here.store)
 
@@ -593,14 +595,14 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             for number in range(8):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
-            slot = wal_key(one.broker.incarnation, Slot(0))
+            slot = wal_key(one.broker.membership.incarnation, Slot(0))
             data = (await store.get(slot)).data
             forget_memory(one)
             gate = store.before[slot] = asyncio.Event()
             reading = asyncio.create_task(values(one))
             await store.asked.wait()
             # The merge finds it in memory; else it would wait for the same read.
-            one.broker._reads.tail.put(slot, data)
+            one.broker.reads.path.tail.put(slot, data)
             assert await one.broker.upkeep.merger._merge()
             await checkpoint(one)
             await collections(one, here.store).collect()

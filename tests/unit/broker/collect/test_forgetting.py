@@ -346,11 +346,11 @@ def test_processes_that_live_for_half_an_interval_forget_too() -> None:
 async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
     """Records, all of which are rolled, opened and in a checkpoint at the end."""
     await one.produce(batch(b"record"))
-    hosted = one.broker.partitions.find(TopicPartition(topic_id, 0))
+    hosted = one.broker.writes.partitions.find(TopicPartition(topic_id, 0))
     hosted.log.advance_table(hosted.log.next_offset)
     await checkpoint(one)
-    await one.broker._openings.flush()
-    await collections(one, one.broker._store).collect()
+    await one.broker.writes.openings.flush()
+    await collections(one, one.broker.world.store).collect()
 
 
 def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
@@ -367,13 +367,18 @@ def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
             await live_and_leave(one, topics[0])
             await one.delete_topic(doomed)
             each = Forgetting(
-                here.store, broker.clock, broker.metadata, broker.incarnation, 1.0, Marks(0.0)
+                here.store,
+                broker.world.clock,
+                broker.membership.metadata,
+                broker.membership.incarnation,
+                1.0,
+                Marks(0.0),
             )
             for _ in range(2):
                 await each.look()
-            assert broker.metadata.state.retired == {}
-            assert broker.metadata.state.deleted == {}
-            sizes.append(len(encode_snapshot(broker.metadata.state, 0)))
+            assert broker.membership.metadata.state.retired == {}
+            assert broker.membership.metadata.state.deleted == {}
+            sizes.append(len(encode_snapshot(broker.membership.metadata.state, 0)))
             return await objects(here.store, "wal/")
 
     async def story() -> None:

@@ -36,7 +36,7 @@ def keys(*ids: UUID) -> set[str]:
 
 async def checkpoint(one: OneBroker) -> None:
     await one.produce(batch(b"more"))
-    await one.broker._checkpointer.checkpoint()
+    await one.broker.writes.checkpointer.checkpoint()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -113,9 +113,9 @@ async def pass_by(one: OneBroker) -> None:
     """Checkpoints come to hold all that lies in slots."""
     merger = one.broker.upkeep.merger
     await merger.maintain()
-    await one.broker.wal.flush()
+    await one.broker.writes.wal.flush()
     await checkpoint(one)
-    await one.broker._openings.flush()
+    await one.broker.writes.openings.flush()
 
 
 def test_staged_objects_go_when_their_batch_is_committed() -> None:

@@ -29,7 +29,11 @@ async def delete(one: OneBroker, offset: int) -> int:
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=TOPIC, partitions=partitions)], timeout_ms=5000
     )
-    answer = (await delete_records(one.broker, request, one.context(2))).topics[0].partitions[0]
+    answer = (
+        (await delete_records(one.broker.services.data, request, one.context(2)))
+        .topics[0]
+        .partitions[0]
+    )
     assert answer.error_code == OK
     return answer.low_watermark
 

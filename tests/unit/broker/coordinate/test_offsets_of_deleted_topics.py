@@ -46,8 +46,8 @@ async def commit(one: OneBroker, offset: int) -> None:
 
 async def create(one: OneBroker) -> UUID:
     """As CreateTopics does: with an id that tells the entry."""
-    epoch, log = one.broker.incarnation.epoch, one.broker.metadata
-    entropy = one.broker.entropy.uuid()
+    epoch, log = one.broker.membership.incarnation.epoch, one.broker.membership.metadata
+    entropy = one.broker.world.entropy.uuid()
     created: list[UUID] = []
 
     def build(state: Any) -> tuple[TopicCreated, ...]:
@@ -84,7 +84,7 @@ def test_they_are_forgotten_when_the_coordinator_is_loaded(
             await loaded(one)
             await commit(one, 7)
             if from_snapshot:
-                for runtime in one.broker.coordinators.groups.all():
+                for runtime in one.broker.coordination.coordinators.groups.all():
                     await runtime.snapshot()
         await replace_topic(here, topic_id, again=again)
         for _ in range(2):
@@ -96,7 +96,9 @@ def test_they_are_forgotten_when_the_coordinator_is_loaded(
                     await create(one)
                     again_later = await committed_offset(one)
                     assert again_later == NOTHING
-                    await one.delete_topic(one.broker.metadata.state.topic_named(TOPIC).topic_id)  # type: ignore[union-attr]
+                    await one.delete_topic(
+                        one.broker.membership.metadata.state.topic_named(TOPIC).topic_id
+                    )  # type: ignore[union-attr]
         async with here.broker() as one:
             await loaded(one)
             if not again:
@@ -156,7 +158,7 @@ def test_what_the_first_release_committed_counts_for_the_topic_of_that_name() ->
             topic_id = await one.create_topic()
             await find(one, GROUP, 0)
             await loaded(one)
-            runtime = one.broker.coordinators.groups.find(GROUP)
+            runtime = one.broker.coordination.coordinators.groups.find(GROUP)
             offsets = [OffsetToCommit(TOPIC, 0, 7, -1, "")]
             await runtime.submit(
                 CommitOffsets(

@@ -78,14 +78,14 @@ async def snapshots(here: World, topic: str = GROUP_TOPIC) -> list[str]:
 async def snapshotted(broker: OneBroker, count: int) -> None:
     """Wait until so many snapshots are written."""
     for _ in range(1_000_000):
-        if broker.broker.coordinators.snapshot_metrics.written >= count:
+        if broker.broker.coordination.coordinators.snapshot_metrics.written >= count:
             return
         await asyncio.sleep(0)
 
 
 async def nothing_due(broker: OneBroker) -> None:
     """Wait until every coordinator's newest snapshot holds all of its log."""
-    partitions = [each for each in broker.broker.partitions if each.is_internal]
+    partitions = [each for each in broker.broker.writes.partitions if each.is_internal]
     for _ in range(1_000_000):
         if all(each.log.table_next == each.log.next_offset for each in partitions):
             return
@@ -93,12 +93,12 @@ async def nothing_due(broker: OneBroker) -> None:
 
 
 def groups_log(broker: OneBroker) -> Partition:
-    return broker.broker.partitions.named(GROUP_TOPIC, 0)
+    return broker.broker.writes.partitions.named(GROUP_TOPIC, 0)
 
 
 async def fill(broker: OneBroker, commits: int = 10) -> None:
     """Commit offsets 0, 1, 2 and so on; a snapshot is due every ten."""
-    if broker.broker.metadata.state.topic_named(TOPIC) is None:
+    if broker.broker.membership.metadata.state.topic_named(TOPIC) is None:
         await broker.create_topic()
     await find(broker, GROUP, 0)
     for offset in range(commits):
@@ -271,15 +271,15 @@ def test_a_damaged_snapshot_stops_its_coordinator_alone(damage: str) -> None:
         else:
             await here.store.delete(key)
         async with serving(here) as broker:
-            (runtime,) = broker.broker.coordinators.groups.all()
+            (runtime,) = broker.broker.coordination.coordinators.groups.all()
             assert runtime.state is RuntimeState.CORRUPT
             assert await committed_offset(broker) == -ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert await commit(broker, 1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
             named = f"state/{GROUP_TOPIC}/" if damage == "missing" else key
-            (fault,) = [each for each in broker.broker.faults() if "corrupt" in each]
+            (fault,) = [each for each in broker.broker.health.faults() if "corrupt" in each]
             assert named in fault
             assert fault.endswith(f"; not served: {GROUP_TOPIC}-0")
-            ((name, error),) = broker.broker.unserved()
+            ((name, error),) = broker.broker.health.unserved()
             assert (name, error.key.startswith(named)) == (f"{GROUP_TOPIC}-0", True)
             # Transactions are coordinated as ever, and so is data written.
             client = TransactionalClient(broker, version=SECOND)
@@ -317,7 +317,7 @@ def test_a_log_that_does_not_reach_back_to_the_snapshot_is_corrupt() -> None:
         await here.store.delete(newest)
         async with serving(here) as broker:
             assert await committed_offset(broker) == -ErrorCode.COORDINATOR_NOT_AVAILABLE
-            (fault,) = broker.broker.faults()
+            (fault,) = broker.broker.health.faults()
             assert fault.endswith(
                 f"what is stored of {GROUP_TOPIC}-0 begins at offset 20, and no snapshot of its"
                 f" state reaches further than 10; not served: {GROUP_TOPIC}-0"

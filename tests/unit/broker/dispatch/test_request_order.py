@@ -99,7 +99,7 @@ class Pipe:
 
 @asynccontextmanager
 async def connected(one: OneBroker) -> AsyncIterator[Pipe]:
-    client = Client(*await asyncio.open_connection(*one.broker.advertised))
+    client = Client(*await asyncio.open_connection(*one.broker.membership.advertised))
     try:
         yield Pipe(client)
     finally:
@@ -275,10 +275,10 @@ def test_produce_requests_and_commits_still_share_slots() -> None:
             async with connected(one) as pipe, connected(one) as groups:
                 await pipe.ask(produced(b"first"))
                 store.is_open = False
-                before = one.broker.wal.slot
+                before = one.broker.writes.wal.slot
                 pipe.send(*[produced(b"%d" % number) for number in range(20)], listed(LATEST))
                 groups.send(*[committed(number) for number in range(20)], offset_asked())
-                log = one.broker.partitions.named(TOPIC, 0).log
+                log = one.broker.writes.partitions.named(TOPIC, 0).log
                 await until(lambda: log.next_offset == 21 and store.waiting)
                 store.open()
                 for number in range(20):
@@ -289,7 +289,7 @@ def test_produce_requests_and_commits_still_share_slots() -> None:
                 assert offset_in(await pipe.receive(ListOffsetsResponse)) == 21
                 found = (await groups.receive(OffsetFetchResponse)).groups[0].topics[0]
                 assert found.partitions[0].committed_offset == 19
-                assert one.broker.wal.slot - before <= 3
+                assert one.broker.writes.wal.slot - before <= 3
 
     run(story)
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.fairness.connection_limits import ConnectionLimits, host_limits
+from tidelog.broker.fairness.connection_limits import (
+    ConnectionLimits,
+    descriptors_left,
+    host_limits,
+)
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.errors import Refused
 
@@ -12,7 +16,8 @@ HOST, OTHER = "10.0.0.1", "10.0.0.2"
 
 
 def limits(descriptors_max: int | None = None, **settings: object) -> ConnectionLimits:
-    return ConnectionLimits(lambda: BrokerSettings.of(**settings), descriptors_max)
+    configured = BrokerSettings.of(**settings)
+    return ConnectionLimits(lambda: configured, descriptors_left(configured, descriptors_max))
 
 
 def test_file_descriptors_are_kept_from_connections() -> None:

@@ -284,16 +284,16 @@ def log_dirs() -> Asked:
 async def serving(**settings: object) -> AsyncIterator[OneBroker]:
     """A broker with a wide topic and thousands of narrow ones."""
     async with World(MemoryStore(SystemClock()), **settings).broker() as one:
-        epoch = one.broker.incarnation.epoch
+        epoch = one.broker.membership.incarnation.epoch
         await one.create_topic("flights")
         await one.create_topic("wide", MANY)
         internal = tuple(
             TopicCreated(uuid4(), name, (epoch,), {}, internal=True)
             for name in (GROUP_TOPIC, TRANSACTION_TOPIC)
         )
-        await one.broker.metadata.append(epoch, lambda _: internal)
+        await one.broker.membership.metadata.append(epoch, lambda _: internal)
         narrow = tuple(TopicCreated(uuid4(), f"n{number}", (epoch,), {}) for number in range(3000))
-        await one.broker.metadata.append(epoch, lambda _: narrow)
+        await one.broker.membership.metadata.append(epoch, lambda _: narrow)
         yield one
 
 
@@ -301,7 +301,7 @@ async def exchange(
     one: OneBroker, request: Request[Response], version: int
 ) -> tuple[int, memoryview]:
     """How many rounds of the event loop pass before the answer begins, and its frame."""
-    reader, writer = await asyncio.open_connection(*one.broker.advertised, limit=1 << 20)
+    reader, writer = await asyncio.open_connection(*one.broker.membership.advertised, limit=1 << 20)
     rounds = 0
 
     async def count() -> None:
@@ -377,7 +377,10 @@ def test_a_flush_of_thousands_of_partitions_is_begun_in_slices() -> None:
         request, version = flush()
         async with serving() as one:
             begun: list[int] = []
-            find, take_turn = one.broker.partitions.named, one.broker.turns.next
+            find, take_turn = (
+                one.broker.writes.partitions.named,
+                one.broker.services.data.turns.next,
+            )
             found = 0
 
             def named(topic: str, number: int) -> Partition:
@@ -389,8 +392,8 @@ def test_a_flush_of_thousands_of_partitions_is_begun_in_slices() -> None:
                 begun.append(found)
                 await take_turn()
 
-            one.broker.partitions.named = named  # type: ignore[method-assign]
-            one.broker.turns.next = next_turn  # type: ignore[method-assign]
+            one.broker.writes.partitions.named = named  # type: ignore[method-assign]
+            one.broker.services.data.turns.next = next_turn  # type: ignore[method-assign]
             await exchange(one, request, version)
             assert found == MANY
             assert max(later - earlier for earlier, later in pairwise(begun)) <= 100
@@ -447,8 +450,8 @@ def test_a_long_answer_is_not_gone_on_with_when_the_client_has_gone(
                     ended.set()
                     raise
 
-            one.broker.turns.next = endless  # type: ignore[method-assign]
-            _, writer = await asyncio.open_connection(*one.broker.advertised)
+            one.broker.services.data.turns.next = endless  # type: ignore[method-assign]
+            _, writer = await asyncio.open_connection(*one.broker.membership.advertised)
             writer.writelines(encode_request(request, version, 1, "hostile"))
             await began.wait()
             writer.close()

@@ -22,7 +22,7 @@ async def flush(
     request = FlushTopicsRequest(
         timeout_ms=timeout_ms, topics=[FlushTopic(name=topic, partitions=list(partitions))]
     )
-    response = await flush_topics(one.broker, request, one.context(0))
+    response = await flush_topics(one.broker.services.data, request, one.context(0))
     (answer,) = response.topics
     assert answer.name == topic
     return answer.partitions
@@ -125,7 +125,7 @@ def test_when_the_time_is_over_the_answer_says_what_has_failed_last() -> None:
             await one.produce(batch(b"a"))
             store.refusals = {"/partition=": 1_000}
             asking = asyncio.create_task(flush(one, 0, timeout_ms=100))
-            await until(lambda: one.broker.roller.metrics.failures)
+            await until(lambda: one.broker.topic_tables.roller.metrics.failures)
             (found,) = await asking
             assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
             assert "not now" in (found.error_message or "")
@@ -144,7 +144,7 @@ def test_a_broker_whose_lease_is_not_fresh_does_not_answer_for_its_successor() -
         async with here.broker() as one:
             await one.create_topic()
             await one.produce(batch(b"a"))
-            one.broker.may_serve_reads = lambda: False
+            one.broker.membership.may_serve_reads = lambda: False
             (found,) = await flush(one, 0)
             assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

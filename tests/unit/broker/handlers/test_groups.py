@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run, services_of
 from tidelog.broker.handlers.cluster.topics import create_partitions, delete_topics
 from tidelog.broker.handlers.data.offsets import delete_records
 from tidelog.broker.handlers.groups.coordinator import find_coordinator
@@ -80,7 +80,7 @@ async def ask(broker: OneBroker, handler: Any, request: Request[R], version: int
     """Ask as a client of that version would: request and answer go over the wire."""
     sent = b"".join(map(bytes, encode(request, version)))
     received = decode(type(request), sent, version)
-    response = await handler(broker.broker, received, broker.context(version))
+    response = await handler(services_of(broker.broker, handler), received, broker.context(version))
     return decode(type(response), b"".join(map(bytes, encode(response, version))), version)
 
 
@@ -93,7 +93,7 @@ async def find(broker: OneBroker, version: int = 3) -> None:
     response = await ask(broker, find_coordinator, request, version)
     found = response if version < 4 else response.coordinators[0]
     assert (found.error_code, found.node_id) == (ErrorCode.NONE, 0)
-    assert (found.host, found.port) == broker.broker.advertised
+    assert (found.host, found.port) == broker.broker.membership.advertised
 
 
 async def join(
@@ -188,7 +188,8 @@ async def ready(broker: OneBroker) -> None:
     """Wait until every coordinator has loaded its log."""
     for _ in range(100_000):
         if all(
-            r.state is not RuntimeState.LOADING for r in broker.broker.coordinators.groups.all()
+            r.state is not RuntimeState.LOADING
+            for r in broker.broker.coordination.coordinators.groups.all()
         ):
             return
         await asyncio.sleep(0)
@@ -240,7 +241,7 @@ def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
         async with here.broker() as broker:
             joined = await enter(broker)
         async with here.broker() as broker:
-            group = broker.broker.coordinators.groups.find(GROUP)
+            group = broker.broker.coordination.coordinators.groups.find(GROUP)
             assert group.state is RuntimeState.LOADING
             request = HeartbeatRequest(
                 group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
@@ -467,11 +468,11 @@ def test_a_log_that_does_not_decode_stops_one_coordinator_and_no_other() -> None
         async with bucket.broker(politely=False) as broker:
             await broker.create_topic()
             await enter(broker)
-            partition = broker.broker.partitions.named(GROUP_TOPIC, partition_for(GROUP, 5))
+            partition = broker.broker.writes.partitions.named(GROUP_TOPIC, partition_for(GROUP, 5))
             data = encode_batch([NewRecord(b"value", b"\x7f\x7fkey")])
             header = BatchHeader.parse(data)
             appended = partition.log.append(header, 0)
-            wal = broker.broker.wal
+            wal = broker.broker.writes.wal
             await wal.durable(
                 wal.add_batch(
                     partition.log.partition,
@@ -485,7 +486,7 @@ def test_a_log_that_does_not_decode_stops_one_coordinator_and_no_other() -> None
             await ready(broker)
             assert await committed(broker) == -ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert (await join(broker)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            states = [each.state for each in broker.broker.coordinators.groups.all()]
+            states = [each.state for each in broker.broker.coordination.coordinators.groups.all()]
             assert states.count(RuntimeState.CORRUPT) == 1
             assert states.count(RuntimeState.READY) == 4
 
@@ -501,7 +502,7 @@ def test_a_join_that_waits_for_others_does_not_hold_up_the_end() -> None:
             await find(broker)
             waiting = asyncio.create_task(join(broker))
             await asyncio.sleep(0)
-            broker.broker.stop()
+            broker.life.stop()
             await broker.run
             assert (await waiting).error_code == ErrorCode.NOT_COORDINATOR
 

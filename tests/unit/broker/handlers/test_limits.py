@@ -204,7 +204,7 @@ def test_member_metadata_of_a_broker_are_limited_and_others_are_served() -> None
             assert held is not None
             assert 500_000 < held <= 1_000_000
             assert metric(broker, "tidelog_limit", "groups.max.bytes") == 1_000_000
-            assert not broker.broker.faults()
+            assert not broker.broker.health.faults()
             again = await join(broker, own.member_id)
             assert again.error_code == ErrorCode.NONE
 
@@ -332,7 +332,7 @@ def test_a_coordinator_that_is_given_away_holds_nothing() -> None:
             await find(broker)
             await ask_broker(broker, join_group, joining("a"), 3)
             assert metric(broker, "tidelog_limit_held", "groups.max") == 1
-            broker.broker.coordinators.groups.stop()
+            broker.broker.coordination.coordinators.groups.stop()
             await asyncio.sleep(0)
             assert metric(broker, "tidelog_limit_held", "groups.max") == 0
 

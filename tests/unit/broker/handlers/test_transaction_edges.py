@@ -85,7 +85,7 @@ async def stable_offset(broker: OneBroker) -> int:
 
 
 def hosted(broker: OneBroker, topic: str = TOPIC, number: int = 0) -> Partition:
-    return broker.broker.partitions.named(topic, number)
+    return broker.broker.writes.partitions.named(topic, number)
 
 
 async def mark(
@@ -137,7 +137,7 @@ def test_a_delayed_marker_of_the_first_version_does_not_end_the_next_transaction
             offsets = hosted(broker, GROUP_TOPIC, partition_for(GROUP, 3))
             for partition in (hosted(broker), offsets):
                 end = partition.log.next_offset
-                broker.broker.coordinators.markers.write(partition, delayed)
+                broker.broker.coordination.coordinators.markers.write(partition, delayed)
                 assert partition.log.next_offset == end
             assert await stable_offset(broker) == before == 2
             assert await committed_offset(broker, stable=False) == 3
@@ -245,7 +245,7 @@ def test_until_its_markers_are_written_a_transaction_holds_up_its_producer_and_n
             assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
             broken.fault = None
             while await producer.send(b"z", 1) is not OK:
-                await broker.broker.clock.sleep(0.001)
+                await broker.broker.world.clock.sleep(0.001)
             assert await producer.commit() is OK
             assert await stable_offset(broker) == 2
             assert (await broker.offsets(-1, 1, committed=True)).offset == 5

@@ -80,7 +80,7 @@ async def only_producer(broker: OneBroker, partition: int = 0) -> DescribedProdu
 
 
 def hosted(broker: OneBroker, partition: int = 0) -> Partition:
-    return broker.broker.partitions.named(TOPIC, partition)
+    return broker.broker.writes.partitions.named(TOPIC, partition)
 
 
 @pytest.mark.parametrize("version", [FIRST, SECOND])
@@ -99,7 +99,11 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(version: int) 
                 assert await producer.send(b"x", number) is OK
             (ongoing,) = await described(broker, "txn", "txn")
             assert ongoing.transaction_state == "Ongoing"
-            assert 0 <= broker.broker.clock.time_ms() - ongoing.transaction_start_time_ms < 60_000
+            assert (
+                0
+                <= broker.broker.world.clock.time_ms() - ongoing.transaction_start_time_ms
+                < 60_000
+            )
             assert [(each.topic, each.partitions) for each in ongoing.topics] == [(TOPIC, [0, 2])]
             # The decision waits for a partition that cannot be written.
             partition = hosted(broker, 2)
@@ -111,7 +115,7 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(version: int) 
             assert prepared.producer_epoch == (version == SECOND)
             partition.fault = None
             while (await described(broker, "txn"))[0].transaction_state == "PrepareCommit":
-                await broker.broker.clock.sleep(0.001)
+                await broker.broker.world.clock.sleep(0.001)
             (complete,) = await described(broker, "txn")
             assert (complete.transaction_state, complete.topics) == ("CompleteCommit", [])
             assert complete.transaction_start_time_ms == ongoing.transaction_start_time_ms
@@ -183,7 +187,7 @@ def test_a_listing_waits_for_coordinators_that_load_and_names_what_is_corrupt() 
     async def story() -> None:
         async with world().broker() as broker:
             assert await TransactionalClient(broker, "a").init() is OK
-            runtime = broker.broker.coordinators.transactions.all()[0]
+            runtime = broker.broker.coordination.coordinators.transactions.all()[0]
             for state, code in (
                 (RuntimeState.LOADING, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
                 (RuntimeState.CORRUPT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -214,7 +218,7 @@ def test_a_partitions_producers_with_their_open_transactions(version: int) -> No
             assert (found.producer_id, found.producer_epoch) == (producer.producer_id, 0)
             assert (found.last_sequence, found.current_txn_start_offset) == (1, 1)
             assert found.coordinator_epoch == -1
-            assert 0 <= broker.broker.clock.time_ms() - found.last_timestamp < 60_000
+            assert 0 <= broker.broker.world.clock.time_ms() - found.last_timestamp < 60_000
             assert await producer.commit() is OK
             found = await only_producer(broker)
             assert (found.coordinator_epoch, found.current_txn_start_offset) == (0, -1)
@@ -250,7 +254,7 @@ def test_without_a_fresh_lease_nothing_is_told(monkeypatch: pytest.MonkeyPatch) 
             producer = TransactionalClient(broker, "txn")
             assert await producer.init() is OK
             assert await producer.send(b"x") is OK
-            lease = broker.broker._lease
+            lease = broker.broker.membership.lease
             with monkeypatch.context() as patched:
                 patched.setattr(lease, "fresh", lambda _: False)
                 told = await producers(broker)

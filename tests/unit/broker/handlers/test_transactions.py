@@ -81,7 +81,7 @@ def test_a_commit_is_one_slot_and_so_is_what_it_commits(version: int) -> None:
             for partition in range(8):
                 await producer.send(b"first", partition)
             await producer.commit()
-            wal = broker.broker.wal
+            wal = broker.broker.writes.wal
             before = wal.durable_end
             for partition in range(8):
                 assert await producer.send(b"x", partition) is OK
@@ -365,7 +365,7 @@ def test_while_the_lease_is_stale_a_producer_is_told_to_try_again_and_its_batch_
             if version == FIRST:
                 assert await producer.add(0) is OK
             with monkeypatch.context() as patched:
-                patched.setattr(broker.broker._lease, "fresh", lambda _: False)
+                patched.setattr(broker.broker.membership.lease, "fresh", lambda _: False)
                 refused = await producer.send(b"a", adds=False)
                 assert refused is ErrorCode.NOT_ENOUGH_REPLICAS
             assert await read(broker, committed=False) == []

@@ -13,6 +13,9 @@ import pytest
 
 from tests.unit.broker.loopback import Client, Loopback, run, serving
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
+from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.errors import Refused
+from tidelog.network import SocketNetwork
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
@@ -572,8 +575,8 @@ def test_a_newer_client_learns_which_versions_of_api_versions_there_are() -> Non
 def test_an_address_that_is_taken_is_an_error() -> None:
     async def story() -> None:
         async with serving({}) as broker:
-            with pytest.raises(OSError, match="address"):
-                await broker.server.bind(*broker.address)
+            with pytest.raises(Refused, match="address already in use; stop what listens"):
+                await ReservedAddress.take(SocketNetwork(), *broker.address)
 
     run(story())
 

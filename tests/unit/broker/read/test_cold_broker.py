@@ -27,21 +27,25 @@ from tidelog.storage.table.table_log import TableCommitted
 async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
     """Move all that a partition's WAL holds into a segment; its key."""
     place = TopicPartition(topic_id, partition)
-    log = one.broker.partitions.find(place).log
+    log = one.broker.writes.partitions.find(place).log
     # What a broker was killed behind, its successor's images may not know.
-    log.advance_table((await one.broker.tables.open(topic_id)).partition(partition).next_offset)
+    log.advance_table(
+        (await one.broker.topic_tables.tables.open(topic_id)).partition(partition).next_offset
+    )
     base, following = log.table_next, log.high_watermark
     writer = SegmentWriter(place, base)
     answer = await one.fetch(base, partition)
     for rows in decode_rows(b"".join(answer.records or ())):
         writer.write(rows)
-    written = writer.finish(following, one.broker.entropy.uuid())
+    written = writer.finish(following, one.broker.world.entropy.uuid())
     key = written.segment.key(topic_id)
-    await one.broker._store.put(key, written.pieces)
+    await one.broker.world.store.put(key, written.pieces)
     change = PartitionChange(
         partition=partition, advance=TableAdvance(base, following), appended=(written.segment,)
     )
-    assert isinstance(await one.broker.tables.commit(topic_id, (change,)), TableCommitted)
+    assert isinstance(
+        await one.broker.topic_tables.tables.commit(topic_id, (change,)), TableCommitted
+    )
     log.advance_table(following)
     return key
 
@@ -177,6 +181,6 @@ def test_consumers_of_all_that_is_there_miss_nothing_while_it_is_rolled(
                 assert offsets == list(range(start, total))
             # Again, when nearly all is in the table.
             assert await consume(0, committed=True) == list(range(total))
-            assert one.broker._reads.chunks.encoded > 0
+            assert one.broker.reads.path.chunks.encoded > 0
 
     run(story)

@@ -32,10 +32,10 @@ async def written(here: World, *, renewed: bool) -> Incarnation:
             if number == RECORDS // 2:
                 await one.produce(batch(b"other"), 1)
             assert (await one.produce(batch(b"%d" % number))).base_offset == number
-        assert one.broker.wal.durable_end == RECORDS + 1
+        assert one.broker.writes.wal.durable_end == RECORDS + 1
         if renewed:
-            await one.broker._lease.renew()
-        return one.broker.incarnation
+            await one.broker.membership.lease.renew()
+        return one.broker.membership.incarnation
 
 
 async def values(one: OneBroker, partition: int) -> list[bytes | None]:
@@ -54,8 +54,8 @@ def test_the_partitions_in_a_lost_slot_answer_an_error_and_all_others_go_on(from
             answer = await one.fetch(0, 0)
             assert answer.error_code == STORAGE
             assert (await one.produce(batch(b"more"))).error_code == STORAGE
-            assert f"{TOPIC}-0" in " ".join(one.broker.faults())
-            assert lost in " ".join(one.broker.faults())
+            assert f"{TOPIC}-0" in " ".join(one.broker.health.faults())
+            assert lost in " ".join(one.broker.health.faults())
             if from_end > 1:
                 assert await values(one, 1) == [b"other"]
                 assert (await one.produce(batch(b"goes on"), 1)).base_offset == 1
@@ -79,7 +79,7 @@ def test_what_the_first_look_finds_stays_found() -> None:
         for _ in range(3):
             async with here.broker(politely=False) as one:
                 assert (await one.fetch(0, 0)).error_code == STORAGE
-                (damaged,) = one.broker.metadata.state.retired[dead.epoch].damaged
+                (damaged,) = one.broker.membership.metadata.state.retired[dead.epoch].damaged
                 assert (damaged.first, damaged.last) == (10, 10)
                 assert await values(one, 1) == [b"other"]
 
@@ -97,7 +97,7 @@ def test_the_log_names_the_slot_when_the_dead_broker_is_taken_over(
         for key in lost:
             await here.store.delete(key)
         async with here.broker() as one:
-            assert lost[0] in " ".join(one.broker.faults())
+            assert lost[0] in " ".join(one.broker.health.faults())
         (told,) = [each for each in caplog.records if "were durable" in each.message]
         assert (told.levelname, told.__dict__["keys"]) == ("ERROR", lost)
 
@@ -165,7 +165,7 @@ def test_a_put_that_hangs_while_later_ones_finish_stays_an_ordinary_end() -> Non
         # The next slot never arrives; the one behind it did, laid out before it was confirmed.
         await here.store.put(wal_key(dead, Slot(RECORDS + 2)), data)
         async with here.broker() as one:
-            assert one.broker.faults() == []
+            assert one.broker.health.faults() == []
             assert await values(one, 0) == [b"%d" % number for number in range(RECORDS)]
 
     run(story)

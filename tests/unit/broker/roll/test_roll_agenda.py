@@ -53,15 +53,15 @@ async def due(one: OneBroker, topic: str) -> None:
 
 def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
     """What the partition has is there since then."""
-    since = one.broker.clock.monotonic() - days * DAY_MS / 1000
+    since = one.broker.world.clock.monotonic() - days * DAY_MS / 1000
     place = hosted(one, partition, topic).log.partition
-    one.broker.roller._queue.date(place, since)
+    one.broker.topic_tables.roller._queue.date(place, since)
 
 
 async def pausing(one: OneBroker) -> None:
     """Wait until a roll pauses behind its first piece."""
-    agenda = one.broker.roller._agenda
-    metrics = one.broker.roller.metrics
+    agenda = one.broker.topic_tables.roller._agenda
+    metrics = one.broker.topic_tables.roller.metrics
     await until(
         lambda: metrics.wal_bytes and agenda._pace.seconds_to_wait(agenda._clock.monotonic())
     )
@@ -82,7 +82,7 @@ def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> 
 
     async def story() -> None:
         async with here.broker() as one:
-            metrics = one.broker.roller.metrics
+            metrics = one.broker.topic_tables.roller.metrics
             topic_id = await one.create_topic()
             await due(one, "flights")
             await pausing(one)
@@ -127,11 +127,11 @@ def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_others(
             await one.create_topic("asked")
             await one.produce(batch(b"a"), topic="asked")
             store.refusals = {"/partition=": 1}
-            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            flushed = one.broker.topic_tables.roller.flush(hosted(one, topic="asked"))
             await due(one, "flights")
             async with asyncio.timeout(20):
                 await flushed
-            assert one.broker.roller.metrics.failures == 1
+            assert one.broker.topic_tables.roller.metrics.failures == 1
 
     run(story)
 
@@ -230,7 +230,7 @@ def test_behind_what_somebody_waited_for_there_are_pauses_again(
             for _ in range(records):
                 await one.produce(batch(bytes(300)), topic="asked")
             age(one, 7.5, "flights")
-            flushed = one.broker.roller.flush(hosted(one, topic="asked"))
+            flushed = one.broker.topic_tables.roller.flush(hosted(one, topic="asked"))
             async with asyncio.timeout(20):
                 await flushed
             await pausing(one)
@@ -244,7 +244,7 @@ def test_gauges_go_on_in_a_pause() -> None:
 
     async def story() -> None:
         async with here.broker() as one:
-            metrics = one.broker.roller.metrics
+            metrics = one.broker.topic_tables.roller.metrics
             await one.create_topic()
             await due(one, "flights")
             await pausing(one)
@@ -263,7 +263,7 @@ def test_a_pause_grows_shorter_as_more_comes_due() -> None:
 
     async def story() -> None:
         async with here.broker() as one:
-            agenda = one.broker.roller._agenda
+            agenda = one.broker.topic_tables.roller._agenda
             await one.create_topic()
             await due(one, "flights")
             await pausing(one)
@@ -331,7 +331,7 @@ def test_what_is_deleted_in_a_pause_is_skipped_behind_it() -> None:
 
     async def story() -> None:
         async with paused(here) as (one, topic_id):
-            await one.broker.appender.delete_records(hosted(one), Offset(3))
+            await one.broker.writes.appender.delete_records(hosted(one), Offset(3))
             await flush(one)
             assert await offsets(here.store, topic_id) == [0, 3, 4]
             assert hosted(one).log.table_next == BATCHES
@@ -346,7 +346,7 @@ def test_all_that_is_left_may_be_deleted_in_a_pause() -> None:
 
     async def story() -> None:
         async with paused(here) as (one, topic_id):
-            await one.broker.appender.delete_records(hosted(one), Offset(BATCHES))
+            await one.broker.writes.appender.delete_records(hosted(one), Offset(BATCHES))
             await one.produce(batch(b"a"))
             await flush(one)
             assert (await offsets(here.store, topic_id))[-1] == BATCHES
@@ -385,11 +385,11 @@ def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_kn
             late = await open_table(here.store, topic_id)
             assert isinstance(await late.commit((advance(0, 0, 3),)), TableCommitted)
             if is_known:
-                assert await has_gone_on(one.broker.tables, log, log.extents[0])
+                assert await has_gone_on(one.broker.topic_tables.tables, log, log.extents[0])
             await flush(one)
             assert await offsets(here.store, topic_id) == [3, 4]
             assert log.table_next == BATCHES
-            assert one.broker.roller.metrics.refusals == 1
+            assert one.broker.topic_tables.roller.metrics.refusals == 1
 
     run(story)
 

@@ -133,7 +133,7 @@ def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
             assert (log.table_next, len(log.extents)) == (4, 0)
             # Its size is that of its segments now.
             (key,) = await segments(here.store, topic_id)
-            stored = await one.broker.tables.stored_bytes(topic_id)
+            stored = await one.broker.topic_tables.tables.stored_bytes(topic_id)
             assert stored == {0: (await here.store.head(key)).size}
             assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
             # Nothing new: nothing is committed.
@@ -262,13 +262,13 @@ def test_deleted_records_are_left_out() -> None:
             topic_id = await one.create_topic()
             for _ in range(3):
                 await one.produce(batch(b"a", b"b", b"c", b"d"))
-            await one.broker.appender.delete_records(hosted(one), 6)
+            await one.broker.writes.appender.delete_records(hosted(one), 6)
             await flush(one)
             assert await offsets(here.store, topic_id) == list(range(6, 12))
             (stored,) = (await table_state(here.store, topic_id)).partition(0).segments
             assert stored.segment.name.base_offset == 6
             await one.produce(batch(b"e"))
-            await one.broker.appender.delete_records(hosted(one), 13)
+            await one.broker.writes.appender.delete_records(hosted(one), 13)
             await flush(one)
             state = await table_state(here.store, topic_id)
             assert (state.partition(0).next_offset, state.segment_count) == (13, 1)
@@ -314,7 +314,7 @@ def deleted_meanwhile(
             topic_id = await one.create_topic()
             for _ in range(3):
                 await one.produce(batch(b"a", b"b", b"c", b"d"))
-            appender, partition = one.broker.appender, hosted(one)
+            appender, partition = one.broker.writes.appender, hosted(one)
             interrupted.meanwhile = lambda: appender.delete_records(partition, Offset(log_start))
             await flush(one)
             assert interrupted.meanwhile is None
@@ -366,7 +366,7 @@ def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
             assert len(log.extents) == 4
 
             async def meanwhile() -> None:
-                await one.broker._checkpointer.checkpoint()
+                await one.broker.writes.checkpointer.checkpoint()
                 await one.broker.upkeep.merger.maintain()
                 assert len(log.extents) == 1
 
@@ -396,7 +396,7 @@ def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
 
             async def meanwhile() -> None:
                 await (await open_table(store, topic_id)).commit((advance(0, 0, 8),))
-                assert await has_gone_on(one.broker.tables, log, log.extents[0])
+                assert await has_gone_on(one.broker.topic_tables.tables, log, log.extents[0])
 
             store.meanwhile = meanwhile
             await flush(one)
@@ -491,7 +491,7 @@ def test_small_partitions_are_read_together_one_range_an_object() -> None:
                 found = await rows(store, topic_id, number)
                 assert [row["value"] for row in found] == [b"%d" % n for n in range(5)]
             # Nothing of it is held any longer.
-            source = one.broker.roller._builder._source
+            source = one.broker.topic_tables.roller._builder._source
             assert source._gathered.memory.size_bytes == 0
 
     run(story)
@@ -506,7 +506,7 @@ def test_what_could_not_be_read_together_is_read_by_each_for_itself() -> None:
             topic_id, objects = await in_the_same_objects(one, 20, 5)
             store.refused = objects
             await flush_all(one, 20)
-            assert one.broker.roller.metrics.failures == 0
+            assert one.broker.topic_tables.roller.metrics.failures == 0
             for number in range(20):
                 assert await offsets(store, topic_id, number) == list(range(5))
 
@@ -575,7 +575,7 @@ def test_internal_topics_are_not_rolled() -> None:
         keys = [meta.key async for meta in here.store.list("topics/")]
         assert {key.split("/")[1] for key in keys} == {
             str(topic.topic_id)
-            for topic in one.broker.metadata.state.topics.values()
+            for topic in one.broker.membership.metadata.state.topics.values()
             if not topic.internal
         }
 
@@ -636,7 +636,7 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
         here.crash_points = KillAt(point)
         async with here.broker(politely=False) as one:
             await one.produce(batch(b"2"))
-            one.broker.roller.flush(hosted(one))
+            one.broker.topic_tables.roller.flush(hosted(one))
             with pytest.raises(Killed):
                 await one.run
         here.crash_points = NO_CRASH_POINTS
@@ -703,7 +703,7 @@ def test_a_table_that_another_has_brought_further_is_gone_on_from() -> None:
             await flush(one)
             assert hosted(one).log.table_next == 4
             assert await offsets(here.store, topic_id) == [0, 3]
-            assert one.broker.roller.metrics.refusals == 1
+            assert one.broker.topic_tables.roller.metrics.refusals == 1
 
     run(story)
 
@@ -725,7 +725,7 @@ def test_an_object_that_is_missing_because_the_table_has_it_is_no_fault() -> Non
             await one.produce(batch(b"2"))
             await flush(one)
             assert await offsets(here.store, topic_id) == [0, 2]
-            assert one.broker.roller.faults() == []
+            assert one.broker.topic_tables.roller.faults() == []
 
     run(story)
 
@@ -766,7 +766,7 @@ def test_a_segment_of_which_a_piece_is_missing_is_not_put(monkeypatch: pytest.Mo
             await one.produce(batch(b"a", b"b"))
             await flush(one)
             assert not losses
-            assert one.broker.roller.metrics.failures == 1
+            assert one.broker.topic_tables.roller.metrics.failures == 1
             assert await offsets(here.store, topic_id) == [0, 1]
             put = [meta.key async for meta in here.store.list("topics/")]
             assert len([key for key in put if key.endswith(".parquet")]) == 1
@@ -804,7 +804,7 @@ def test_a_process_that_dies_over_a_roll_is_replaced(
             await flush(one)
             assert await offsets(here.store, topic_id) == list(range(8))
             assert len(await segments(here.store, topic_id)) == 1
-            assert one.broker.roller.metrics.failures == 1
+            assert one.broker.topic_tables.roller.metrics.failures == 1
 
     try:
         run(story)
@@ -825,8 +825,8 @@ def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
             store.refusals = {"/partition=": 2}
             await flush(one)
             assert await offsets(store, topic_id) == [0]
-            assert one.broker.roller.metrics.failures == 2
-            assert one.broker.roller.hindrance(hosted(one)) is None
+            assert one.broker.topic_tables.roller.metrics.failures == 2
+            assert one.broker.topic_tables.roller.hindrance(hosted(one)) is None
 
     run(story)
 
@@ -854,8 +854,8 @@ def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
             await one.create_topic()
             await one.produce(batch(b"0"))
             store.refusals = {"/partition=": 1}
-            one.broker.roller.flush(hosted(one))
-            await until(lambda: one.broker.roller.hindrance(hosted(one)))
+            one.broker.topic_tables.roller.flush(hosted(one))
+            await until(lambda: one.broker.topic_tables.roller.hindrance(hosted(one)))
             gc.collect()
             assert put
             assert not any(piece() is not None for piece in put)
@@ -876,14 +876,16 @@ def test_who_waits_for_a_roll_is_told_when_the_broker_ends(dies: bool) -> None:
             for number in range(2):
                 await one.produce(batch(b"a"), number)
             store.hold("/partition=")
-            waiting = [one.broker.roller.flush(hosted(one, number)) for number in range(2)]
+            waiting = [
+                one.broker.topic_tables.roller.flush(hosted(one, number)) for number in range(2)
+            ]
             await until(lambda: store.waiting)
             if dies:
                 one.run.cancel()
             else:
-                one.broker.stop()
+                one.life.stop()
             await asyncio.gather(one.run, return_exceptions=True)
-            waiting.append(one.broker.roller.flush(hosted(one)))
+            waiting.append(one.broker.topic_tables.roller.flush(hosted(one)))
             async with asyncio.timeout(20):
                 for each in waiting:
                     with pytest.raises(PartitionError, match="has ended"):
@@ -923,7 +925,7 @@ def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: 
             async def ask_again() -> None:
                 if hosted(one).log.table_next == 0:
                     await one.produce(batch(b"x" * 1000), topic="busy")
-                    one.broker.roller.flush(hosted(one, topic="busy"))
+                    one.broker.topic_tables.roller.flush(hosted(one, topic="busy"))
 
             await one.create_topic("busy")
             await one.create_topic()
@@ -932,7 +934,7 @@ def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: 
             await until(lambda: store.segments)
             await one.produce(batch(b"a" if is_asked_for else b"a" * 600))
             if is_asked_for:
-                one.broker.roller.flush(hosted(one))
+                one.broker.topic_tables.roller.flush(hosted(one))
             await until(lambda: hosted(one).log.table_next or store.segments > 20)
             assert store.segments < 20
             store.before = None
@@ -949,7 +951,7 @@ def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partit
 
     async def story() -> None:
         async with here.broker() as one:
-            ages = one.broker._segment_ages
+            ages = one.broker.topic_tables.segment_ages
 
             async def grow_old() -> None:
                 *before, _ = ages._begun
@@ -960,7 +962,7 @@ def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partit
                 await one.produce(batch(b"a"), number)
             store.before = grow_old
             await flush_all(one, partitions)
-            assert one.broker.roller.metrics.failures == 0
+            assert one.broker.topic_tables.roller.metrics.failures == 0
 
     run(story)
 
@@ -972,10 +974,10 @@ def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> Non
 
     async def story() -> None:
         async with here.broker() as one:
-            queue, clock = one.broker.roller._queue, one.broker.clock
+            queue, clock = one.broker.topic_tables.roller._queue, one.broker.world.clock
 
             async def grow_old() -> None:
-                ages = one.broker._segment_ages
+                ages = one.broker.topic_tables.segment_ages
                 *before, _ = ages._begun
                 ages._begun.update(dict.fromkeys(before, float("-inf")))
 
@@ -1004,7 +1006,7 @@ def test_what_has_waited_for_long_is_committed_before_more_is_built(
             for number in range(3):
                 await one.produce(batch(b"a"), number)
             await flush_all(one, 3)
-            assert one.broker.roller.metrics.commits == 3
+            assert one.broker.topic_tables.roller.metrics.commits == 3
 
     run(story)
 
@@ -1019,8 +1021,8 @@ def test_who_has_given_up_waiting_is_forgotten() -> None:
             await one.produce(batch(b"a"))
             store.refusals = {"/partition=": 1_000_000}
             for _ in range(50):
-                one.broker.roller.flush(hosted(one)).cancel()
-            waiting = one.broker.roller._queue._waiting
+                one.broker.topic_tables.roller.flush(hosted(one)).cancel()
+            waiting = one.broker.topic_tables.roller._queue._waiting
             assert sum(map(len, waiting.values())) == 1
 
     run(story)
@@ -1036,7 +1038,7 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_table() -> None:
             topic_id = await one.create_topic()
             await one.produce(batch(b"0"))
             gated.hold("/partition=")
-            waiting = one.broker.roller.flush(hosted(one))
+            waiting = one.broker.topic_tables.roller.flush(hosted(one))
             await until(lambda: gated.waiting)
             await one.delete_topic(topic_id)
             gated.open()
@@ -1087,13 +1089,13 @@ def test_a_corrupt_wal_object_stops_its_partition_alone(
             assert [vars(each)["key"] for each in errors] == [extent.key]
             await flush(one, 1)
             assert await offsets(here.store, topic_id, 1) == [0]
-            assert one.broker.roller.metrics.stopped == 1
-            assert any(extent.key in fault for fault in one.broker.faults())
+            assert one.broker.topic_tables.roller.metrics.stopped == 1
+            assert any(extent.key in fault for fault in one.broker.health.faults())
             # Somebody repairs it and asks again.
             await here.store.put(extent.key, right)
             await flush(one)
             assert await offsets(here.store, topic_id) == [0]
-            assert one.broker.faults() == []
+            assert one.broker.health.faults() == []
 
     run(story)
 

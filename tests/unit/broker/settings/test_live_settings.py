@@ -38,7 +38,7 @@ def test_what_is_altered_while_a_broker_registers_holds_when_it_serves() -> None
         store.before = lambda: other.metadata.append(epoch, lambda _: (record,))
         async with World(store).broker() as one:
             assert store.before is None
-            assert one.broker.settings.integer("message.max.bytes") == 99
+            assert one.broker.settings.now().integer("message.max.bytes") == 99
         await other.metadata.close()
 
     run(story)

@@ -68,7 +68,7 @@ async def some_work(broker: OneBroker) -> None:
     assert await aborted.send(b"d") is OK
     assert await committed.commit() is OK
     assert await aborted.abort() is OK
-    await roll_and_checkpoint(broker.broker._store, broker)
+    await roll_and_checkpoint(broker.broker.world.store, broker)
     await broker.produce(batch(b"e"), 1)
     await broker.produce(batch(b"f"), topic="other")
     await checkpoint(broker)
@@ -488,7 +488,7 @@ def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
                 assert await client.send(b"%d" % number, number % 2) is OK
                 assert await client.commit() is OK
                 expected.append(b"%d" % number)
-                await broker.broker.clock.sleep(0.001)
+                await broker.broker.world.clock.sleep(0.001)
             found = await checked(here.store)
             assert found.faults == []
             assert found.counts["merged objects"] > 0
@@ -532,13 +532,13 @@ def test_what_brokers_roll_compact_and_let_go_stays_consistent() -> None:
                 # Its records are dated long ago.
                 await broker.produce(batch(b"old"), topic="kept")
                 await flush(broker, topic="kept")
-                while await broker.broker.cleaner.clean_one():
+                while await broker.broker.topic_tables.cleaner.clean_one():
                     pass
                 assert (await checked(here.store)).faults == []
             bucket = await opened(here.store)
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert await all_values(bucket, view) == [b"2", b"other"]
-            await broker.broker.cleaner.retention.apply()
+            await broker.broker.topic_tables.cleaner.retention.apply()
             view = (await bucket.view("kept")).partition(TopicPartition(kept_id, 0))
             assert await all_values(bucket, view) == []
             found = await checked(here.store)

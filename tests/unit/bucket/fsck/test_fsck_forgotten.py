@@ -28,13 +28,13 @@ Story = Callable[[World], Awaitable[None]]
 async def numbered(one: OneBroker, name: str) -> TopicId:
     """A topic whose id tells its entry, as handlers create it."""
     ids: list[TopicId] = []
-    epoch = one.broker.incarnation.epoch
+    epoch = one.broker.membership.incarnation.epoch
 
     def build(state) -> tuple[TopicCreated]:  # type: ignore[no-untyped-def]
-        ids.append(new_topic_id(state.sequence + 1, one.broker.entropy.uuid()))
+        ids.append(new_topic_id(state.sequence + 1, one.broker.world.entropy.uuid()))
         return (TopicCreated(ids[-1], name, (epoch,)),)
 
-    await one.broker.metadata.append(epoch, build)
+    await one.broker.membership.metadata.append(epoch, build)
     return ids[-1]
 
 
@@ -42,7 +42,12 @@ async def forget(one: OneBroker) -> None:
     """Whatever can be forgotten."""
     broker = one.broker
     each = Forgetting(
-        broker._store, broker.clock, broker.metadata, broker.incarnation, 1.0, Marks(0.0)
+        broker.world.store,
+        broker.world.clock,
+        broker.membership.metadata,
+        broker.membership.incarnation,
+        1.0,
+        Marks(0.0),
     )
     for _ in range(2):
         await each.look()
@@ -52,7 +57,7 @@ async def rolled_topic(one: OneBroker, name: str) -> TopicId:
     """A topic with a segment and a table log."""
     topic_id = await numbered(one, name)
     await one.produce(batch(b"a"), topic=name)
-    await roll_and_checkpoint(one.broker._store, one, name)
+    await roll_and_checkpoint(one.broker.world.store, one, name)
     return topic_id
 
 
@@ -69,12 +74,12 @@ async def put_all(store: ObjectStore, found: dict[str, bytes]) -> None:
 async def forgotten_topic(one: OneBroker) -> tuple[TopicId, dict[str, bytes]]:
     """A topic that was deleted, collected and forgotten, and the objects that it had."""
     topic_id = await rolled_topic(one, "doomed")
-    found = await topic_objects(one.broker._store, topic_id)
+    found = await topic_objects(one.broker.world.store, topic_id)
     assert len(found) == 2
     await one.delete_topic(topic_id)
-    await collections(one, one.broker._store).collect_tables()
+    await collections(one, one.broker.world.store).collect_tables()
     await forget(one)
-    assert one.broker.metadata.state.fate_of(topic_id) is TopicFate.FORGOTTEN
+    assert one.broker.membership.metadata.state.fate_of(topic_id) is TopicFate.FORGOTTEN
     return topic_id, found
 
 
@@ -121,7 +126,9 @@ def test_data_of_a_topic_that_the_log_does_not_know_is_a_fault_and_kept() -> Non
     async def story() -> None:
         async with here.broker() as one:
             await rolled_topic(one, "known")
-            behind_the_end = new_topic_id(one.broker.metadata.state.sequence + 100, UUID(int=1))
+            behind_the_end = new_topic_id(
+                one.broker.membership.metadata.state.sequence + 100, UUID(int=1)
+            )
             of_another_release = UUID(int=5)
             for topic_id in (behind_the_end, of_another_release):
                 keys = [f"{table_prefix(topic_id)}_delta_log/{0:020d}.json"]
@@ -151,7 +158,7 @@ def test_a_topic_whose_entry_was_taken_by_another_is_unknown_and_not_forgotten()
             lost = new_topic_id(sequence, UUID(int=1))
             keys = {key.replace(str(known), str(lost)): body for key, body in data.items()}
             await put_all(here.store, keys)
-            assert one.broker.metadata.state.fate_of(lost) is TopicFate.FORGOTTEN
+            assert one.broker.membership.metadata.state.fate_of(lost) is TopicFate.FORGOTTEN
             await collections(one, here.store).collect_tables()
         found = await checked(here.store)
         (fault,) = found.faults
@@ -168,8 +175,8 @@ def test_a_topic_that_was_given_up_with_the_logs_end_is_no_fault() -> None:
 
     async def story() -> None:
         async with here.broker() as one:
-            metadata = one.broker.metadata
-            epoch = one.broker.incarnation.epoch
+            metadata = one.broker.membership.metadata
+            epoch = one.broker.membership.incarnation.epoch
             at = await metadata.append(
                 epoch,
                 lambda state: (LogEndAccepted(EntryRange(state.sequence + 1, state.sequence + 1)),),
@@ -187,14 +194,14 @@ async def forgotten_incarnation(here: World) -> Incarnation:
     """One of which the metadata log knows nothing any more."""
     async with here.broker(politely=False) as one:
         await numbered(one, "flights")
-        dead = one.broker.incarnation
+        dead = one.broker.membership.incarnation
     async with here.broker() as one:
         await one.produce(batch(b"a"))
         await roll_and_checkpoint(here.store, one)
-        await one.broker._openings.flush()
+        await one.broker.writes.openings.flush()
         await collections(one, here.store).collect()
         await forget(one)
-        assert one.broker.metadata.state.retired == {}
+        assert one.broker.membership.metadata.state.retired == {}
     return dead
 
 
@@ -247,7 +254,9 @@ def test_what_an_incarnation_behind_the_logs_end_wrote_is_a_fault_and_kept(kind:
     async def story() -> None:
         async with here.broker() as one:
             await numbered(one, "flights")
-            unknown = Incarnation(BrokerId(0), Epoch(one.broker.metadata.state.sequence + 50))
+            unknown = Incarnation(
+                BrokerId(0), Epoch(one.broker.membership.metadata.state.sequence + 50)
+            )
             key = {
                 "slot": wal_key(unknown, Slot(0)),
                 "merged": merged_key(unknown, 0),

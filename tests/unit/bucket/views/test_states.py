@@ -87,7 +87,7 @@ def test_states_are_right_whenever_a_snapshot_takes_the_place_of_records() -> No
                 if number == step:
                     assert await client.send(b"a") is OK
                     assert await client.commit() is OK
-                    await broker.broker._checkpointer.checkpoint()
+                    await broker.broker.writes.checkpointer.checkpoint()
 
             store.before = interfere
             found = await transactions(bucket)

@@ -98,7 +98,7 @@ def test_a_view_beside_a_broker_and_after_its_death_says_what_the_broker_said() 
     async def story() -> None:
         async with here.broker(politely=False) as broker:
             topic_id = await some_history(broker)
-            log = broker.broker.partitions.named(TOPIC, 0).log
+            log = broker.broker.writes.partitions.named(TOPIC, 0).log
             expected = (log.log_start, log.last_stable_offset, log.high_watermark)
             aborted = log.aborted_between(0, log.high_watermark)
             assert await fetched_committed(broker) == COMMITTED
@@ -293,9 +293,11 @@ def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
             async def interfere(number: int, _: str) -> None:
                 if number == step:
                     await roll_and_checkpoint(here.store, broker)
-                    floor = await newest_checkpoint(here.store, broker.broker.incarnation)
+                    floor = await newest_checkpoint(
+                        here.store, broker.broker.membership.incarnation
+                    )
                     for slot in range(floor or 0):
-                        key = wal_key(broker.broker.incarnation, Slot(slot))
+                        key = wal_key(broker.broker.membership.incarnation, Slot(slot))
                         await here.store.delete(key)
 
             store.requests.clear()
@@ -390,7 +392,7 @@ def test_a_bucket_that_was_left_alone_or_met_damage_looks_anew() -> None:
         async with here.broker() as broker:
             bucket = await opened(here.store)
             await broker.create_topic()
-            key = f"cluster/log/{broker.broker.metadata.state.sequence:020d}.json"
+            key = f"cluster/log/{broker.broker.membership.metadata.state.sequence:020d}.json"
             whole = (await here.store.get(key)).data
             await here.store.put(key, b"damaged")
             with pytest.raises(CorruptObject, match=key):
@@ -457,7 +459,7 @@ def test_many_topics_are_read_with_few_requests_a_topic() -> None:
         async with here.broker() as broker:
             names = [f"t{number}" for number in range(topics)]
             for name in names:
-                if broker.broker.metadata.state.topic_named(name) is None:
+                if broker.broker.membership.metadata.state.topic_named(name) is None:
                     await broker.create_topic(name, partitions=4)
                 await broker.produce(batch(b"x"), topic=name)
             store = WatchedStore(here.store)

@@ -1,0 +1,103 @@
+"""The way from producers into the bucket: partitions, log writer, WAL, checkpoints. Put together
+here, with what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from tidelog.broker.append.appender import Appender, Submission
+from tidelog.broker.append.large_batches import LargeBatches
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.partitions.durability import DurableSlots
+from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.producer_room import PRODUCER_IDS_MAX, ProducerRoom
+from tidelog.broker.read.layer_metrics import WalCollector
+from tidelog.broker.read.read_path import ReadPath
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.coordinator.cluster.log.leases import WalProgress
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.identifiers import Incarnation
+from tidelog.wal.write.checkpoint import Checkpointer
+from tidelog.wal.write.writer import WalWriter
+
+
+@dataclass(frozen=True, slots=True)
+class WritePath:
+    """All that a record passes on its way into this incarnation's WAL."""
+
+    partitions: PartitionRegistry
+    wal: WalWriter
+    checkpointer: Checkpointer
+    openings: Openings
+    log_writer: LogWriter
+    appender: Appender
+    large_batches: LargeBatches[int, Submission]
+
+    def durable(self) -> asyncio.Future[None]:
+        """Done when all that was appended so far is durable. Fails with WalLost."""
+        return self.wal.durable(self.wal.newest_slot)
+
+    def progress(self) -> WalProgress:
+        """What the lease tells others of this WAL."""
+        return WalProgress(self.wal.durable_end, self.checkpointer.floor)
+
+
+def open_write_path(
+    world: Surroundings,
+    metadata: MetadataLog,
+    incarnation: Incarnation,
+    partitions: PartitionRegistry,
+    reads: ReadPath,
+    advanced: Callable[[Partition], None],
+    settings: BrokerSettings,
+    limits: LimitsMet,
+    registry: CollectorRegistry,
+) -> WritePath:
+    """A WAL that nothing was written to yet. `advanced`: hears of each partition that has new
+    durable records."""
+    durable = DurableSlots(reads.tail, partitions, advanced)
+    wal_settings = layer_settings.wal_settings(settings, world.store.url)
+    wal = WalWriter(
+        world.store,
+        world.clock,
+        world.entropy,
+        world.offload,
+        incarnation,
+        wal_settings,
+        durable.tell,
+        lambda: metadata.state.stamp,
+        world.crash_points,
+    )
+    registry.register(WalCollector(wal.metrics))
+    reads.register_metrics(registry)
+    checkpointer = Checkpointer(
+        world.store,
+        world.clock,
+        world.offload,
+        wal,
+        partitions.checkpointed,
+        wal_settings.checkpoint_interval_bytes,
+        wal_settings.checkpoint_interval_slots,
+        lambda: metadata.state.stamp,
+        world.crash_points,
+    )
+    durable.listen(checkpointer.note)
+    openings = Openings(metadata, world.clock, incarnation, lambda: checkpointer.floor)
+    room = ProducerRoom(partitions.producers, settings.integer(PRODUCER_IDS_MAX), limits)
+    log_writer = LogWriter(wal, partitions, openings.add, room)
+    large_batches: LargeBatches[int, Submission] = LargeBatches(
+        settings.integer("large.batches.connection.percent.max"),
+        settings.integer("large.batches.percent.max"),
+    )
+    appender = Appender(
+        wal, log_writer, world.offload, world.clock, large_batches, world.large_batches
+    )
+    return WritePath(partitions, wal, checkpointer, openings, log_writer, appender, large_batches)

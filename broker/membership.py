@@ -1,0 +1,51 @@
+"""One incarnation's place in the cluster: its registration, its lease, its fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import Incarnation
+
+
+class ReportedProgress:
+    """What the lease tells of the incarnation's WAL: none until the WAL is open."""
+
+    def __init__(self) -> None:
+        self._progress: Callable[[], WalProgress] = lambda: NO_PROGRESS
+
+    def follow(self, progress: Callable[[], WalProgress]) -> None:
+        """Tell this from now on."""
+        self._progress = progress
+
+    def now(self) -> WalProgress:
+        """The progress to tell with the next renewal."""
+        return self._progress()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A registered incarnation, with the addresses that it registered."""
+
+    metadata: MetadataLog
+    incarnation: Incarnation
+    lease: LeaseKeeper
+    fence: OwnFence
+    progress: ReportedProgress
+    advertised: tuple[str, int]
+    listening: tuple[str, int]
+    clock: Clock
+
+    def state(self) -> ClusterState:
+        """The cluster as this broker knows it."""
+        return self.metadata.state
+
+    def may_serve_reads(self) -> bool:
+        """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+        return self.lease.fresh(self.clock.monotonic()) and not self.fence.is_found

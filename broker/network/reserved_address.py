@@ -1,0 +1,55 @@
+"""The broker's address, taken before there is a server for it.
+
+A broker registers the address that it listens on, and serves only after that. Until then
+connections are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tidelog.errors import Refused
+from tidelog.network import Listener, Network, ProtocolFactory
+
+
+@dataclass(slots=True)
+class _Door:
+    """Makes the protocol of each new connection."""
+
+    factory: ProtocolFactory
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        return self.factory()
+
+
+class ReservedAddress:
+    """An address that this process holds until `close`."""
+
+    def __init__(self, listener: Listener, door: _Door) -> None:
+        self._listener = listener
+        self._door = door
+        self.address = listener.address
+        """The host and the port that were really taken."""
+
+    @classmethod
+    async def take(cls, network: Network, host: str, port: int) -> ReservedAddress:
+        """Port 0 picks a free one. Refused if the address cannot be had."""
+        # The listener calls no factory before `accept`.
+        door = _Door(asyncio.Protocol)
+        try:
+            return cls(await network.listen(door, host, port, accepting=False), door)
+        except OSError as error:
+            raise Refused(
+                f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
+                " choose another address with --listen"
+            ) from error
+
+    async def accept(self, factory: ProtocolFactory) -> None:
+        """Accept connections from now on. OSError if another process listens there by now."""
+        self._door.factory = factory
+        await self._listener.accept()
+
+    async def close(self) -> None:
+        """Stop accepting. May be called again."""
+        await self._listener.close()

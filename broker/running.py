@@ -1,0 +1,103 @@
+"""A running broker, as a value: every part is there, and none is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.broker.append.adopter import Adopter
+from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.clean.log_cleaner import LogCleaner
+from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.coordinate.transaction_admission import Admissions
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import ConnectionLimits
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.handlers.services import Services
+from tidelog.broker.health import Health
+from tidelog.broker.maintenance import Upkeep
+from tidelog.broker.membership import Membership
+from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.read.fetcher import Fetcher
+from tidelog.broker.read.offset_lookup import OffsetLookup
+from tidelog.broker.read.read_path import ReadPath
+from tidelog.broker.roll.roller import Roller
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.tables.segment_ages import SegmentAges
+from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """What connections share."""
+
+    turns: SliceTurns
+    answers: AnswerMemory
+    connections: ConnectionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """From the bucket to consumers."""
+
+    path: ReadPath
+    fetcher: Fetcher
+    offset_lookup: OffsetLookup
+    faults: FaultLog
+    """Damage that reads have met."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTables:
+    """From the WAL into the topics' tables."""
+
+    tables: Tables
+    segment_ages: SegmentAges
+    roller: Roller
+    cleaner: LogCleaner
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """Of groups and transactions."""
+
+    coordinators: Coordinators
+    admissions: Admissions
+    adopter: Adopter
+    producer_ids: ProducerIds
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The tasks of a running broker, by when they end."""
+
+    appending: tuple[asyncio.Task[Any], ...]
+    """They append to the WAL: they end before the last checkpoint."""
+    wal: asyncio.Task[None]
+    """Ends by itself when the WAL is closed."""
+    background: tuple[asyncio.Task[Any], ...]
+    """They end last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker that serves."""
+
+    world: Surroundings
+    settings: LiveSettings
+    metrics: BrokerMetrics
+    membership: Membership
+    writes: WritePath
+    reads: Reads
+    topic_tables: TopicTables
+    coordination: Coordination
+    upkeep: Upkeep
+    health: Health
+    services: Services
+    server: KafkaServer
+    tasks: RunningTasks

@@ -1,0 +1,112 @@
+"""What serves requests: the handlers' services, and the Kafka server with its dispatcher."""
+
+from __future__ import annotations
+
+from tidelog.broker.append.appender import Appender
+from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.dispatch.dispatcher import Dispatcher
+from tidelog.broker.dispatch.long_requests import LongRequests
+from tidelog.broker.dispatch.routes import HANDLERS
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.handlers.services import (
+    ClusterServices,
+    DataServices,
+    GroupServices,
+    Services,
+    TransactionServices,
+)
+from tidelog.broker.membership import Membership
+from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.read.fetch_session import FetchSessions
+from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.topics.auto_creations import AutoCreations
+
+FETCH_SESSION_ID_MAX = 2**31 - 1
+
+
+def new_services(
+    world: Surroundings,
+    live: LiveSettings,
+    metrics: BrokerMetrics,
+    limits: LimitsMet,
+    fairness: Fairness,
+    membership: Membership,
+    writes: WritePath,
+    reads: Reads,
+    tables: TopicTables,
+    coordination: Coordination,
+) -> Services:
+    """What each group of handlers may use."""
+    turns, entropy = fairness.turns, world.entropy
+    metadata, incarnation = membership.metadata, membership.incarnation
+    cluster = ClusterServices(
+        live,
+        turns,
+        metadata,
+        incarnation,
+        entropy,
+        membership.advertised,
+        membership.listening,
+        world.store.url,
+        writes.partitions,
+        tables.tables,
+        limits,
+        AutoCreations(),
+        world.clock,
+    )
+    data = DataServices(
+        live,
+        turns,
+        writes.partitions,
+        writes.appender,
+        coordination.adopter,
+        coordination.admissions,
+        writes.wal,
+        reads.fetcher,
+        _fetch_sessions(world, live),
+        reads.offset_lookup,
+        reads.faults,
+        tables.roller,
+        metrics,
+        world.clock,
+        membership.may_serve_reads,
+    )
+    coordinators = coordination.coordinators
+    groups = GroupServices(live, turns, metadata, incarnation, entropy, coordinators)
+    transactions = TransactionServices(
+        live,
+        turns,
+        metadata,
+        incarnation,
+        entropy,
+        coordinators,
+        coordination.admissions,
+        coordination.producer_ids,
+        writes.partitions,
+        writes.wal,
+        membership.may_serve_reads,
+    )
+    return Services(live, metrics, world.clock, writes.durable, cluster, data, groups, transactions)
+
+
+def _fetch_sessions(world: Surroundings, live: LiveSettings) -> FetchSessions:
+    return FetchSessions(
+        live.now().integer("max.incremental.fetch.session.cache.slots"),
+        lambda: world.entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
+    )
+
+
+def new_server(
+    services: Services, appender: Appender, fairness: Fairness, address: ReservedAddress
+) -> KafkaServer:
+    """A server that accepts no connection yet."""
+    elements_max = services.settings.integer("long.requests.elements.max")
+    long_requests = LongRequests(fairness.turns, elements_max)
+    dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests)
+    return KafkaServer(
+        services, dispatcher, fairness.answers, fairness.connections, appender.lost, address
+    )

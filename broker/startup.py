@@ -1,0 +1,399 @@
+"""The start of a broker incarnation, and what a death in between leaves behind.
+
+1. Probe the store, open the metadata log (an empty prefix becomes a cluster). Nothing of ours.
+2. Take the address, so that it is known. Connections are refused until the broker is ready.
+3. Register (B1), in the entry that fences the incarnation before us, once the brokers of all other
+   ids are shown to be dead; fence those. Dying here leaves a registered incarnation without a WAL;
+   the next start fences it like any other.
+4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be
+   repeated by anybody.
+5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
+6. Serve. The first thing written of a partition is its image (C2).
+
+A step that fails ends the start; the caller's exit stack and task group undo what was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidelog.broker.append.adopter import Adopter
+from tidelog.broker.append.write_path import WritePath, open_write_path
+from tidelog.broker.clean.table_path import TablePath
+from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.coordinate.transaction_admission import Admissions
+from tidelog.broker.environment import Surroundings
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.health import Health
+from tidelog.broker.maintenance import Upkeep, expire_producers, new_upkeep
+from tidelog.broker.membership import Membership, ReportedProgress
+from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.options import BrokerOptions
+from tidelog.broker.partitions.partitions import PartitionRegistry
+from tidelog.broker.read.layer_metrics import SnapshotCollector, UnservedCollector
+from tidelog.broker.read.read_path import ReadPath
+from tidelog.broker.running import (
+    Coordination,
+    Fairness,
+    Reads,
+    RunningBroker,
+    RunningTasks,
+    TopicTables,
+)
+from tidelog.broker.serving import new_server, new_services
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
+from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.membership.registration import register
+from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.stores.probe import probe
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.recover.recovery import recover
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCluster:
+    """A cluster that a process has opened and not joined yet."""
+
+    options: BrokerOptions
+    world: Surroundings
+    metrics: BrokerMetrics
+    metadata: MetadataLog
+    settings: LiveSettings
+    segment_ages: SegmentAges
+    limits: LimitsMet
+    reads: ReadPath
+    fairness: Fairness
+    address: ReservedAddress
+
+
+async def open_cluster(
+    options: BrokerOptions, world: Surroundings, metrics: BrokerMetrics, closing: AsyncExitStack
+) -> OpenedCluster:
+    """Steps 1 and 2. `closing` ends what they begin."""
+    configured = options.settings
+    # A process with too few descriptors is refused before it makes a bucket a cluster.
+    descriptors = descriptors_left(configured, options.descriptors_max)
+    ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
+    world = replace(world, store=SegmentAgingStore(world.store, world.clock, ages))
+    limits = LimitsMet(metrics.registry, world.clock)
+    await probe(world.store, world.entropy)
+    metadata = await MetadataLog.open(
+        world.store,
+        world.clock,
+        world.entropy,
+        create=True,
+        settings=layer_settings.cluster_settings(configured),
+        offload=world.offload,
+    )
+    closing.push_async_callback(metadata.close)
+    settings = LiveSettings(configured, options.broker_id, lambda: metadata.state)
+    settings.renew()
+    address = await ReservedAddress.take(world.network, *options.listen)
+    reads = ReadPath(world, configured)
+    closing.push_async_callback(reads.close)
+    closing.push_async_callback(address.close)
+    fairness = Fairness(
+        SliceTurns(),
+        AnswerMemory(configured.integer("queued.max.answer.bytes")),
+        ConnectionLimits(settings.now, descriptors),
+    )
+    return OpenedCluster(
+        options, world, metrics, metadata, settings, ages, limits, reads, fairness, address
+    )
+
+
+async def startup(
+    opened: OpenedCluster, tasks: asyncio.TaskGroup, closing: AsyncExitStack
+) -> RunningBroker:
+    """Steps 3 to 6. The broker accepts connections when this returns.
+
+    `tasks` gets the broker's tasks, of which some run during the start already. `closing` ends what
+    is open, after the tasks.
+    """
+    world, settings, metrics = opened.world, opened.settings, opened.metrics
+    membership = await _join(opened)
+    keeping = _keep_membership(membership, tasks)
+    await take_over_fenced(
+        opened.metadata,
+        world.store,
+        world.clock,
+        world.entropy,
+        membership.incarnation,
+        settings.now().integer("wal.uploads.in.flight.max"),
+    )
+    partitions = PartitionRegistry(
+        membership.incarnation.epoch, membership.state, settings.append_limits
+    )
+    table_path = TablePath(
+        world,
+        membership.state,
+        partitions,
+        opened.reads.tail,
+        settings,
+        opened.segment_ages,
+        metrics.registry,
+    )
+    reads = _reads(opened, membership, table_path)
+    recovered = await _recover(opened, membership, partitions, table_path)
+    writes = open_write_path(
+        world,
+        opened.metadata,
+        membership.incarnation,
+        partitions,
+        opened.reads,
+        table_path.roller.note,
+        settings.now(),
+        opened.limits,
+        metrics.registry,
+    )
+    membership.progress.follow(writes.progress)
+    tables = TopicTables(
+        table_path.tables,
+        opened.segment_ages,
+        table_path.roller,
+        table_path.cleaner(writes.appender),
+    )
+    coordination = _coordinate(opened, membership, writes)
+    health = Health(
+        membership, partitions, coordination.coordinators, table_path.roller, reads.faults
+    )
+    metrics.registry.register(UnservedCollector(health.unserved))
+    metrics.gauge(
+        LARGE_BATCHES_WAITING,
+        "Produce requests that wait for the time to decompress large batches.",
+        lambda: len(writes.large_batches),
+    )
+    upkeep = new_upkeep(world, opened.metadata, writes, opened.reads.log, recovered, settings.now())
+    metrics.registry.register(upkeep.metrics)
+    services = new_services(
+        world,
+        settings,
+        metrics,
+        opened.limits,
+        opened.fairness,
+        membership,
+        writes,
+        reads,
+        tables,
+        coordination,
+    )
+    server = new_server(services, writes.appender, opened.fairness, opened.address)
+    closing.push_async_callback(server.abort)
+    running = RunningBroker(
+        world,
+        settings,
+        metrics,
+        membership,
+        writes,
+        reads,
+        tables,
+        coordination,
+        upkeep,
+        health,
+        services,
+        server,
+        _begin(
+            tasks, keeping, world.clock, settings, table_path, writes, tables, coordination, upkeep
+        ),
+    )
+    await server.start()
+    return running
+
+
+async def _join(opened: OpenedCluster) -> Membership:
+    """Step 3."""
+    world, metadata, options = opened.world, opened.metadata, opened.options
+    listening = opened.address.address
+    advertised = options.advertise or listening
+    registered = await register(
+        metadata,
+        world.store,
+        world.clock,
+        options.broker_id,
+        advertised,
+        options.process,
+        options.is_running,
+        alone=True,
+    )
+    progress = ReportedProgress()
+    fence = OwnFence(metadata, registered.incarnation)
+    lease = LeaseKeeper(
+        world.store,
+        world.clock,
+        world.entropy,
+        metadata,
+        registered.incarnation,
+        options.process,
+        registered.started_at,
+        progress.now,
+    )
+    return Membership(
+        metadata,
+        registered.incarnation,
+        lease,
+        fence,
+        progress,
+        advertised,
+        listening,
+        world.clock,
+    )
+
+
+def _keep_membership(
+    membership: Membership, tasks: asyncio.TaskGroup
+) -> tuple[asyncio.Task[Any], ...]:
+    """The tasks that keep the incarnation a member, from its registration on."""
+    metadata = membership.metadata
+    return (
+        tasks.create_task(membership.lease.run()),
+        tasks.create_task(membership.fence.run()),
+        tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
+    )
+
+
+def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath) -> Reads:
+    path, fairness = opened.reads, opened.fairness
+    faults = FaultLog(opened.world.clock)
+    fetcher = path.fetcher(
+        table_path.tables,
+        membership.may_serve_reads,
+        faults,
+        fairness.answers,
+        fairness.turns,
+    )
+    return Reads(path, fetcher, path.offset_lookup(table_path.tables), faults)
+
+
+def _follow(opened: OpenedCluster, partitions: PartitionRegistry, table_path: TablePath) -> None:
+    """Keep in step with the metadata log from here on."""
+
+    def follow(_: int, records: Sequence[Record]) -> None:
+        if any(isinstance(record, ConfigsChanged) for record in records):
+            opened.settings.renew()
+        partitions.follow(records)
+        table_path.tables.follow(records)
+        table_path.roller.partitions_changed()
+        opened.metrics.partitions = len(partitions)
+
+    opened.metadata.subscribe(follow)
+
+
+async def _recover(
+    opened: OpenedCluster,
+    membership: Membership,
+    partitions: PartitionRegistry,
+    table_path: TablePath,
+) -> Mapping[TopicPartition, PartitionImage]:
+    """Step 5: `partitions` has what this incarnation leads. Returns what was recovered."""
+    world, metadata, metrics = opened.world, opened.metadata, opened.metrics
+    state, epoch = metadata.state, membership.incarnation.epoch
+    # From here on what others create for us is heard of; what is there already is recovered.
+    _follow(opened, partitions, table_path)
+    # What was altered since we looked first, while we waited for a predecessor's end perhaps.
+    opened.settings.renew()
+    recovered = await recover(
+        world.store,
+        world.clock,
+        world.offload,
+        {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
+        {wal.incarnation: wal.end_slot for wal in state.retired.values()},
+        unopened={membership.incarnation, *state.never_written},
+    )
+    for source, stamp in recovered.stamps.items():
+        await metadata.verify(stamp, source)
+    partitions.adopt(recovered.images, recovered.failures)
+    metrics.partitions = len(partitions)
+    for place, fault in recovered.failures.items():
+        logger.error(
+            "a partition cannot be opened",
+            extra={
+                "partition": str(partitions.get(place) or place),
+                "key": fault.key,
+                "why": fault.why,
+            },
+        )
+    await table_path.recovered.open()
+    return recovered.images
+
+
+def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath) -> Coordination:
+    world, settings = opened.world, opened.settings.now()
+    coordinators = Coordinators(
+        world,
+        membership.state,
+        writes.partitions,
+        writes.wal,
+        writes.log_writer,
+        opened.reads.log,
+        settings,
+        membership.may_serve_reads,
+        opened.limits,
+    )
+    admissions = Admissions(coordinators, world.clock)
+    adopter = Adopter(
+        world.store,
+        world.clock,
+        world.offload,
+        writes.wal,
+        writes.log_writer,
+        writes.partitions,
+        admissions,
+        settings.integer("staged.retention.ms"),
+    )
+    opened.metrics.registry.register(SnapshotCollector(coordinators.snapshot_metrics))
+    # After the partitions: a coordinator finds there what it is to coordinate.
+    opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
+    producer_ids = ProducerIds(opened.metadata, membership.incarnation)
+    return Coordination(coordinators, admissions, adopter, producer_ids)
+
+
+def _begin(
+    tasks: asyncio.TaskGroup,
+    keeping: tuple[asyncio.Task[Any], ...],
+    clock: Clock,
+    settings: LiveSettings,
+    table_path: TablePath,
+    writes: WritePath,
+    tables: TopicTables,
+    coordination: Coordination,
+    upkeep: Upkeep,
+) -> RunningTasks:
+    """Step 6, but for connections. `keeping`: the tasks that run already."""
+    begin = tasks.create_task
+    wal = begin(writes.wal.run())
+    appending = (
+        begin(writes.appender.run()),
+        begin(writes.checkpointer.run()),
+        begin(upkeep.open_inherited()),
+        begin(upkeep.merge()),
+    )
+    background = (
+        begin(writes.openings.run()),
+        begin(coordination.coordinators.run()),
+        begin(tables.tables.run()),
+        begin(table_path.roll()),
+        begin(tables.cleaner.run()),
+        begin(expire_producers(clock, settings, writes.partitions.producers)),
+        begin(upkeep.collect()),
+    )
+    return RunningTasks(appending, wal, (*keeping, *background))
