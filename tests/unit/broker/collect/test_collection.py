@@ -111,7 +111,7 @@ def test_an_idle_broker_s_slots_go_that_were_rolled_behind_its_newest_checkpoint
             merger._checkpointed_at -= merger._checkpoint_seconds
             await merger.maintain()
             await collections(one, here.store).collect()
-            assert await objects(here.store, wal_prefix(one.broker.incarnation)) == []
+            assert await objects(here.store, wal_prefix(one.broker.membership.incarnation)) == []
 
     run(story)
 
