@@ -171,7 +171,7 @@ def test_expressions_are_neither_compiled_nor_tried_on_the_event_loop(
                 answer = await beat(broker, "r", joined.member_epoch)
             assert len(answer.assignment.topic_partitions) == 2
             listed = await list_transactions(
-                broker.broker,
+                broker.broker.services.transactions,
                 ListTransactionsRequest(transactional_id_pattern="sho.*"),
                 broker.context(2),
             )
