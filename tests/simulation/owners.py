@@ -134,14 +134,30 @@ def describe(task: asyncio.Task[Any]) -> str:
     return f"{task.get_name()}: {' > '.join(places) or 'not started'}"
 
 
+CLEANUP_AWAITS_MAX = 100
+
+
+class Buried(BaseException):
+    """Ends a coroutine that never runs again."""
+
+
 def bury(task: SimulatedTask) -> None:
     """Close a task's coroutine for good; its finally blocks run now, not when it is collected."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if not task.done():
+    coroutine = task.get_coro()
+    if not task.done() and isinstance(coroutine, CoroutineType):
+        _close(coroutine)
+
+
+def _close(coroutine: CoroutineType[Any, Any, Any]) -> None:
+    """End it, and each await of its cleanup. `close` would detach an inner coroutine whose cleanup
+    awaits, and that one would be closed when it is collected."""
+    for _ in range(CLEANUP_AWAITS_MAX):
         try:
-            task.get_coro().close()  # type: ignore[union-attr]
-        except BaseException:  # noqa: BLE001 - whatever the dead raise is of no consequence
+            coroutine.throw(Buried())
+        except BaseException:  # noqa: BLE001 - what the dead raise is of no consequence
             return
+    coroutine.close()
 
 
 def close_coroutines() -> None:
@@ -149,7 +165,4 @@ def close_coroutines() -> None:
     there before the simulation is frozen, so that it is not among these objects."""
     for found in gc.get_objects():
         if isinstance(found, CoroutineType) and not found.cr_running:
-            try:
-                found.close()
-            except BaseException:  # noqa: BLE001 - see bury
-                continue
+            _close(found)
