@@ -48,11 +48,12 @@ from tidelog.records.validate.rules import BatchLimits, InvalidBatch
 from tidelog.records.validate.validation import validate
 from tidelog.storage.object_store import ByteRange, ObjectNotFound, ObjectStore, StoreError
 from tidelog.wal.format.staged_format import StagedBatch, StagedIndex
-from tidelog.wal.log.adoption import AdoptedBatch, check_staged_batch, staged_key
+from tidelog.wal.log.adoption import AdoptedBatch, staged_key
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.read.reading import read_all, windows
+from tidelog.wal.read.verify import verify_staged
 from tidelog.wal.write.staging import read_staged_index
 from tidelog.wal.write.writer import WalClosed, WalLost, WalWriter
 
@@ -289,7 +290,7 @@ def _check_window(
             0, batch.last_offset_delta, batch.max_timestamp, key, batch.position, batch.length
         )
         try:
-            header = check_staged_batch(extent, body)
+            header = verify_staged(extent, body)
         except CorruptObject as error:
             raise _Unfit(ErrorCode.INVALID_RECORD, f"{error}: stage it again") from error
         crcs.append(header.crc)

@@ -14,23 +14,15 @@ from typing import NamedTuple, TypeAlias
 from tidelog.broker.read.log_slice import LogSlice
 from tidelog.broker.read.object_reads import ObjectReads, Place
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
-from tidelog.records.batch import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    HEADER_SIZE,
-    LENGTH_PREFIX_SIZE,
-    MAGIC,
-    checksum,
-)
-from tidelog.records.buffers import Buffer
+from tidelog.records.batch import LENGTH_PREFIX_SIZE
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
-from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.read.read_cache import ReadCache, StoredRange
 from tidelog.wal.read.tail_cache import TailCache
+from tidelog.wal.read.verify import verify
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
-_LAST_OFFSET_DELTA_POSITION = 23
 _INT32 = struct.Struct(">i")
 
 
@@ -277,46 +269,8 @@ def _proven(
     data = outcome.view(extent.position, extent.length)
     try:
         # An adopted batch is stamped each time: what is kept is what others may have adopted too.
-        data = memoryview(readable(extent, data)).toreadonly()
-        verify_extent(data, extent)
+        verified = verify(extent, data)
     except CorruptObject as error:
         return error
     outcome.proven.add(extent.position)
-    return data
-
-
-def verify_extent(data: Buffer, extent: Extent) -> None:
-    """Check bytes from the store against what the index says of them. Raises CorruptObject."""
-    if len(data) != extent.length:
-        raise CorruptObject(
-            extent.key,
-            f"{len(data)} of {extent.length} bytes at position {extent.position}",
-        )
-    position, expected, crcs = 0, extent.base_offset, bytearray()
-    while position < len(data):
-        where = f"at position {extent.position + position}"
-        if len(data) - position < HEADER_SIZE:
-            raise CorruptObject(extent.key, f"a cut record batch {where}")
-        base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
-        following = position + LENGTH_PREFIX_SIZE + length
-        if base_offset != expected or data[position + 16] != MAGIC or following > len(data):
-            raise CorruptObject(
-                extent.key,
-                f"a record batch {where} begins at offset {base_offset}, expected {expected}",
-            )
-        if length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
-            raise CorruptObject(extent.key, f"a record batch of length {length} {where}")
-        crc = data[position + CRC_POSITION : position + ATTRIBUTES_POSITION]
-        if int.from_bytes(crc, "big") != checksum(data, position, following):
-            raise CorruptObject(extent.key, f"the checksum of the record batch {where} is wrong")
-        crcs += crc
-        expected += _INT32.unpack_from(data, position + _LAST_OFFSET_DELTA_POSITION)[0] + 1
-        position = following
-    if expected != extent.last_offset + 1:
-        raise CorruptObject(
-            extent.key,
-            f"record batches end at offset {expected - 1}, expected {extent.last_offset}",
-        )
-    # An adopted batch was compared before it was stamped, which makes its checksum anew.
-    if adoption_of(extent.key) is None:
-        extent.check_crcs(crcs)
+    return memoryview(verified.data).toreadonly()

@@ -7,8 +7,8 @@ too, wherever extents are kept (logs, images, caches), it names its object by a 
 
     staged/<id>@<producer id>.<producer epoch>.<ordinal>.<leader epoch>
 
-`object_key` gives the object to be read, `readable` the batch as consumers see it. A reference is
-never an object's key: who reads it as one finds nothing.
+`object_key` gives the object to be read, `verify` (`wal/read`) the batch as consumers see it. A
+reference is never an object's key: who reads it as one finds nothing.
 """
 
 from __future__ import annotations
@@ -19,18 +19,7 @@ from uuid import UUID
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch
-from tidelog.records.batch import (
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    TRANSACTIONAL_FLAG,
-    BatchHeader,
-    MalformedBatch,
-    checksum,
-    restamp_identity,
-    stamp,
-)
-from tidelog.records.buffers import Buffer
-from tidelog.wal.log.extents import Extent
+from tidelog.records.batch import NO_SEQUENCE
 
 STAGED_FOLDER = "staged/"
 NO_LEADER_EPOCH = -1
@@ -95,55 +84,3 @@ def adoption_of(reference: str) -> Adoption | None:
 def object_key(reference: str) -> str:
     """The object in which the batches of an extent lie, by the extent's key."""
     return reference.partition(_MARK)[0]
-
-
-def readable(extent: Extent, data: Buffer) -> Buffer:
-    """An extent's bytes as they are to be read: those of an adopted batch with offset, leader epoch
-    and producer in it, in a copy; all others as they are.
-
-    CorruptObject where an adopted batch is not what the extent says: it is checked before it is
-    stamped, as its checksum is made anew.
-    """
-    adoption = adoption_of(extent.key)
-    if adoption is None:
-        return data
-    check_staged_batch(extent, data)
-    batch = bytearray(data)
-    stamp(batch, 0, extent.base_offset, adoption.leader_epoch)
-    restamp_identity(
-        batch,
-        0,
-        producer_id=adoption.producer_id,
-        producer_epoch=adoption.producer_epoch,
-        base_sequence=NO_SEQUENCE,
-        is_transactional=True,
-    )
-    return batch
-
-
-def check_staged_batch(extent: Extent, data: Buffer) -> BatchHeader:
-    """Compare a staged batch with what an extent says of it. CorruptObject."""
-    key, where = object_key(extent.key), f"at position {extent.position}"
-    if len(data) != extent.length:
-        raise CorruptObject(key, f"{len(data)} of {extent.length} bytes {where}")
-    try:
-        header = BatchHeader.parse(data)
-    except MalformedBatch as error:
-        raise CorruptObject(key, f"{where}: {error}") from None
-    if (
-        (header.base_offset, header.leader_epoch) != (0, NO_LEADER_EPOCH)
-        or header.size_bytes != extent.length
-        or header.last_offset_delta != extent.last_offset - extent.base_offset
-        or header.max_timestamp != extent.max_timestamp
-        or header.producer_id != NO_PRODUCER_ID
-        or header.attributes & TRANSACTIONAL_FLAG
-    ):
-        raise CorruptObject(
-            key,
-            f"the staged batch {where} is not the one of offsets {extent.base_offset} to"
-            f" {extent.last_offset}",
-        )
-    if checksum(data, 0, len(data)) != header.crc:
-        raise CorruptObject(key, f"the checksum of the staged batch {where} is wrong")
-    extent._replace(key=key).check_crcs(header.crc.to_bytes(4, "big"))
-    return header

@@ -21,8 +21,6 @@ from tidelog.records.batch import (
     LENGTH_PREFIX_SIZE,
     TRANSACTIONAL_FLAG,
     MalformedBatch,
-    batch_positions,
-    checksum,
     headers_of,
 )
 from tidelog.records.buffers import Buffer
@@ -33,9 +31,10 @@ from tidelog.records.row_columns import AbortedRange
 from tidelog.records.rows.row_decoding import BatchHeaders, decode_rows
 from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
 from tidelog.wal.format.object_format import SlotIndex
-from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.verify import VerifiedBatches, verify
 
 SLICE_BYTES = 2 * 1024 * 1024
 """Of records that are rows at a time."""
@@ -119,37 +118,35 @@ class ScannedExtents(NamedTuple):
 def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
     """Take consecutive extents apart. CorruptObject names the object that is not what it should
     be."""
-    positions: list[Integers] = []
-    first_batches: list[int] = []
-    transactional = set()
-    start = batches = 0
-    pieces = [StoredBatches(extent, readable(extent, data)) for extent, data in pieces]
-    for extent, data in pieces:
-        found, headers = _take_apart(extent, data)
-        is_data = _flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG
-        # Of adopted batches the extent itself says in which transaction they are.
-        if adoption_of(extent.key) is None and is_data.any():
-            transactional.add(extent.key)
-        positions.append(found + start)
-        first_batches.append(batches)
-        start += len(data)
-        batches += len(found)
-    buffer = pieces[0].data if len(pieces) == 1 else _side_by_side(pieces)
-    together = np.concatenate(positions)
+    verified = [verify(extent, data) for extent, data in pieces]
+    counts = [len(each.positions) for each in verified]
+    first_batches = np.cumsum([0, *counts[:-1]])
+    starts = np.cumsum([0, *(len(each.data) for each in verified[:-1])])
+    found = np.concatenate([np.array(each.positions, np.int64) for each in verified])
+    positions = found + np.repeat(starts, counts)
+    buffer = verified[0].data if len(verified) == 1 else _side_by_side(verified)
+    headers = headers_of(buffer, positions)
+    is_data = _flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG
+    has_data = np.logical_or.reduceat(is_data, first_batches).tolist()
     return ScannedExtents(
         [extent for extent, _ in pieces],
         buffer,
-        together,
-        headers_of(buffer, together),
-        first_batches,
-        frozenset(transactional),
+        positions,
+        headers,
+        first_batches.tolist(),
+        # Of adopted batches the extent itself says in which transaction they are.
+        frozenset(
+            each.extent.key
+            for each, is_transactional in zip(verified, has_data, strict=True)
+            if is_transactional and adoption_of(each.extent.key) is None
+        ),
         pieces[-1].extent.last_offset + 1,
     )
 
 
-def _side_by_side(pieces: Sequence[StoredBatches]) -> Buffer:
+def _side_by_side(pieces: Sequence[VerifiedBatches]) -> Buffer:
     """The extents' bytes in one buffer."""
-    views = [memoryview(data) for _, data in pieces]
+    views = [memoryview(each.data) for each in pieces]
     parts = [np.frombuffer(view, np.uint8) for view in views]
     owner: Any = views[0].obj
     if owner is not None and all(view.obj is owner for view in views):
@@ -166,45 +163,6 @@ def _side_by_side(pieces: Sequence[StoredBatches]) -> Buffer:
 def _address(array: Bytes) -> int:
     found: int = array.__array_interface__["data"][0]
     return found
-
-
-def _take_apart(extent: Extent, data: Buffer) -> tuple[Integers, BatchHeaders]:
-    if len(data) != extent.length:
-        raise CorruptObject(
-            extent.key, f"{len(data)} of {extent.length} bytes at position {extent.position}"
-        )
-    try:
-        positions = batch_positions(data)
-    except MalformedBatch as error:
-        raise CorruptObject(extent.key, f"at position {extent.position}: {error}") from None
-    headers = headers_of(data, positions)
-    following = headers["base_offset"] + headers["last_offset_delta"] + 1
-    ends = positions + headers["batch_length"] + LENGTH_PREFIX_SIZE
-    if (
-        not len(positions)
-        or ends[-1] != len(data)
-        or headers["base_offset"][0] != extent.base_offset
-        or (headers["base_offset"][1:] != following[:-1]).any()
-        or following[-1] != extent.last_offset + 1
-    ):
-        raise CorruptObject(
-            extent.key,
-            f"the record batches at position {extent.position} are not those of offsets"
-            f" {extent.base_offset} to {extent.last_offset}",
-        )
-    for position, end, crc in zip(
-        positions.tolist(), ends.tolist(), headers["crc"].tolist(), strict=True
-    ):
-        if checksum(data, position, end) != crc:
-            raise CorruptObject(
-                extent.key,
-                f"the checksum of the record batch at position {extent.position + position} is"
-                " wrong",
-            )
-    if adoption_of(extent.key) is None:
-        # An adopted batch was compared before it was stamped, which makes its checksum anew.
-        extent.check_crcs(headers["crc"].tobytes())
-    return positions, headers
 
 
 def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketAccess, BucketView
-from tidelog.bucket.views.tail_rows import batches_of
 from tidelog.bucket.views.tails import TailReader
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
@@ -33,9 +32,9 @@ from tidelog.coordinator.transaction.settings import TransactionCoordinatorSetti
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import TopicPartition
-from tidelog.storage.object_store import Buffer, ObjectNotFound
-from tidelog.wal.log.extents import Extent
+from tidelog.storage.object_store import ObjectNotFound
 from tidelog.wal.read.reading import read_all
+from tidelog.wal.read.verify import VerifiedBatches
 
 STATES_AT_ONCE_MAX = 8
 
@@ -132,8 +131,8 @@ async def restore(
     if (view.tail.base_offset or 0) > begin:
         why = f"the log of {view} begins at {view.tail.base_offset}, and no snapshot reaches there"
         raise CorruptObject(view.tail.keys[0], why)
-    async for extent, data in tails.batches(view.tail.from_offset(begin)):
-        records = await access.offload.run(_records_in, extent, data, begin, kind.codec)
+    async for batches in tails.batches(view.tail.from_offset(begin)):
+        records = await access.offload.run(_records_in, batches, begin, kind.codec)
         for record in records:
             apply(record)
 
@@ -156,14 +155,11 @@ async def read_states(
     return pa.Table.from_batches([rows for each in found for rows in each], kind.table.schema)
 
 
-def _records_in(
-    extent: Extent, data: Buffer, offset: int, codec: Codec[RecordT]
-) -> Sequence[RecordT]:
-    batches_of(extent, data, check_crc=True)
+def _records_in(batches: VerifiedBatches, offset: int, codec: Codec[RecordT]) -> Sequence[RecordT]:
     try:
-        return decode_log(data, offset, codec)
+        return decode_log(batches.data, offset, codec)
     except TidelogError as error:
-        raise CorruptObject(extent.key, str(error)) from error
+        raise CorruptObject(batches.extent.key, str(error)) from error
 
 
 def _rows(machine: _Machine, table: StateTable[Any]) -> list[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """The batches of a partition's tail as table rows. Pure.
 
-What lies in an extent is compared with what the extent says of it, then decoded by the code that
-makes segments of the same batches: a row reads the same before it is rolled and after.
+Batches that are proved (`wal/read/verify`) are decoded by the code that makes segments of them: a
+row reads the same before it is rolled and after.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import (
     CONTROL_FLAG,
-    LENGTH_PREFIX_SIZE,
     TRANSACTIONAL_FLAG,
-    batch_positions,
-    checksum,
     headers_of,
 )
 from tidelog.records.parse.row_arrays import integers_of
@@ -31,6 +28,7 @@ from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind
 from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.verify import VerifiedBatches
 
 
 class TailBatches(NamedTuple):
@@ -38,6 +36,12 @@ class TailBatches(NamedTuple):
 
     positions: Integers
     headers: BatchHeaders
+
+    @classmethod
+    def of(cls, verified: VerifiedBatches) -> TailBatches:
+        """The headers of batches that are proved."""
+        positions = np.array(verified.positions, np.int64)
+        return cls(positions, headers_of(verified.data, positions))
 
     @property
     def base_offsets(self) -> Integers:
@@ -58,44 +62,6 @@ class IndexedBatches(NamedTuple):
     is_marker: Booleans
     is_commit: Booleans
     """Of markers."""
-
-
-def batches_of(extent: Extent, data: Buffer, *, check_crc: bool = False) -> TailBatches:
-    """The batches in an extent's bytes. CorruptObject where they are not what the extent says.
-
-    `check_crc`: their checksums too; `rows_of` does that anyway.
-    """
-    if len(data) != extent.length:
-        why = f"{len(data)} of {extent.length} bytes came from position {extent.position} on"
-        raise CorruptObject(extent.key, why)
-    try:
-        positions = batch_positions(data)
-        batches = TailBatches(positions, headers_of(data, positions))
-    except TidelogError as error:
-        raise _corrupt(extent, error) from error
-    bases, lasts = batches.base_offsets, batches.last_offsets
-    if (
-        not len(bases)
-        or positions[-1] + batches.headers["batch_length"][-1] + LENGTH_PREFIX_SIZE != len(data)
-        or (bases[0], lasts[-1]) != (extent.base_offset, extent.last_offset)
-        or (bases[1:] != lasts[:-1] + 1).any()
-    ):
-        raise CorruptObject(
-            extent.key,
-            f"the record batches from position {extent.position} on are not those of offsets"
-            f" {extent.base_offset} to {extent.last_offset}",
-        )
-    if adoption_of(extent.key) is None:
-        # An adopted batch was compared before it was stamped, which makes its checksum anew.
-        extent.check_crcs(batches.headers["crc"].tobytes())
-    if check_crc:
-        ends = [*positions.tolist()[1:], len(data)]
-        crcs = batches.headers["crc"].tolist()
-        for position, end, crc in zip(positions.tolist(), ends, crcs, strict=True):
-            if checksum(data, position, end) != crc:
-                why = f"the checksum of the record batch at {extent.position + position} is wrong"
-                raise CorruptObject(extent.key, why)
-    return batches
 
 
 def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches:
@@ -164,6 +130,7 @@ def rows_of(
             batches.positions[chosen],
             ordinals=None if ordinals is None else ordinals[chosen],
             aborted=aborted,
+            check_crc=False,
         ):
             offsets = integers_of(rows.column("offset"))
             first, following = np.searchsorted(offsets, [start, upper])

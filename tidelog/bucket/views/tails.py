@@ -18,7 +18,6 @@ from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.tail_rows import (
     IndexedBatches,
     TailBatches,
-    batches_of,
     index_batches,
     ordinals_in,
     rows_of,
@@ -30,10 +29,11 @@ from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import SlotIndex
-from tidelog.wal.log.adoption import adoption_of, object_key, readable
+from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
 from tidelog.wal.read.reading import read_all, windows
+from tidelog.wal.read.verify import VerifiedBatches, verify
 from tidelog.wal.recover.wal_reader import read_index
 
 READS_AT_ONCE_MAX = 16
@@ -45,7 +45,7 @@ Keep: TypeAlias = Callable[[TailBatches, Integers], Booleans]
 """Which of an extent's batches are to be shown, by headers and ordinals."""
 
 
-class ExtentBytes(NamedTuple):
+class _ExtentBytes(NamedTuple):
     """An extent and the record batches in it, as they are stored; not checked."""
 
     extent: Extent
@@ -62,18 +62,14 @@ class TailReader:
         self._indexes: OrderedDict[str, SlotIndex] = OrderedDict()
         self._index_bytes = 0
 
-    async def batches(self, extents: Iterable[Extent]) -> AsyncIterator[ExtentBytes]:
-        """The extents' bytes, in their order; those of one object that lie together are read
-        together; adopted ones are as consumers see them.
+    async def batches(self, extents: Iterable[Extent]) -> AsyncIterator[VerifiedBatches]:
+        """The extents' batches, in their order; those of one object that lie together are read
+        together.
 
         Raises MissingObject and other CorruptObjects, and StoreError."""
         for window in windows(extents, WINDOW_BYTES):
             for extent, data in await self._read(window):
-                if adoption_of(extent.key) is None:
-                    yield ExtentBytes(extent, data)
-                else:
-                    stamped = await self._offload.run(readable, extent, data)
-                    yield ExtentBytes(extent, memoryview(stamped))
+                yield await self._offload.run(verify, extent, data)
 
     async def rows(
         self,
@@ -97,13 +93,13 @@ class TailReader:
         aborted = view.aborted if committed else []
         wanted = (each for each in view.tail.from_offset(start) if each.base_offset < end)
         names = list(columns)
-        async for extent, data in self.batches(wanted):
-            batches = await self._offload.run(batches_of, extent, data)
+        async for verified in self.batches(wanted):
+            extent, batches = verified.extent, TailBatches.of(verified)
             ordinals = kept = None
             if keep is not None or "transaction" in names:
                 ordinals = await self._ordinals(extent, view.partition, batches)
                 kept = None if keep is None else keep(batches, ordinals)
-            pieces = rows_of(extent, data, batches, start, end, aborted, ordinals, kept)
+            pieces = rows_of(extent, verified.data, batches, start, end, aborted, ordinals, kept)
             while (rows := await self._offload.run(_next, pieces)) is not None:
                 yield rows.select(names)
 
@@ -141,7 +137,7 @@ class TailReader:
             self._index_bytes -= _size_of(forgotten)
         return index
 
-    async def _read(self, window: Sequence[Extent]) -> list[ExtentBytes]:
+    async def _read(self, window: Sequence[Extent]) -> list[_ExtentBytes]:
         by_object: dict[str, list[Extent]] = {}
         for extent in window:
             by_object.setdefault(extent.key, []).append(extent)
@@ -152,7 +148,7 @@ class TailReader:
         ]
         ranges = await read_all(self._read_range, planned, self._at_once)
         held = list(zip(planned, ranges, strict=True))
-        return [ExtentBytes(extent, _cut(extent, held)) for extent in window]
+        return [_ExtentBytes(extent, _cut(extent, held)) for extent in window]
 
     async def _read_range(self, planned: PlannedRead) -> Buffer:
         key, start, end = planned

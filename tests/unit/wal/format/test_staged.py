@@ -23,8 +23,9 @@ from tidelog.records.records import decode_records
 from tidelog.storage.object_store import ByteRange
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.staged_format import FOOTER_BYTES, HEADER_BYTES, StagedFor, check_bodies
-from tidelog.wal.log.adoption import Adoption, adoption_of, object_key, readable, staged_key
+from tidelog.wal.log.adoption import Adoption, adoption_of, object_key, staged_key
 from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.verify import verify
 from tidelog.wal.write import staging
 from tidelog.wal.write.staging import Staged, read_staged_index, stage
 
@@ -144,7 +145,7 @@ def test_an_adopted_batch_is_stamped_when_it_is_read(codec: Compression) -> None
     latest = BatchHeader.parse(data).max_timestamp
     reference = Adoption(staged_key(UUID(int=1)), 12, 3, 9, LeaderEpoch(4)).reference
     extent = Extent(100, 101, latest, reference, 48, len(data))
-    read = readable(extent, data)
+    read = verify(extent, data).data
     header = BatchHeader.parse(read)
     assert (header.base_offset, header.last_offset, header.leader_epoch) == (100, 101, 4)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (12, 3, -1)
@@ -156,14 +157,9 @@ def test_an_adopted_batch_is_stamped_when_it_is_read(codec: Compression) -> None
         extent._replace(length=len(data) - 1),
     ):
         with pytest.raises(CorruptObject, match=object_key(reference)):
-            readable(wrong, data[: wrong.length])
+            verify(wrong, data[: wrong.length])
     for position in range(len(data)):
         altered = bytearray(data)
         altered[position] ^= 1
         with pytest.raises(CorruptObject, match=object_key(reference)):
-            readable(extent, altered)
-
-
-def test_other_extents_are_read_as_they_are() -> None:
-    data = b"anything"
-    assert readable(Extent(0, 0, 0, "wal/0-1/2.wal", 0, 8), data) is data
+            verify(extent, altered)
