@@ -44,14 +44,14 @@ from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.membership.openings import Openings
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, MissingObject, TidelogError
+from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.offload import Offload
-from tidelog.storage.object_store import Buffer, IfAbsent, ObjectNotFound, ObjectStore, StoreError
+from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
-from tidelog.wal.format.object_format import SlotIndex, decode_tail
+from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.extents import Extent
-from tidelog.wal.recover.wal_reader import read_index
+from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
 from tidelog.wal.roll.pace import Pace, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
@@ -311,20 +311,12 @@ class Merger:
 
     async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
         async def read(key: str) -> SlotIndex | CorruptObject:
+            # To decode what is in memory costs a third of what a read from the store does.
             held = self._reader.whole(key)
             try:
-                if held is not None:
-                    # To decode it costs a third of what a read from the store does.
-                    found = decode_tail(key, held, len(held))
-                else:
-                    found = await read_index(self._store, self._offload, key)
-            except ObjectNotFound:
-                return MissingObject(key, "it is missing")
+                return await read_batch_index(self._store, self._offload, key, held)
             except CorruptObject as error:
                 return error
-            if not isinstance(found, SlotIndex):
-                return CorruptObject(key, "a seal in the place of an object with records")
-            return found
 
         left = iter(keys)
         indexes: dict[str, SlotIndex] = {}

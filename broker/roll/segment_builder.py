@@ -24,8 +24,9 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.table.table_change import PartitionChange, TableAdvance
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.read.ordinals import OrdinalColumns
 from tidelog.wal.roll.roll_pace import SEGMENT_BYTES
-from tidelog.wal.roll.segment_roll import OrdinalColumns, RollProgress, SegmentRoll
+from tidelog.wal.roll.segment_roll import RollProgress, SegmentRoll
 
 MIB = 1024 * 1024
 

@@ -11,25 +11,19 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelog.errors import CorruptObject, MissingObject
 from tidelog.offload import Offload
-from tidelog.storage.object_store import (
-    Buffer,
-    ByteRange,
-    ObjectNotFound,
-    ObjectStore,
-    StoreError,
-    Suffix,
-)
-from tidelog.wal.format.object_format import TAIL_READ_BYTES, SlotIndex, decode_tail, tail_bytes
+from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore, StoreError
+from tidelog.storage.superseded import required
 from tidelog.wal.log.adoption import object_key
 from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.index import batch_index, read_batch_tail
+from tidelog.wal.read.ordinals import Ordinals
 from tidelog.wal.read.read_cache import ReadCache, StoredRange
 from tidelog.wal.read.read_memory import ReadMemory
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.read.tail_cache import TailCache
-from tidelog.wal.roll.segment_roll import Ordinals, StoredBatches
+from tidelog.wal.read.verify import StoredBatches
 
 READS_AT_ONCE_MAX = 8
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
@@ -120,12 +114,10 @@ class RollSource:
 
     async def _fetch(self, extents: Sequence[Extent]) -> list[Buffer]:
         async def read(extent: Extent) -> Buffer:
-            try:
+            with required():
                 stored = await self._store.get(
                     object_key(extent.key), ByteRange(extent.position, extent.length)
                 )
-            except ObjectNotFound as error:
-                raise MissingObject(object_key(extent.key), "it is missing") from error
             self.bytes_read += len(stored.data)
             return stored.data
 
@@ -135,16 +127,7 @@ class RollSource:
         whole = self._tail.whole(key)
         if whole is not None:
             return await self._offload.run(_decode, key, whole, len(whole))
-        try:
-            stored = await self._store.get(key, Suffix(TAIL_READ_BYTES))
-            tail, size = stored.data, stored.size
-            needed = tail_bytes(key, tail, size)
-            if needed > len(tail):
-                rest = ByteRange(size - needed, needed - len(tail))
-                tail = b"".join(((await self._store.get(key, rest)).data, tail))
-        except ObjectNotFound as error:
-            raise MissingObject(key, "it is missing") from error
-        return await self._offload.run(_decode, key, tail, size)
+        return await self._offload.run(_decode, key, *await read_batch_tail(self._store, key))
 
 
 def _plan(extents: Iterable[Extent]) -> list[PlannedRead]:
@@ -163,7 +146,4 @@ def _plan(extents: Iterable[Extent]) -> list[PlannedRead]:
 
 
 def _decode(key: str, tail: Buffer, size: int) -> Ordinals:
-    index = decode_tail(key, tail, size)
-    if not isinstance(index, SlotIndex):
-        raise CorruptObject(key, "it is a seal, not an object with records")
-    return Ordinals.of(index)
+    return Ordinals.of(batch_index(key, tail, size))

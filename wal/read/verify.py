@@ -35,6 +35,13 @@ _MAGIC_POSITION = 16
 _LAST_OFFSET_DELTA_POSITION = 23
 
 
+class StoredBatches(NamedTuple):
+    """An extent's bytes as they are stored; not verified."""
+
+    extent: Extent
+    data: Buffer
+
+
 class VerifiedBatches(NamedTuple):
     """The batches of an extent, as consumers see them."""
 

@@ -12,16 +12,14 @@ from typing import TypeAlias
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot
 from tidelog.offload import Offload
-from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore, Suffix
+from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import (
-    TAIL_READ_BYTES,
     ObjectHeader,
     ObjectKind,
     SlotIndex,
-    decode_tail,
-    tail_bytes,
     wal_key,
 )
+from tidelog.wal.read.index import read_index
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.write.checkpoint import (
@@ -153,21 +151,6 @@ def _check_chain(slots: Sequence[SlotIndex | CorruptObject]) -> list[SlotIndex |
         checked.append(found)
         previous = found
     return checked
-
-
-async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotIndex | ObjectHeader:
-    """What is in a slot, from the end of its object; a seal's header for a seal.
-
-    Raises ObjectNotFound and other StoreErrors, CorruptObject and UnsupportedFormat.
-    """
-    stored = await store.get(key, Suffix(TAIL_READ_BYTES))
-    tail, size = stored.data, stored.size
-    needed = tail_bytes(key, tail, size)
-    if needed <= len(tail):
-        return decode_tail(key, tail, size)
-    rest = ByteRange(size - needed, needed - len(tail))
-    tail = b"".join(((await store.get(key, rest)).data, tail))
-    return await offload.run(decode_tail, key, tail, size)
 
 
 class WalReader:

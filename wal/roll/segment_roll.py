@@ -30,73 +30,16 @@ from tidelog.records.parse.varints import Bytes, Integers
 from tidelog.records.row_columns import AbortedRange
 from tidelog.records.rows.row_decoding import BatchHeaders, decode_rows
 from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
-from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.adoption import adoption_of, object_key
-from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.log.extents import Extent
-from tidelog.wal.read.verify import VerifiedBatches, verify
+from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals, extent_ordinals
+from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
 
 SLICE_BYTES = 2 * 1024 * 1024
 """Of records that are rows at a time."""
 SLICE_ROWS = 1 << 14
 """Of small records: what a row takes beside its bytes is more than these."""
 _DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
-
-
-class StoredBatches(NamedTuple):
-    """An extent's bytes, as they were read."""
-
-    extent: Extent
-    data: Buffer
-
-
-class Ordinals(NamedTuple):
-    """Which transactions the batches of a WAL object belong to, by their positions, ascending."""
-
-    positions: Integers
-    ordinals: Integers
-
-    @classmethod
-    def of(cls, index: SlotIndex) -> Ordinals:
-        """As the object's index says it."""
-        columns = index.columns
-        rows = np.flatnonzero(columns["kind"] == EntryKind.BATCH)
-        positions = columns["position"][rows].astype(np.int64)
-        order = np.argsort(positions)
-        ordinals = columns["ordinal"][rows].astype(np.int64)
-        return cls(positions[order], ordinals[order])
-
-    def at(self, key: str, positions: Integers) -> Integers:
-        """The ordinals of the batches at these positions. CorruptObject where none begins."""
-        found = np.searchsorted(self.positions, positions)
-        if not len(self.positions) or (found == len(self.positions)).any():
-            raise CorruptObject(key, "its index does not list all of its batches")
-        if (self.positions[found] != positions).any():
-            raise CorruptObject(key, "its index does not list all of its batches")
-        result: Integers = self.ordinals[found]
-        return result
-
-
-class OrdinalColumns(NamedTuple):
-    """Those of several objects as few arrays, which is how they go to another process."""
-
-    keys: Sequence[str]
-    ends: Integers
-    """Of each object's in the following."""
-    together: Ordinals
-
-    @classmethod
-    def of(cls, found: Mapping[str, Ordinals]) -> OrdinalColumns:
-        """`found`: of one object at least."""
-        ends = np.cumsum([len(each.positions) for each in found.values()])
-        together = map(np.concatenate, zip(*found.values(), strict=True))
-        return cls(list(found), ends, Ordinals(*together))
-
-    def apart(self) -> dict[str, Ordinals]:
-        """What they were made of."""
-        columns = [np.split(column, self.ends[:-1]) for column in self.together]
-        found = zip(self.keys, *columns, strict=True)
-        return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
 
 
 class ScannedExtents(NamedTuple):
@@ -328,22 +271,20 @@ def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
     return tuple(memoryview(piece) for piece in pieces)
 
 
-def _ordinals_of(scanned: ScannedExtents, ordinals: Mapping[str, Ordinals]) -> Integers | None:
+def _ordinals_of(scanned: ScannedExtents, known: Mapping[str, Ordinals]) -> Integers | None:
     """For each batch the ordinal of its transaction; None if none is in one."""
-    adoptions = [adoption_of(extent.key) for extent in scanned.extents]
-    if not ordinals and not any(adoptions):
+    if not known and all(adoption_of(extent.key) is None for extent in scanned.extents):
         return None
-    numbers = np.full(len(scanned.positions), NO_ORDINAL, np.int64)
-    ends = [*scanned.first_batches[1:], len(scanned.positions)]
-    for extent, adoption, first, end in zip(
-        scanned.extents, adoptions, scanned.first_batches, ends, strict=True
-    ):
-        known = ordinals.get(extent.key)
-        if adoption is not None:
-            numbers[first:end] = adoption.ordinal
-        elif known is not None:
-            in_object = scanned.positions[first:end] - scanned.positions[first] + extent.position
-            numbers[first:end] = known.at(extent.key, in_object)
-    # What is in no transaction has none, whatever else the index may say.
-    numbers[_flags(scanned.headers, TRANSACTIONAL_FLAG) == 0] = NO_ORDINAL
-    return numbers
+    batches, attributes = scanned.positions, scanned.headers["attributes"]
+    ends = [*scanned.first_batches[1:], len(batches)]
+    return np.concatenate(
+        [
+            extent_ordinals(
+                extent,
+                batches[first:end] - batches[first],
+                attributes[first:end],
+                known.get(extent.key),
+            )
+            for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True)
+        ]
+    )

@@ -22,14 +22,9 @@ from tidelog.records.control import MarkerType, control_batch
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.row_columns import AbortedRange
 from tidelog.wal.log.extents import Extent
-from tidelog.wal.roll.segment_roll import (
-    OrdinalColumns,
-    Ordinals,
-    RollProgress,
-    SegmentRoll,
-    StoredBatches,
-    scan,
-)
+from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals
+from tidelog.wal.read.verify import StoredBatches
+from tidelog.wal.roll.segment_roll import RollProgress, SegmentRoll, scan
 
 PLACE = TopicPartition(UUID(int=1), 0)
 PADDING = 50

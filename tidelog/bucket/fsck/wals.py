@@ -11,9 +11,10 @@ from tidelog.bucket.fsck.wal_checks import check_adopted, check_extents, check_p
 from tidelog.bucket.object_keys import MergedObjectKey, parse_key
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound
+from tidelog.storage.superseded import required
 from tidelog.wal.format.object_format import (
     HEADER_BYTES,
     MERGED_FOLDER,
@@ -24,9 +25,9 @@ from tidelog.wal.format.object_format import (
 )
 from tidelog.wal.format.staged_format import check_bodies
 from tidelog.wal.log.adoption import adoption_of, object_key
+from tidelog.wal.read.index import read_batch_index, read_index
 from tidelog.wal.recover.recovery import decode_handover
 from tidelog.wal.recover.wal_listing import list_slots
-from tidelog.wal.recover.wal_reader import read_index
 from tidelog.wal.write.checkpoint import (
     checkpoint_key,
     decode_checkpoint,
@@ -275,16 +276,15 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
         findings = Findings()
         try:
             if adoption_of(key) is not None:
-                await _check_staged(context, key, by_key[key], findings)
+                with required():
+                    await _check_staged(context, key, by_key[key], findings)
                 return findings
-            index = await read_index(context.access.store, context.access.offload, key)
-            if not isinstance(index, SlotIndex):
-                raise CorruptObject(key, "it is a seal, and partitions' batches are to lie in it")
+            index = await read_batch_index(context.access.store, context.access.offload, key)
             for view in by_key[key]:
                 extents = [extent for extent in view.tail if extent.key == key]
                 check_extents(key, index, view.partition, extents)
                 findings.counts["extents"] += len(extents)
-        except ObjectNotFound:
+        except MissingObject:
             await _judge_missing(context, key, by_key[key], findings)
         except CorruptObject as error:
             findings.blame(error)

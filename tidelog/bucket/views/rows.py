@@ -16,12 +16,11 @@ import pyarrow as pa
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.bucket.views.tails import Keep, TailReader
-from tidelog.errors import MissingObject
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.records.row_columns import ROW_SCHEMA
-from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_reader import SegmentReader
+from tidelog.storage.superseded import required
 
 SEGMENT_READ_BYTES = 8 * 1024 * 1024
 """Of one range of a segment; a single row group may be larger."""
@@ -68,7 +67,7 @@ async def _segment_rows(
     # The reader cuts by offset, so that column is always read.
     wanted = [OFFSET, *(name for name in columns if name != OFFSET)]
     offset = start
-    try:
+    with required():
         reader = await SegmentReader.open(access.store, access.offload, view.partition, segment)
         while batches := await reader.read(offset, SEGMENT_READ_BYTES, wanted):
             for rows in batches:
@@ -79,5 +78,3 @@ async def _segment_rows(
                 offset = int(offsets[-1]) + 1
             if offset >= upper:
                 return
-    except ObjectNotFound as error:
-        raise MissingObject(error.key, "it is missing") from None

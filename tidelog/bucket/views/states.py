@@ -30,9 +30,9 @@ from tidelog.coordinator.snapshots import apply_snapshot
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
-from tidelog.errors import CorruptObject, MissingObject, TidelogError
+from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicPartition
-from tidelog.storage.object_store import ObjectNotFound
+from tidelog.storage.superseded import required
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.read.verify import VerifiedBatches
 
@@ -123,10 +123,8 @@ async def restore(
     if begin > 0:
         origin = access.origin(topic, view.partition.partition)
         key = origin.key(begin)
-        try:
+        with required():
             data = (await access.store.get(key)).data
-        except ObjectNotFound:
-            raise MissingObject(key, "it is missing") from None
         await apply_snapshot(access.offload, kind.table, origin, key, data, apply)
     if (view.tail.base_offset or 0) > begin:
         why = f"the log of {view} begins at {view.tail.base_offset}, and no snapshot reaches there"

@@ -9,32 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.tail_rows import (
-    IndexedBatches,
     TailBatches,
-    index_batches,
-    ordinals_in,
     rows_of,
 )
-from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import ROW_SCHEMA
-from tidelog.storage.object_store import Buffer, ByteRange, ObjectNotFound, ObjectStore
+from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
+from tidelog.storage.superseded import required
 from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.index import read_batch_index
+from tidelog.wal.read.ordinals import IndexedBatches, Ordinals, extent_ordinals, index_batches
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
 from tidelog.wal.read.reading import read_all, windows
-from tidelog.wal.read.verify import VerifiedBatches, verify
-from tidelog.wal.recover.wal_reader import read_index
+from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
 
 READS_AT_ONCE_MAX = 16
 WINDOW_BYTES = 16 * 1024 * 1024
@@ -43,13 +40,6 @@ INDEX_CACHE_BYTES = 64 * 1024 * 1024
 
 Keep: TypeAlias = Callable[[TailBatches, Integers], Booleans]
 """Which of an extent's batches are to be shown, by headers and ordinals."""
-
-
-class _ExtentBytes(NamedTuple):
-    """An extent and the record batches in it, as they are stored; not checked."""
-
-    extent: Extent
-    data: memoryview
 
 
 class TailReader:
@@ -97,38 +87,29 @@ class TailReader:
             extent, batches = verified.extent, TailBatches.of(verified)
             ordinals = kept = None
             if keep is not None or "transaction" in names:
-                ordinals = await self._ordinals(extent, view.partition, batches)
+                ordinals = await self._ordinals(extent, batches)
                 kept = None if keep is None else keep(batches, ordinals)
             pieces = rows_of(extent, verified.data, batches, start, end, aborted, ordinals, kept)
             while (rows := await self._offload.run(_next, pieces)) is not None:
                 yield rows.select(names)
 
-    async def _ordinals(
-        self, extent: Extent, partition: TopicPartition, batches: TailBatches
-    ) -> Integers:
-        adoption = adoption_of(extent.key)
-        if adoption is not None:
-            return np.full(len(batches.positions), adoption.ordinal, np.int64)
-        indexed = await self.indexed(extent.key, partition)
-        return ordinals_in(extent.key, indexed, batches.base_offsets)
+    async def _ordinals(self, extent: Extent, batches: TailBatches) -> Integers:
+        known = None
+        if adoption_of(extent.key) is None:
+            known = await self._offload.run(Ordinals.of, await self._index(extent.key))
+        return extent_ordinals(extent, batches.positions, batches.headers["attributes"], known)
 
     async def indexed(self, key: str, partition: TopicPartition) -> IndexedBatches:
         """What the index of a WAL object says of a partition. Raises as `batches` does."""
-        index = self._indexes.get(key)
-        if index is None:
-            index = await self._read_index(key)
-        else:
-            self._indexes.move_to_end(key)
-        return await self._offload.run(index_batches, index, partition)
+        return await self._offload.run(index_batches, await self._index(key), partition)
 
-    async def _read_index(self, key: str) -> SlotIndex:
+    async def _index(self, key: str) -> SlotIndex:
+        index = self._indexes.get(key)
+        if index is not None:
+            self._indexes.move_to_end(key)
+            return index
         async with self._at_once:
-            try:
-                index = await read_index(self._store, self._offload, key)
-            except ObjectNotFound:
-                raise MissingObject(key, "it is missing") from None
-        if not isinstance(index, SlotIndex):
-            raise CorruptObject(key, "it is a seal, and a partition's batches are to lie in it")
+            index = await read_batch_index(self._store, self._offload, key)
         if key not in self._indexes:
             self._indexes[key] = index
             self._index_bytes += _size_of(index)
@@ -137,7 +118,7 @@ class TailReader:
             self._index_bytes -= _size_of(forgotten)
         return index
 
-    async def _read(self, window: Sequence[Extent]) -> list[_ExtentBytes]:
+    async def _read(self, window: Sequence[Extent]) -> list[StoredBatches]:
         by_object: dict[str, list[Extent]] = {}
         for extent in window:
             by_object.setdefault(extent.key, []).append(extent)
@@ -148,14 +129,12 @@ class TailReader:
         ]
         ranges = await read_all(self._read_range, planned, self._at_once)
         held = list(zip(planned, ranges, strict=True))
-        return [_ExtentBytes(extent, _cut(extent, held)) for extent in window]
+        return [StoredBatches(extent, _cut(extent, held)) for extent in window]
 
     async def _read_range(self, planned: PlannedRead) -> Buffer:
         key, start, end = planned
-        try:
+        with required():
             return (await self._store.get(object_key(key), ByteRange(start, end - start))).data
-        except ObjectNotFound:
-            raise MissingObject(object_key(key), "it is missing") from None
 
 
 def _cut(extent: Extent, held: Sequence[tuple[PlannedRead, Buffer]]) -> memoryview:

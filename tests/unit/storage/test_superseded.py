@@ -1,0 +1,93 @@
+"""Rule F4: a reader that misses an object goes on where a newer one is, and names a lost one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog.clock import SystemClock
+from tidelog.errors import MissingObject
+from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.superseded import required, retry_if_superseded
+
+
+class Snapshots:
+    """A prefix whose newest object is read; `deleted` go between the listing and the read."""
+
+    def __init__(self, *deleted: int) -> None:
+        self.store = MemoryStore(SystemClock())
+        self.deleted = list(deleted)
+        self.reads = 0
+
+    async def read(self) -> bytes:
+        self.reads += 1
+        key = [meta.key async for meta in self.store.list("snapshot/")][-1]
+        if self.deleted:
+            number = self.deleted.pop(0)
+            await self.store.delete(f"snapshot/{number}")
+            await self.store.put(f"snapshot/{number + 1}", b"newer")
+        with required():
+            return bytes((await self.store.get(key)).data)
+
+
+async def put(snapshots: Snapshots, number: int) -> None:
+    await snapshots.store.put(f"snapshot/{number}", b"old")
+
+
+def test_an_object_that_a_newer_one_has_replaced_is_looked_for_again() -> None:
+    async def story() -> None:
+        snapshots = Snapshots(1, 2)
+        await put(snapshots, 1)
+        assert await retry_if_superseded(snapshots.read) == b"newer"
+        assert snapshots.reads == 3
+
+    asyncio.run(story())
+
+
+def test_the_same_object_missing_twice_is_lost() -> None:
+    async def read() -> bytes:
+        with required():
+            raise ObjectNotFound("snapshot/1", "no such object")
+
+    with pytest.raises(MissingObject, match="snapshot/1 is corrupt: it is missing") as caught:
+        asyncio.run(retry_if_superseded(read))
+    assert isinstance(caught.value.__cause__, ObjectNotFound)
+
+
+def test_a_reference_that_still_names_the_object_says_that_it_is_lost_at_once() -> None:
+    async def story() -> None:
+        snapshots = Snapshots(1)
+        await put(snapshots, 1)
+        asked: list[str] = []
+
+        async def is_superseded(missing: MissingObject) -> bool:
+            asked.append(missing.key)
+            return False
+
+        with pytest.raises(MissingObject, match="snapshot/1"):
+            await retry_if_superseded(snapshots.read, is_superseded)
+        assert (snapshots.reads, asked) == (1, ["snapshot/1"])
+
+    asyncio.run(story())
+
+
+def test_references_that_never_settle_are_given_up_as_a_passing_fault() -> None:
+    async def story() -> None:
+        snapshots = Snapshots(*range(1, 6))
+        await put(snapshots, 1)
+        with pytest.raises(StoreNotApplied, match="faster than it can be read"):
+            await retry_if_superseded(snapshots.read, looks_max=3)
+        assert snapshots.reads == 3
+
+    asyncio.run(story())
+
+
+def test_other_errors_of_the_store_pass_through() -> None:
+    async def read() -> None:
+        with required():
+            raise StoreNotApplied("snapshot/1", "the store is away")
+
+    with pytest.raises(StoreNotApplied, match="the store is away"):
+        asyncio.run(retry_if_superseded(read))

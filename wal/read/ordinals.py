@@ -1,0 +1,128 @@
+"""Which transactions the batches of an extent belong to (rules G4, H1). Pure.
+
+A batch does not say the ordinal of its transaction. The index of its object says it, and of an
+adopted batch the extent itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import TopicPartition
+from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from tidelog.records.parse.varints import Booleans, Integers
+from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.log.adoption import adoption_of
+from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
+from tidelog.wal.log.extents import Extent
+
+
+class Ordinals(NamedTuple):
+    """Which transactions the batches of a WAL object belong to, by their positions, ascending."""
+
+    positions: Integers
+    ordinals: Integers
+
+    @classmethod
+    def of(cls, index: SlotIndex) -> Ordinals:
+        """As the object's index says it."""
+        columns = index.columns
+        rows = np.flatnonzero(columns["kind"] == EntryKind.BATCH)
+        positions = columns["position"][rows].astype(np.int64)
+        order = np.argsort(positions)
+        ordinals = columns["ordinal"][rows].astype(np.int64)
+        return cls(positions[order], ordinals[order])
+
+    def at(self, key: str, positions: Integers) -> Integers:
+        """The ordinals of the batches at these positions. CorruptObject where none begins."""
+        found = np.searchsorted(self.positions, positions)
+        if not len(self.positions) or (found == len(self.positions)).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        if (self.positions[found] != positions).any():
+            raise CorruptObject(key, "its index does not list all of its batches")
+        result: Integers = self.ordinals[found]
+        return result
+
+
+class OrdinalColumns(NamedTuple):
+    """Those of several objects as few arrays, which is how they go to another process."""
+
+    keys: Sequence[str]
+    ends: Integers
+    """Of each object's in the following."""
+    together: Ordinals
+
+    @classmethod
+    def of(cls, found: Mapping[str, Ordinals]) -> OrdinalColumns:
+        """`found`: of one object at least."""
+        ends = np.cumsum([len(each.positions) for each in found.values()])
+        together = map(np.concatenate, zip(*found.values(), strict=True))
+        return cls(list(found), ends, Ordinals(*together))
+
+    def apart(self) -> dict[str, Ordinals]:
+        """What they were made of."""
+        columns = [np.split(column, self.ends[:-1]) for column in self.together]
+        found = zip(self.keys, *columns, strict=True)
+        return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
+
+
+def extent_ordinals(
+    extent: Extent, positions: Integers, attributes: NDArray[Any], known: Ordinals | None
+) -> Integers:
+    """For each batch of an extent the ordinal of its transaction, or NO_ORDINAL.
+
+    `positions`: of the batches in the extent's bytes. `known`: of the extent's object, None if no
+    batch of the extent needs it. CorruptObject where the index does not list a batch.
+    """
+    adoption = adoption_of(extent.key)
+    if adoption is not None:
+        return np.full(len(positions), adoption.ordinal, np.int64)
+    if known is None:
+        return np.full(len(positions), NO_ORDINAL, np.int64)
+    ordinals = known.at(extent.key, positions + extent.position)
+    # What is in no transaction has none, whatever else the index may say.
+    return np.where(attributes & TRANSACTIONAL_FLAG, ordinals, NO_ORDINAL)
+
+
+class IndexedBatches(NamedTuple):
+    """One partition's batches in one WAL object, as its index has them, by offset."""
+
+    base_offsets: Integers
+    producer_ids: Integers
+    ordinals: Integers
+    is_transactional: Booleans
+    is_marker: Booleans
+
+
+def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches:
+    """What a WAL object's index says of a partition's batches."""
+    columns = index.columns
+    tenures = [row for row, (found, _) in enumerate(index.tenures) if found == partition]
+    placed = np.isin(columns["kind"], [EntryKind.BATCH, EntryKind.ADOPTED])
+    rows = np.flatnonzero(placed & np.isin(columns["partition"], tenures))
+    rows = rows[np.argsort(columns["base_offset"][rows], kind="stable")]
+    flags = columns["flags"][rows]
+    return IndexedBatches(
+        columns["base_offset"][rows].astype(np.int64),
+        columns["producer_id"][rows].astype(np.int64),
+        columns["ordinal"][rows].astype(np.int64),
+        (flags & TRANSACTIONAL_FLAG) != 0,
+        (flags & CONTROL_FLAG) != 0,
+    )
+
+
+def adopted_batches(extents: Iterable[Extent]) -> IndexedBatches:
+    """The adopted batches among a partition's extents, which say of themselves whose they are."""
+    found = [
+        (extent.base_offset, adoption.producer_id, adoption.ordinal)
+        for extent in extents
+        if (adoption := adoption_of(extent.key)) is not None
+    ]
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    data = np.ones(len(found), np.bool_)
+    return IndexedBatches(columns[:, 0], columns[:, 1], columns[:, 2], data, ~data)
