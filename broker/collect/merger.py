@@ -50,7 +50,7 @@ from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
 from tidelog.wal.format.object_format import SlotIndex
-from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
 from tidelog.wal.roll.pace import Pace, rate_of
@@ -289,9 +289,7 @@ class Merger:
         if indexes is None or found is None:
             return None
         runs = [
-            ExtentRun(
-                run.partition, [MergeSource(e, found[(e.key, e.position)]) for e in run.extents]
-            )
+            ExtentRun(run.partition, [MergeSource(each, found[each.place]) for each in run.extents])
             for run in plan.runs
         ]
         try:
@@ -344,9 +342,9 @@ class Merger:
         self._pace.note(objects)
         await self._clock.sleep(seconds)
 
-    async def _read_extents(self, extents: list[Extent]) -> Mapping[tuple[str, int], Buffer] | None:
+    async def _read_extents(self, extents: list[Extent]) -> Mapping[Place, Buffer] | None:
         """The extents' bytes, each proved to be its batches."""
-        found: dict[tuple[str, int], Buffer] = {}
+        found: dict[Place, Buffer] = {}
         is_whole = True
         for first in range(0, len(extents), EXTENTS_AT_ONCE):
             await self._take_turn(EXTENTS_AT_ONCE * EXTENT_OBJECTS)

@@ -111,7 +111,7 @@ class InternalPartition:
             group = extents[start : start + _EXTENTS_AT_ONCE]
             loaded = await self._reader.load(group)
             for extent in group:
-                data = loaded[(extent.key, extent.position)]
+                data = loaded[extent.place]
                 if isinstance(data, CorruptObject | StoreError):
                     raise data
                 yield extent.key, data

@@ -186,7 +186,7 @@ class Fetcher:
             extent = read.found.missing
             if not isinstance(extent, Extent) or read.log is None:
                 continue
-            place = (extent.key, extent.position)
+            place = extent.place
             if is_missing(wal.get(place)) and await self._cold.replaces(read.log, extent):
                 del wal[place]
         return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})

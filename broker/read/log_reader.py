@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.read.log_slice import LogSlice
-from tidelog.broker.read.object_reads import ObjectReads, Place
+from tidelog.broker.read.object_reads import ObjectReads
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.records.batch import LENGTH_PREFIX_SIZE
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
-from tidelog.wal.log.adoption import adoption_of, object_key
-from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.extents import Extent, Extents, Place
 from tidelog.wal.read.read_cache import ReadCache, StoredRange
 from tidelog.wal.read.tail_cache import TailCache
 from tidelog.wal.read.verify import verify
@@ -27,7 +26,7 @@ _INT32 = struct.Struct(">i")
 
 
 Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
-"""What was read from the store for the extent at (key, position), or why it was not."""
+"""What was read from the store for the extent at a place, or why it was not."""
 
 
 class Following(NamedTuple):
@@ -92,7 +91,7 @@ class LogReader:
                 break
             data = self._held(extent)
             if data is None:
-                outcome = loaded.get((extent.key, extent.position))
+                outcome = loaded.get(extent.place)
                 if isinstance(outcome, TidelogError):
                     if found.buffers or goes_on:
                         break
@@ -126,27 +125,26 @@ class LogReader:
         """
         loaded: dict[Place, memoryview | CorruptObject | StoreError] = {}
         shared, alone = [], []
-        for extent in {(e.key, e.position): e for e in extents}.values():
+        for extent in {each.place: each for each in extents}.values():
             data = self._held(extent)
             if data is not None:
-                loaded[(extent.key, extent.position)] = data
+                loaded[extent.place] = data
             elif self._read_cache.covers(extent.key, extent.position, extent.length):
                 alone.append(extent)
             else:
                 shared.append(extent)
         outcomes = await self._reads.read(shared) if shared else {}
         for extent in shared:
-            outcome = outcomes[(extent.key, extent.position)]
+            outcome = outcomes[extent.place]
             data_or_error = _proven(extent, outcome)
             if isinstance(data_or_error, CorruptObject) and isinstance(outcome, StoredRange):
                 outcome.doubted.add(extent.position)
                 alone.append(extent)
             else:
-                loaded[(extent.key, extent.position)] = data_or_error
+                loaded[extent.place] = data_or_error
         outcomes = await self._reads.read(alone, alone=True) if alone else {}
         for extent in alone:
-            place = (extent.key, extent.position)
-            loaded[place] = _proven(extent, outcomes[place])
+            loaded[extent.place] = _proven(extent, outcomes[extent.place])
         return loaded
 
     def missing(self, following: Following) -> Iterator[Extent]:
@@ -179,7 +177,7 @@ class LogReader:
 
     async def read_extent(self, extent: Extent) -> memoryview:
         """One extent's bytes, from wherever they are. Raises CorruptObject or StoreError."""
-        outcome = (await self.load([extent]))[(extent.key, extent.position)]
+        outcome = (await self.load([extent]))[extent.place]
         if isinstance(outcome, TidelogError):
             raise outcome
         return outcome
@@ -194,7 +192,7 @@ class LogReader:
         found = self._read_cache.get(key, position, length)
         if found is None or position in found.doubted:
             return None
-        if position in found.proven and adoption_of(key) is None:
+        if position in found.proven and extent.adoption is None:
             return found.view(position, length)
         self._reads.used(extent)
         proven = _proven(extent, found)
@@ -261,7 +259,7 @@ def _proven(
 ) -> memoryview | CorruptObject | StoreError:
     """An extent's bytes in what was read, checked."""
     if isinstance(outcome, ObjectNotFound):
-        missing = MissingObject(object_key(extent.key), "it is missing")
+        missing = MissingObject(extent.key, "it is missing")
         missing.__cause__ = outcome
         return missing
     if isinstance(outcome, StoreError):

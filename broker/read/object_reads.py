@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 from tidelog.broker.read.read_gate import ReadGate
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoredObject, StoreError
-from tidelog.wal.log.adoption import object_key
-from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.read_cache import ReadCache, StoredRange
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
 
@@ -24,9 +22,6 @@ AHEAD_AT_ONCE_MAX = 8
 AHEAD_BYTES_AT_ONCE_MAX = 32 * 1024 * 1024
 AHEAD_WAITING_MAX = 256
 """Reads ahead that are under way or wait for their turn."""
-
-Place: TypeAlias = tuple[str, int]
-"""An extent's object and its position there."""
 
 
 class _Flight:
@@ -104,8 +99,8 @@ class ObjectReads:
                 if flight is not None:
                     self.joined += 1
                     flight.join()
-                    joined[(extent.key, extent.position)] = flight
-            missing = [e for e in extents if (e.key, e.position) not in joined]
+                    joined[extent.place] = flight
+            missing = [e for e in extents if e.place not in joined]
             for key, group in _by_object(missing).items():
                 begun = [
                     self._begin(planned, is_ahead=False, kept=not alone)
@@ -114,7 +109,7 @@ class ObjectReads:
                 for extent in group:
                     flight = next(each for each in begun if each.covers(extent))
                     flight.join()
-                    joined[(key, extent.position)] = flight
+                    joined[extent.place] = flight
             # Shielded: who gives up must not end what others wait for.
             return {place: await asyncio.shield(each.task) for place, each in joined.items()}
         finally:
@@ -177,7 +172,7 @@ class ObjectReads:
         key, start, end = flight.planned
         await gate.enter(end - start)
         try:
-            stored = await self._store.get(object_key(key), ByteRange(start, end - start))
+            stored = await self._store.get(key, ByteRange(start, end - start))
         except StoreError as error:
             return error
         finally:

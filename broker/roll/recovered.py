@@ -21,7 +21,6 @@ from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
-from tidelog.wal.log.adoption import object_key
 from tidelog.wal.read.reading import read_all
 
 logger = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class RecoveredPartitions:
             if log.high_watermark > log.table_next:
                 self._queue.note(log.partition)
             if len(log.extents):
-                oldest = object_key(log.extents[0].key)
+                oldest = log.extents[0].key
                 self._undated.setdefault(oldest, []).append(log.partition)
 
     async def date(self) -> None:

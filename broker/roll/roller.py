@@ -43,7 +43,6 @@ from tidelog.storage.object_store import StoreError
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
 from tidelog.storage.table.table_state import CommitRefusal, TableState
-from tidelog.wal.log.adoption import object_key
 from tidelog.wal.roll.roll_pace import Haste, haste_of
 from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
 
@@ -251,9 +250,7 @@ class Roller:
             # F4: it may be needless, since the table has gone on, or have been moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = learn_table_end(self._queue, partition, state)
-            has_changed = log.table_next > before or all(
-                object_key(extent.key) != error.key for extent in log.extents
-            )
+            has_changed = log.table_next > before or error.key not in log.extents.keys
             if fault is None and has_changed:
                 self._queue.news.set()
             else:

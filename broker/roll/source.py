@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore, StoreError
 from tidelog.storage.superseded import required
-from tidelog.wal.log.adoption import object_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.index import batch_index, read_batch_tail
 from tidelog.wal.read.ordinals import Ordinals
@@ -105,7 +104,7 @@ class RollSource:
     async def _gather(self, planned: PlannedRead) -> None:
         key, start, end = planned
         try:
-            stored = await self._store.get(object_key(key), ByteRange(start, end - start))
+            stored = await self._store.get(key, ByteRange(start, end - start))
         except StoreError:
             # Whose roll needs it reads it by itself, so that the error is that roll's alone.
             return
@@ -115,9 +114,8 @@ class RollSource:
     async def _fetch(self, extents: Sequence[Extent]) -> list[Buffer]:
         async def read(extent: Extent) -> Buffer:
             with required():
-                stored = await self._store.get(
-                    object_key(extent.key), ByteRange(extent.position, extent.length)
-                )
+                place = ByteRange(extent.position, extent.length)
+                stored = await self._store.get(extent.key, place)
             self.bytes_read += len(stored.data)
             return stored.data
 

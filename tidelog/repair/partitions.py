@@ -20,7 +20,6 @@ from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.storage.table.table_state import PartitionTable
-from tidelog.wal.log.adoption import object_key
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
@@ -79,7 +78,7 @@ class _BaseSearch:
         return found
 
     def blame(self, error: CorruptObject) -> None:
-        self.faults.setdefault(object_key(error.key), error.why)
+        self.faults.setdefault(error.key, error.why)
 
 
 @dataclass(frozen=True, slots=True)

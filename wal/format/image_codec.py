@@ -23,6 +23,7 @@ from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.format.columns import ColumnReader, strings_bytes, table_bytes
+from tidelog.wal.log.adoption import split_references
 from tidelog.wal.log.extents import NO_CRC, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
@@ -114,7 +115,8 @@ def encode_block(images: Sequence[PartitionImage]) -> ImageBlock:
     batches = [batch for producer in producers for batch in producer.batches]
     aborted = [transaction for image in images for transaction in image.aborted]
     extents = [image.extents for image in images]
-    references = _references(chain.from_iterable(e.keys for e in extents))
+    named = list(chain.from_iterable(each.references for each in extents))
+    references = {name: number for number, name in enumerate(dict.fromkeys(named))}
     lengths, *strings = strings_bytes(references)
     return ImageBlock(
         counts=(
@@ -137,7 +139,7 @@ def encode_block(images: Sequence[PartitionImage]) -> ImageBlock:
                 for column in range(_EXTENT_COLUMNS)
             ),
         ),
-        references=np.array([references[key] for e in extents for key in e.keys], "<u4"),
+        references=np.array([references[name] for name in named], "<u4"),
         string_lengths=lengths,
         strings=b"".join(strings),
     )
@@ -166,10 +168,6 @@ def join_blocks(blocks: Sequence[ImageBlock]) -> bytes:
 
 def _table_bytes(dtype: np.dtype[np.void], rows: Sequence[Sequence[Any]]) -> list[bytes]:
     return table_bytes(dtype, rows) or [b""] * len(dtype.names or ())
-
-
-def _references(keys: Iterator[str]) -> dict[str, int]:
-    return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
 def _partition_row(image: PartitionImage) -> tuple[Any, ...]:
@@ -242,7 +240,8 @@ class Images:
 
     @property
     def objects(self) -> Sequence[str]:
-        """The objects in which these images' extents lie, each once or more often."""
+        """The objects in which these images' extents lie, each once or more often; those of adopted
+        batches by their references."""
         return self._strings
 
     def __len__(self) -> int:
@@ -315,8 +314,9 @@ class Images:
             array("q", column[first:end].tobytes()) for column in self._extents
         )
         strings = self._strings
-        keys = [strings[reference] for reference in self._references[first:end].tolist()]
-        return Extents.from_columns(base, last, timestamp, keys, position, length, crc)
+        named = [strings[reference] for reference in self._references[first:end].tolist()]
+        keys, adoptions = split_references(named, base)
+        return Extents.from_columns(base, last, timestamp, keys, position, length, crc, adoptions)
 
 
 def _open_blob(key: str, data: Buffer) -> tuple[ColumnReader, int, tuple[int, ...]]:

@@ -1,18 +1,15 @@
 """Adopted batches (H8): their bytes stay in a staged object, what makes them a producer's is in the
 index. Pure.
 
-A staged batch has no identity: no offset, no leader epoch, no producer. Its entry in the index has
-all of that, and whoever reads the batch stamps it. So that an extent of an adopted batch can say it
-too, wherever extents are kept (logs, images, caches), it names its object by a *reference*:
+A staged batch has no identity: no offset, no leader epoch, no producer. The extent of an adopted
+batch has it: offsets and `Adoption`. Images of partitions store both in the extent's *reference*:
 
     staged/<id>@<producer id>.<producer epoch>.<ordinal>.<leader epoch>
-
-`object_key` gives the object to be read, `verify` (`wal/read`) the batch as consumers see it. A
-reference is never an object's key: who reads it as one finds nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
@@ -32,19 +29,16 @@ def staged_key(staged_id: UUID) -> str:
 
 
 class Adoption(NamedTuple):
-    """Who has adopted batches of a staged object, in which transaction and tenure."""
+    """The producer, the transaction and the tenure that adopted a staged batch."""
 
-    key: str
-    """The object's."""
     producer_id: int
     producer_epoch: int
     ordinal: int
     leader_epoch: LeaderEpoch
 
-    @property
-    def reference(self) -> str:
-        """What extents of these batches have in place of a key."""
-        return f"{self.key}{_MARK}{'.'.join(map(str, self[1:]))}"
+    def reference(self, key: str) -> str:
+        """What images have in place of the key of the staged object."""
+        return f"{key}{_MARK}{'.'.join(map(str, self))}"
 
 
 class AdoptedBatch(NamedTuple):
@@ -66,21 +60,36 @@ class AdoptedBatch(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def adoption_of(reference: str) -> Adoption | None:
-    """What the key of an extent says; None where the batches have an identity of their own.
+def split_reference(reference: str) -> tuple[str, Adoption | None]:
+    """The object's key, and the adoption if the reference has one.
 
-    CorruptObject for what looks like a reference and is none.
+    CorruptObject for what looks like the reference of an adopted batch and is none.
     """
     key, mark, identity = reference.partition(_MARK)
     if not mark:
-        return None
+        return key, None
     try:
         producer_id, producer_epoch, ordinal, leader_epoch = map(int, identity.split("."))
     except ValueError:
         raise CorruptObject(reference, "it is no reference to adopted batches") from None
-    return Adoption(key, producer_id, producer_epoch, ordinal, LeaderEpoch(leader_epoch))
+    return key, Adoption(producer_id, producer_epoch, ordinal, LeaderEpoch(leader_epoch))
+
+
+def split_references(
+    references: list[str], base_offsets: Sequence[int]
+) -> tuple[list[str], Mapping[int, Adoption]]:
+    """The keys of extents, and the adoptions by base offset. Raises as `split_reference` does."""
+    keys, adoptions = references, dict[int, Adoption]()
+    for row, reference in enumerate(references):
+        if _MARK in reference:
+            if keys is references:
+                keys = list(references)
+            keys[row], adoption = split_reference(reference)
+            if adoption is not None:
+                adoptions[base_offsets[row]] = adoption
+    return keys, adoptions
 
 
 def object_key(reference: str) -> str:
-    """The object in which the batches of an extent lie, by the extent's key."""
+    """The object in which the batches of an extent lie, by the extent's reference."""
     return reference.partition(_MARK)[0]

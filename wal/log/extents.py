@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from awscrt.checksums import crc32c
@@ -13,10 +13,16 @@ from awscrt.checksums import crc32c
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.records.buffers import Buffer
+from tidelog.wal.log.adoption import Adoption
 
 NO_CRC = -1
 _TAKEN = -(2**63)
 """No batch has so early a timestamp."""
+
+
+Place: TypeAlias = tuple[str, int, int]
+"""An extent's object, its position there, and its base offset: a transaction may adopt a staged
+batch again that an aborted one had adopted."""
 
 
 def crc_of_batch(crc: int) -> int:
@@ -45,6 +51,14 @@ class Extent(NamedTuple):
     """CRC-32C of the checksums in the batches' headers, one after the other as they are stored:
     tells these batches from others that fit into their place. NO_CRC: the first release wrote the
     entries."""
+    adoption: Adoption | None = None
+    """Of a staged batch, which is stamped when it is read; None if the batches are stored with
+    their identity."""
+
+    @property
+    def place(self) -> Place:
+        """Tells the extent from all others that are read at a time."""
+        return self.key, self.position, self.base_offset
 
     def check_crcs(self, crcs: Buffer) -> None:
         """Compare with the checksums of the batches that were read, which were compared with the
@@ -75,6 +89,7 @@ class Extents:
     """
 
     __slots__ = (
+        "_adoptions",
         "_base_offsets",
         "_crcs",
         "_keys",
@@ -93,6 +108,8 @@ class Extents:
         self._lengths = array("q")
         self._crcs = array("q")
         self._keys: list[str] = []
+        self._adoptions: dict[int, Adoption] = {}
+        """By base offset: most partitions have none."""
         self._total_bytes = 0
         for extent in extents:
             self.append(extent)
@@ -107,8 +124,10 @@ class Extents:
         positions: array[int],
         lengths: array[int],
         crcs: array[int],
+        adoptions: Mapping[int, Adoption],
     ) -> Extents:
-        """Extents of columns ("q") of equal length. ValueError where they have a hole."""
+        """Extents of columns ("q") of equal length; adoptions by base offset. ValueError where the
+        extents have a hole."""
         made = cls.__new__(cls)
         made._base_offsets = base_offsets
         made._last_offsets = last_offsets
@@ -117,6 +136,7 @@ class Extents:
         made._positions = positions
         made._lengths = lengths
         made._crcs = crcs
+        made._adoptions = dict(adoptions)
         made._total_bytes = sum(lengths)
         if len(keys) > 1:
             bases = np.frombuffer(base_offsets, np.int64)
@@ -142,6 +162,26 @@ class Extents:
         """The object of each extent; not to be changed."""
         return self._keys
 
+    @property
+    def references(self) -> list[str]:
+        """What images have of each extent's object and adoption; not to be changed."""
+        if not self._adoptions:
+            return self._keys
+        return [
+            key if adoption is None else adoption.reference(key)
+            for key, adoption in zip(self._keys, self._adoptions_in_order(), strict=True)
+        ]
+
+    def adopted(self) -> Iterator[Extent]:
+        """The extents of adopted batches, in offset order."""
+        return map(self.__getitem__, map(self._index_of, sorted(self._adoptions)))
+
+    def _index_of(self, base_offset: int) -> int:
+        return bisect_left(self._base_offsets, base_offset)
+
+    def _adoptions_in_order(self) -> Iterator[Adoption | None]:
+        return map(self._adoptions.get, self._base_offsets)
+
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -154,6 +194,7 @@ class Extents:
             self._positions[index],
             self._lengths[index],
             self._crcs[index],
+            self._adoptions.get(self._base_offsets[index]),
         )
 
     def __iter__(self) -> Iterator[Extent]:
@@ -167,6 +208,7 @@ class Extents:
                 self._positions,
                 self._lengths,
                 self._crcs,
+                self._adoptions_in_order(),
                 strict=True,
             ),
         )
@@ -174,7 +216,8 @@ class Extents:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Extents):
             return NotImplemented
-        return self._keys == other._keys and self.columns() == other.columns()
+        own, others = (self._keys, self._adoptions), (other._keys, other._adoptions)
+        return own == others and self.columns() == other.columns()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -211,6 +254,8 @@ class Extents:
         self._positions.append(extent.position)
         self._lengths.append(extent.length)
         self._crcs.append(extent.crc)
+        if extent.adoption is not None:
+            self._adoptions[extent.base_offset] = extent.adoption
         self._total_bytes += extent.length
 
     def append_batch(self, extent: Extent, crc: int) -> None:
@@ -242,6 +287,7 @@ class Extents:
         if not is_whole or self._base_offsets[first] < moved.base_offset:
             raise ValueError(f"an extent would be cut by offsets {moved[:2]} in {moved.key}")
         self._total_bytes += moved.length - sum(self._lengths[first:end])
+        self._forget_adoptions(first, end)
         for column, value in zip(
             self.columns(),
             (
@@ -300,9 +346,15 @@ class Extents:
         count = bisect_left(self._last_offsets, offset)
         if count:
             self._total_bytes -= sum(self._lengths[:count])
+            self._forget_adoptions(0, count)
             for column in self.columns():
                 del column[:count]
             del self._keys[:count]
+
+    def _forget_adoptions(self, first: int, end: int) -> None:
+        if self._adoptions:
+            for base_offset in self._base_offsets[first:end]:
+                self._adoptions.pop(base_offset, None)
 
     def copy(self, end_offset: int | None = None) -> Extents:
         """A snapshot of the extents, of those that begin below `end_offset` if given."""
@@ -317,6 +369,13 @@ class Extents:
         copied._positions = self._positions[:count]
         copied._lengths = self._lengths[:count]
         copied._crcs = self._crcs[:count]
+        copied._adoptions = dict(self._adoptions)
+        if count < len(self._keys):
+            copied._adoptions = {
+                base: adoption
+                for base, adoption in self._adoptions.items()
+                if base < self._base_offsets[count]
+            }
         whole = count == len(self._keys)
         copied._total_bytes = self._total_bytes if whole else sum(copied._lengths)
         return copied

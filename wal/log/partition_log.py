@@ -27,7 +27,7 @@ from tidelog.records.batch import (
     TRANSACTIONAL_FLAG,
     advance_sequence,
 )
-from tidelog.wal.log.adoption import Adoption, adoption_of
+from tidelog.wal.log.adoption import Adoption
 from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
 from tidelog.wal.log.extents import Extent, Extents, SlotEffect, crc_of_batch
 from tidelog.wal.log.image import PartitionImage
@@ -306,12 +306,12 @@ class PartitionLog:
         if state is None or not state.has_open_transaction:
             return frozenset()
         extents = self._extents.from_offset(state.transaction_first_offset)
-        adoptions = map(adoption_of, dict.fromkeys(extent.key for extent in extents))
         return frozenset(
-            adoption.key
-            for adoption in adoptions
-            if adoption is not None
-            and (adoption.producer_id, adoption.ordinal) == (producer_id, state.ordinal)
+            extent.key
+            for extent in extents
+            if extent.adoption is not None
+            and (extent.adoption.producer_id, extent.adoption.ordinal)
+            == (producer_id, state.ordinal)
         )
 
     def set_log_start(self, offset: int) -> bool:
@@ -550,19 +550,20 @@ class PartitionLog:
 
 
 def _extent_of(entry: IndexEntry) -> Extent:
-    key = entry.key
+    adoption = None
     if entry.kind is EntryKind.ADOPTED:
-        key = Adoption(
-            key, entry.producer_id, entry.producer_epoch, entry.ordinal, entry.leader_epoch
-        ).reference
+        adoption = Adoption(
+            entry.producer_id, entry.producer_epoch, entry.ordinal, entry.leader_epoch
+        )
     return Extent(
         entry.base_offset,
         entry.last_offset,
         entry.max_timestamp,
-        key,
+        entry.key,
         entry.position,
         entry.length,
         entry.crc if entry.kind is EntryKind.RELOCATED else crc_of_batch(entry.crc),
+        adoption,
     )
 
 

@@ -6,7 +6,7 @@ adopted batch the extent itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,8 @@ from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.wal.format.object_format import SlotIndex
-from tidelog.wal.log.adoption import adoption_of
 from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
-from tidelog.wal.log.extents import Extent
+from tidelog.wal.log.extents import Extent, Extents
 
 
 class Ordinals(NamedTuple):
@@ -79,9 +78,8 @@ def extent_ordinals(
     `positions`: of the batches in the extent's bytes. `known`: of the extent's object, None if no
     batch of the extent needs it. CorruptObject where the index does not list a batch.
     """
-    adoption = adoption_of(extent.key)
-    if adoption is not None:
-        return np.full(len(positions), adoption.ordinal, np.int64)
+    if extent.adoption is not None:
+        return np.full(len(positions), extent.adoption.ordinal, np.int64)
     if known is None:
         return np.full(len(positions), NO_ORDINAL, np.int64)
     ordinals = known.at(extent.key, positions + extent.position)
@@ -116,12 +114,12 @@ def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches
     )
 
 
-def adopted_batches(extents: Iterable[Extent]) -> IndexedBatches:
+def adopted_batches(extents: Extents) -> IndexedBatches:
     """The adopted batches among a partition's extents, which say of themselves whose they are."""
     found = [
-        (extent.base_offset, adoption.producer_id, adoption.ordinal)
-        for extent in extents
-        if (adoption := adoption_of(extent.key)) is not None
+        (extent.base_offset, extent.adoption.producer_id, extent.adoption.ordinal)
+        for extent in extents.adopted()
+        if extent.adoption is not None
     ]
     columns = np.array(found, np.int64).reshape(-1, 3)
     data = np.ones(len(found), np.bool_)

@@ -26,7 +26,7 @@ from tidelog.records.batch import (
     stamp,
 )
 from tidelog.records.buffers import Buffer
-from tidelog.wal.log.adoption import NO_LEADER_EPOCH, Adoption, adoption_of, object_key
+from tidelog.wal.log.adoption import NO_LEADER_EPOCH, Adoption
 from tidelog.wal.log.extents import Extent
 
 _BASE_AND_LENGTH = struct.Struct(">qi")
@@ -56,16 +56,15 @@ def verify(extent: Extent, data: Buffer) -> VerifiedBatches:
 
     CorruptObject where length, offsets or a checksum is not what the index or the batch says.
     """
-    adoption = adoption_of(extent.key)
-    if adoption is None:
+    if extent.adoption is None:
         return VerifiedBatches(extent, data, _batches_in(extent, data))
     verify_staged(extent, data)
-    return VerifiedBatches(extent, _stamped(extent, adoption, data), [0])
+    return VerifiedBatches(extent, _stamped(extent, extent.adoption, data), [0])
 
 
 def verify_staged(extent: Extent, data: Buffer) -> BatchHeader:
     """Compare a staged batch, which nobody has stamped yet, with an extent. CorruptObject."""
-    key, where = object_key(extent.key), f"at position {extent.position}"
+    key, where = extent.key, f"at position {extent.position}"
     _check_length(extent, data)
     try:
         header = BatchHeader.parse(data)
@@ -86,7 +85,7 @@ def verify_staged(extent: Extent, data: Buffer) -> BatchHeader:
         )
     if checksum(data, 0, len(data)) != header.crc:
         raise CorruptObject(key, f"the checksum of the staged batch {where} is wrong")
-    extent._replace(key=key).check_crcs(header.crc.to_bytes(4, "big"))
+    extent.check_crcs(header.crc.to_bytes(4, "big"))
     return header
 
 
@@ -138,7 +137,7 @@ def _batches_in(extent: Extent, data: Buffer) -> list[int]:
 def _check_length(extent: Extent, data: Buffer) -> None:
     if len(data) != extent.length:
         raise CorruptObject(
-            object_key(extent.key),
+            extent.key,
             f"{len(data)} of {extent.length} bytes at position {extent.position}",
         )
 

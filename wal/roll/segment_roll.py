@@ -30,7 +30,6 @@ from tidelog.records.parse.varints import Bytes, Integers
 from tidelog.records.row_columns import AbortedRange
 from tidelog.records.rows.row_decoding import BatchHeaders, decode_rows
 from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
-from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals, extent_ordinals
 from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
@@ -81,7 +80,7 @@ def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
         frozenset(
             each.extent.key
             for each, is_transactional in zip(verified, has_data, strict=True)
-            if is_transactional and adoption_of(each.extent.key) is None
+            if is_transactional and each.extent.adoption is None
         ),
         pieces[-1].extent.last_offset + 1,
     )
@@ -260,10 +259,8 @@ class SegmentRoll:
                 ):
                     pass
             except _DAMAGE as damage:
-                return CorruptObject(
-                    object_key(extent.key), f"at position {extent.position}: {damage}"
-                )
-        return CorruptObject(object_key(scanned.extents[0].key), str(error))
+                return CorruptObject(extent.key, f"at position {extent.position}: {damage}")
+        return CorruptObject(scanned.extents[0].key, str(error))
 
 
 def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
@@ -273,7 +270,7 @@ def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
 
 def _ordinals_of(scanned: ScannedExtents, known: Mapping[str, Ordinals]) -> Integers | None:
     """For each batch the ordinal of its transaction; None if none is in one."""
-    if not known and all(adoption_of(extent.key) is None for extent in scanned.extents):
+    if not known and all(extent.adoption is None for extent in scanned.extents):
         return None
     batches, attributes = scanned.positions, scanned.headers["attributes"]
     ends = [*scanned.first_batches[1:], len(batches)]

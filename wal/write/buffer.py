@@ -351,16 +351,14 @@ class SlotBuffer:
             if kind == _LOG_START:
                 log_starts[reference] = base
             elif kind not in (_OPENING, _RELOCATED):
-                named = names[number]
+                adoption = None
                 if kind == _ADOPTED:
-                    named = Adoption(
-                        named,
-                        producer_id,
-                        producer_epoch,
-                        ordinal,
-                        tenures[reference][1],
-                    ).reference
-                extent = Extent(base, last, timestamp, named, position, length, crc_of_batch(crc))
+                    leader_epoch = tenures[reference][1]
+                    adoption = Adoption(producer_id, producer_epoch, ordinal, leader_epoch)
+                crc_of_extent = crc_of_batch(crc)
+                extent = Extent(
+                    base, last, timestamp, names[number], position, length, crc_of_extent, adoption
+                )
                 _extend(extents.setdefault(reference, []), extent, kind, crc)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             found, log_start = extents.get(reference, ()), log_starts.get(reference)

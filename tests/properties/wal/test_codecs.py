@@ -33,7 +33,7 @@ from tidelog.wal.format.object_format import (
     decode_tail,
     tail_bytes,
 )
-from tidelog.wal.log.adoption import AdoptedBatch, adoption_of, object_key
+from tidelog.wal.log.adoption import AdoptedBatch
 from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
@@ -184,12 +184,12 @@ def test_the_extents_of_a_slot_cover_its_batches(
             if found.header.stamps is not None:
                 assert extent.crc == crc32c(b"".join(e.crc.to_bytes(4, "big") for e in within))
             assert extent.position == within[0].position
-            assert {e.key for e in within} == {object_key(extent.key)}
-            adoption = adoption_of(extent.key)
+            assert {e.key for e in within} == {extent.key}
+            adoption = extent.adoption
             if within[0].kind is EntryKind.ADOPTED:
                 assert adoption is not None
                 (entry,) = within
-                assert adoption[1:] == (
+                assert adoption == (
                     entry.producer_id,
                     entry.producer_epoch,
                     entry.ordinal,

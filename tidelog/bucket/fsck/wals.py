@@ -24,7 +24,7 @@ from tidelog.wal.format.object_format import (
     wal_key,
 )
 from tidelog.wal.format.staged_format import check_bodies
-from tidelog.wal.log.adoption import adoption_of, object_key
+from tidelog.wal.log.adoption import STAGED_FOLDER
 from tidelog.wal.read.index import read_batch_index, read_index
 from tidelog.wal.recover.recovery import decode_handover
 from tidelog.wal.recover.wal_listing import list_slots
@@ -275,7 +275,7 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
     async def check(key: str) -> Findings:
         findings = Findings()
         try:
-            if adoption_of(key) is not None:
+            if key.startswith(STAGED_FOLDER):
                 with required():
                     await _check_staged(context, key, by_key[key], findings)
                 return findings
@@ -294,16 +294,16 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
 
 
 async def _check_staged(
-    context: CheckContext, reference: str, views: list[PartitionView], findings: Findings
+    context: CheckContext, key: str, views: list[PartitionView], findings: Findings
 ) -> None:
     """That a staged object holds what partitions have adopted of it."""
-    key, store = object_key(reference), context.access.store
+    store = context.access.store
     if context.deep:
         index = await context.access.offload.run(check_bodies, key, (await store.get(key)).data)
     else:
         index = await read_staged_index(store, key)
     for view in views:
-        extents = [extent for extent in view.tail if extent.key == reference]
+        extents = [extent for extent in view.tail if extent.key == key]
         check_adopted(key, index, view.partition, extents)
         findings.counts["extents"] += len(extents)
 
@@ -316,4 +316,4 @@ async def _judge_missing(
     for view in newest.partitions.values():
         if key in view.tail.keys:
             why = f"it is missing: batches of {view} lie in it"
-            findings.add(FaultKind.MISSING, object_key(key), why)
+            findings.add(FaultKind.MISSING, key, why)

@@ -34,7 +34,6 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation, Slot, TopicPartition, TransactionName
 from tidelog.records.parse.varints import Booleans
 from tidelog.wal.format.object_format import MERGED_FOLDER, wal_position
-from tidelog.wal.log.adoption import adoption_of
 from tidelog.wal.read.ordinals import IndexedBatches, adopted_batches
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import durable_end
@@ -101,8 +100,14 @@ class _DurableObjects:
 
 def _tail_keys(view: BucketView) -> frozenset[str]:
     """Of objects that may hold markers: staged ones hold none."""
-    keys = (key for each in view.partitions.values() for key in each.tail.keys)
-    return frozenset(key for key in keys if adoption_of(key) is None)
+    found = (_own_keys(each) for each in view.partitions.values())
+    return frozenset[str]().union(*found)
+
+
+def _own_keys(partition: PartitionView) -> list[str]:
+    """The objects in a tail that are a WAL's own, each once."""
+    adopted = {extent.key for extent in partition.tail.adopted()}
+    return [key for key in dict.fromkeys(partition.tail.keys) if key not in adopted]
 
 
 async def _durable_objects(access: BucketAccess) -> _DurableObjects:
@@ -140,9 +145,8 @@ async def _transactions_in(
 
     async def look_into(partition: PartitionView) -> list[TailTransaction]:
         seen = _Seen(partition, early)
-        for key in dict.fromkeys(partition.tail.keys):
-            if adoption_of(key) is None:
-                seen.add(key, await tails.indexed(key, partition.partition))
+        for key in _own_keys(partition):
+            seen.add(key, await tails.indexed(key, partition.partition))
         seen.add("", adopted_batches(partition.tail))
         return seen.transactions()
 

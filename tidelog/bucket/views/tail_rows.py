@@ -19,7 +19,6 @@ from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import AbortedRange
 from tidelog.records.rows.row_decoding import BatchHeaders, decode_rows
 from tidelog.storage.object_store import Buffer
-from tidelog.wal.log.adoption import object_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.verify import VerifiedBatches
 
@@ -82,6 +81,6 @@ def rows_of(
 
 def _corrupt(extent: Extent, error: TidelogError) -> CorruptObject:
     return CorruptObject(
-        object_key(extent.key),
+        extent.key,
         f"the record batches of offsets {extent.base_offset} to {extent.last_offset}: {error}",
     )

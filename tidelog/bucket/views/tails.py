@@ -25,7 +25,6 @@ from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
 from tidelog.storage.superseded import required
 from tidelog.wal.format.object_format import SlotIndex
-from tidelog.wal.log.adoption import adoption_of, object_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.read.ordinals import IndexedBatches, Ordinals, extent_ordinals, index_batches
@@ -95,7 +94,7 @@ class TailReader:
 
     async def _ordinals(self, extent: Extent, batches: TailBatches) -> Integers:
         known = None
-        if adoption_of(extent.key) is None:
+        if extent.adoption is None:
             known = await self._offload.run(Ordinals.of, await self._index(extent.key))
         return extent_ordinals(extent, batches.positions, batches.headers["attributes"], known)
 
@@ -134,7 +133,7 @@ class TailReader:
     async def _read_range(self, planned: PlannedRead) -> Buffer:
         key, start, end = planned
         with required():
-            return (await self._store.get(object_key(key), ByteRange(start, end - start))).data
+            return (await self._store.get(key, ByteRange(start, end - start))).data
 
 
 def _cut(extent: Extent, held: Sequence[tuple[PlannedRead, Buffer]]) -> memoryview:

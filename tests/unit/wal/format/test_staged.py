@@ -23,7 +23,7 @@ from tidelog.records.records import decode_records
 from tidelog.storage.object_store import ByteRange
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.staged_format import FOOTER_BYTES, HEADER_BYTES, StagedFor, check_bodies
-from tidelog.wal.log.adoption import Adoption, adoption_of, object_key, staged_key
+from tidelog.wal.log.adoption import Adoption, split_reference, staged_key
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.verify import verify
 from tidelog.wal.write import staging
@@ -128,14 +128,12 @@ def test_a_damaged_version_is_a_damaged_object(bit: int) -> None:
 
 
 def test_a_reference_names_its_object_and_whose_the_batches_are() -> None:
-    adoption = Adoption("staged/x", 12, 3, -1, LeaderEpoch(4))
-    assert adoption.reference == "staged/x@12.3.-1.4"
-    assert adoption_of(adoption.reference) == adoption
-    assert object_key(adoption.reference) == "staged/x"
-    assert adoption_of("wal/0-1/2.wal") is None
-    assert object_key("wal/0-1/2.wal") == "wal/0-1/2.wal"
+    adoption = Adoption(12, 3, -1, LeaderEpoch(4))
+    assert adoption.reference("staged/x") == "staged/x@12.3.-1.4"
+    assert split_reference("staged/x@12.3.-1.4") == ("staged/x", adoption)
+    assert split_reference("wal/0-1/2.wal") == ("wal/0-1/2.wal", None)
     with pytest.raises(CorruptObject, match="no reference"):
-        adoption_of("staged/x@1.2.three.4")
+        split_reference("staged/x@1.2.three.4")
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
@@ -143,8 +141,8 @@ def test_an_adopted_batch_is_stamped_when_it_is_read(codec: Compression) -> None
     (batch,) = staging._encode([rows_of(b"a", b"b")], codec, 1 << 20)
     data = bytes(batch.header) + bytes(batch.records)
     latest = BatchHeader.parse(data).max_timestamp
-    reference = Adoption(staged_key(UUID(int=1)), 12, 3, 9, LeaderEpoch(4)).reference
-    extent = Extent(100, 101, latest, reference, 48, len(data))
+    key, adoption = staged_key(UUID(int=1)), Adoption(12, 3, 9, LeaderEpoch(4))
+    extent = Extent(100, 101, latest, key, 48, len(data), adoption=adoption)
     read = verify(extent, data).data
     header = BatchHeader.parse(read)
     assert (header.base_offset, header.last_offset, header.leader_epoch) == (100, 101, 4)
@@ -156,10 +154,10 @@ def test_an_adopted_batch_is_stamped_when_it_is_read(codec: Compression) -> None
         extent._replace(max_timestamp=latest + 1),
         extent._replace(length=len(data) - 1),
     ):
-        with pytest.raises(CorruptObject, match=object_key(reference)):
+        with pytest.raises(CorruptObject, match=key):
             verify(wrong, data[: wrong.length])
     for position in range(len(data)):
         altered = bytearray(data)
         altered[position] ^= 1
-        with pytest.raises(CorruptObject, match=object_key(reference)):
+        with pytest.raises(CorruptObject, match=key):
             verify(extent, altered)

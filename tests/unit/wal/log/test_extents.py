@@ -8,6 +8,8 @@ import pytest
 from awscrt.checksums import crc32c
 
 from tidelog.errors import CorruptObject
+from tidelog.identifiers import LeaderEpoch
+from tidelog.wal.log.adoption import Adoption
 from tidelog.wal.log.extents import NO_CRC, Extent, Extents, crc_of_batch
 
 
@@ -163,3 +165,30 @@ def test_an_extent_is_not_moved_in_part(base: int, last: int) -> None:
     with pytest.raises(ValueError, match="would be cut"):
         extents.relocate(Extent(base, last, 0, "m", 64, 1))
     assert list(extents) == list(THREE)
+
+
+def adopted(base: int, ordinal: int, key: str = "staged/a") -> Extent:
+    return extent(base, base, key=key)._replace(adoption=Adoption(7, 0, ordinal, LeaderEpoch(3)))
+
+
+def test_an_adoption_stays_with_its_extent() -> None:
+    """The same staged batch, adopted again after the transaction was aborted."""
+    extents = Extents([extent(0, 4), adopted(5, 1), adopted(6, 2), extent(7, 9, key="b")])
+    assert list(extents.adopted()) == [adopted(5, 1), adopted(6, 2)]
+    assert adopted(5, 1).place != adopted(6, 2).place
+    assert [each.adoption is None for each in extents] == [True, False, False, True]
+    assert extents.find(6) == adopted(6, 2)
+    assert extents.keys == ["a", "staged/a", "staged/a", "b"]
+    assert extents.references == ["a", "staged/a@7.0.1.3", "staged/a@7.0.2.3", "b"]
+
+
+def test_adoptions_are_forgotten_and_copied_with_their_extents() -> None:
+    extents = Extents([adopted(0, 1), adopted(1, 2), extent(2, 4)])
+    cut = extents.copy(1)
+    assert list(cut.adopted()) == [adopted(0, 1)]
+    extents.drop_below(1)
+    assert list(extents.adopted()) == [adopted(1, 2)]
+    assert list(cut) == [adopted(0, 1)]
+    assert extents != Extents([extent(1, 1, key="staged/a"), extent(2, 4)])
+    assert extents.relocate(extent(1, 4, key="m"))
+    assert list(extents.adopted()) == []
