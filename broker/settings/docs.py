@@ -27,7 +27,7 @@ _INTRODUCTION = """\
 # Configuration
 
 Kafka's settings keep Kafka's names, types, defaults and rules. This page is made from the tables in
-`broker/setting_*.py`; a test compares the two.
+`broker/settings/tables/`; a test compares the two.
 
 ## How a broker is configured
 

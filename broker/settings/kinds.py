@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, TypeAlias
 
@@ -263,6 +263,10 @@ class Synonym:
 
     name: str
     factor: int = 1
+    valid: Validator = Anything()
+    """Of a synonym that counts if those before it are unset. The first is valid as the topic's."""
+    note: str = ""
+    """What the documentation adds."""
 
     def in_topic_unit(self, value: SettingValue) -> SettingValue:
         """The broker's value as the topic setting's. Negative means unlimited in every unit."""
@@ -270,16 +274,21 @@ class Synonym:
             return value
         return -1 if value < 0 else value * self.factor
 
+    def in_broker_unit(self, value: SettingValue) -> SettingValue:
+        """The topic setting's default as the broker's, which is a whole number of its unit."""
+        return value // self.factor if self.factor > 1 and isinstance(value, int) else value
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the tables."""
 
     name: str
     kind: SettingType
     default: SettingValue
+    valid: Validator
     doc: str
-    valid: Validator = Anything()
+    _: KW_ONLY
     scope: Scope = Scope.BROKER
     dynamic: bool = False
     """Whether a running broker takes a new value (AlterConfigs on a broker). Those of topics and
@@ -296,24 +305,3 @@ class Setting:
         if not self.valid.allows(value):
             raise InvalidValue(f"must be {self.valid.words}")
         return value
-
-
-def without_effect(
-    name: str,
-    kind: SettingType,
-    default: SettingValue,
-    doc: str,
-    low: int | None = None,
-    *,
-    dynamic: bool = False,
-) -> Setting:
-    """A setting that Kafka's operators expect to find, whose mechanism Tidelog does not have."""
-    return Setting(
-        name=name,
-        kind=kind,
-        default=default,
-        doc=doc,
-        effect=Effect.NONE,
-        dynamic=dynamic,
-        valid=Anything() if low is None else AtLeast(low),
-    )

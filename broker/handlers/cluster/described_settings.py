@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidelog.broker.handlers.services import ClusterServices
-from tidelog.broker.settings.kinds import Effect, Setting, SettingType, format_value
+from tidelog.broker.settings.kinds import Anything, Effect, Setting, SettingType, format_value
 from tidelog.broker.settings.settings import ConfigEntry, ConfigSynonym, SettingSource
 
 _PROTOCOL = "PLAINTEXT"
@@ -278,7 +278,7 @@ def _absent() -> Iterator[ConfigEntry]:
 
 
 def _setting(name: str, kind: SettingType, default: str | None, doc: str) -> Setting:
-    return Setting(name=name, kind=kind, default=default, doc=doc, effect=Effect.NONE)
+    return Setting(name, kind, default, Anything(), doc, effect=Effect.NONE)
 
 
 def _entry(setting: Setting, value: str | None, source: SettingSource) -> ConfigEntry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tidelog.broker.settings.kinds import (
     LONG_MAX,
@@ -15,347 +16,179 @@ from tidelog.broker.settings.kinds import (
     Scope,
     Setting,
     SettingType,
+    SettingValue,
     Synonym,
+    Validator,
+)
+from tidelog.broker.settings.tables.columns import (
+    ANY,
+    BOOLEAN,
+    DAY_MS,
+    DOUBLE,
+    HOUR_MS,
+    INT,
+    LIST,
+    LONG,
+    MIB,
+    MINUTE_MS,
+    NONE,
+    STRING,
 )
 
-HOUR_MS = 3_600_000
-MINUTE_MS = 60_000
-DAY_MS = 24 * HOUR_MS
-SEGMENT_BYTES_MIN = 1024 * 1024
-MESSAGE_BYTES_MAX_DEFAULT = 1024 * 1024 + 12
+SEGMENT_BYTES_MIN = MIB
+MESSAGE_BYTES_MAX_DEFAULT = MIB + 12
+_UNITS = {1: "", MINUTE_MS: " in minutes", HOUR_MS: " in hours"}
 
 _THROTTLED_REPLICAS = Matching(
     re.compile(r"\*|[0-9]+:[0-9]+"), "a list of partition:broker pairs, or *"
 )
 
+
+def _topic(
+    name: str,
+    kind: SettingType,
+    default: SettingValue,
+    valid: Validator,
+    doc: str,
+    *synonyms: str | Synonym,
+    effect: Effect = Effect.REAL,
+) -> Setting:
+    """A setting of topics, with its broker settings. One of the same name is the same setting."""
+    both = name in synonyms
+    return Setting(
+        name,
+        kind,
+        default,
+        valid,
+        doc,
+        scope=Scope.BOTH if both else Scope.TOPIC,
+        dynamic=both,
+        effect=effect,
+        synonyms=tuple(Synonym(each) if isinstance(each, str) else each for each in synonyms),
+    )
+
+
+# fmt: off
 TOPIC_SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        name="cleanup.policy",
-        kind=SettingType.LIST,
-        default=("delete",),
-        valid=ListOf(("compact", "delete")),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.cleanup.policy"),),
-        doc="What goes: delete, by age and size; compact, all but the latest record of each key. "
-        "With compact, records without a key are refused. With neither, all is kept.",
-    ),
-    Setting(
-        name="compression.type",
-        kind=SettingType.STRING,
-        default="producer",
-        valid=OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-        scope=Scope.BOTH,
-        dynamic=True,
-        synonyms=(Synonym("compression.type"),),
-        doc="The codec that batches are stored in, and served in from segments, which keep no "
-        "batches: there at the codec's fastest level, and for producer, which keeps what the "
-        "producer chose, not compressed at all.",
-    ),
-    Setting(
-        name="compression.gzip.level",
-        kind=SettingType.INT,
-        default=-1,
-        valid=Between(1, 9, also=-1),
-        scope=Scope.BOTH,
-        dynamic=True,
-        synonyms=(Synonym("compression.gzip.level"),),
-        doc="The level where compression.type is gzip; -1 is the codec's default.",
-    ),
-    Setting(
-        name="compression.lz4.level",
-        kind=SettingType.INT,
-        default=9,
-        valid=Between(1, 17),
-        scope=Scope.BOTH,
-        dynamic=True,
-        synonyms=(Synonym("compression.lz4.level"),),
-        doc="The level where compression.type is lz4.",
-    ),
-    Setting(
-        name="compression.zstd.level",
-        kind=SettingType.INT,
-        default=3,
-        valid=Between(-131072, 22),
-        scope=Scope.BOTH,
-        dynamic=True,
-        synonyms=(Synonym("compression.zstd.level"),),
-        doc="The level where compression.type is zstd.",
-    ),
-    Setting(
-        name="delete.retention.ms",
-        kind=SettingType.LONG,
-        default=DAY_MS,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
-        doc="How long a compacted topic keeps tombstones after they were compacted first.",
-    ),
-    Setting(
-        name="file.delete.delay.ms",
-        kind=SettingType.LONG,
-        default=MINUTE_MS,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.segment.delete.delay.ms"),),
-        doc="Kafka's delay before a file goes; objects go after log.delete.grace.ms.",
-    ),
-    Setting(
-        name="flush.messages",
-        kind=SettingType.LONG,
-        default=LONG_MAX,
-        valid=AtLeast(1),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.flush.interval.messages"),),
-        doc="Kafka's number of records between fsyncs; here a record is durable when acknowledged.",
-    ),
-    Setting(
-        name="flush.ms",
-        kind=SettingType.LONG,
-        default=LONG_MAX,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(
-            Synonym("log.flush.interval.ms"),
-            Synonym("log.flush.scheduler.interval.ms"),
-        ),
-        doc="Kafka's time between fsyncs; here a record is durable when acknowledged.",
-    ),
-    Setting(
-        name="follower.replication.throttled.replicas",
-        kind=SettingType.LIST,
-        default=(),
-        valid=_THROTTLED_REPLICAS,
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        doc="Replicas whose copying Kafka throttles on the follower.",
-    ),
-    Setting(
-        name="index.interval.bytes",
-        kind=SettingType.INT,
-        default=4096,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.index.interval.bytes"),),
-        doc="Bytes between entries of Kafka's offset index.",
-    ),
-    Setting(
-        name="leader.replication.throttled.replicas",
-        kind=SettingType.LIST,
-        default=(),
-        valid=_THROTTLED_REPLICAS,
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        doc="Replicas whose copying Kafka throttles on the leader.",
-    ),
-    Setting(
-        name="local.retention.bytes",
-        kind=SettingType.LONG,
-        default=-2,
-        valid=AtLeast(-2),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.local.retention.bytes"),),
-        doc="Bytes that Kafka's tiered storage keeps on local disks; -2 means retention.bytes.",
-    ),
-    Setting(
-        name="local.retention.ms",
-        kind=SettingType.LONG,
-        default=-2,
-        valid=AtLeast(-2),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.local.retention.ms"),),
-        doc="How long Kafka's tiered storage keeps records on local disks; -2 means retention.ms.",
-    ),
-    Setting(
-        name="max.compaction.lag.ms",
-        kind=SettingType.LONG,
-        default=LONG_MAX,
-        valid=AtLeast(1),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
-        doc="How old the oldest uncompacted record in the table may become, whatever the ratio is.",
-    ),
-    Setting(
-        name="max.message.bytes",
-        kind=SettingType.INT,
-        default=MESSAGE_BYTES_MAX_DEFAULT,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("message.max.bytes"),),
-        doc="The largest record batch that is accepted, as it is stored (compressed).",
-    ),
-    Setting(
-        name="message.timestamp.after.max.ms",
-        kind=SettingType.LONG,
-        default=HOUR_MS,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
-        doc="How far a CreateTime timestamp may lie after the broker's time (INVALID_TIMESTAMP).",
-    ),
-    Setting(
-        name="message.timestamp.before.max.ms",
-        kind=SettingType.LONG,
-        default=LONG_MAX,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
-        doc="How far a CreateTime timestamp may lie before the broker's time (INVALID_TIMESTAMP).",
-    ),
-    Setting(
-        name="message.timestamp.type",
-        kind=SettingType.STRING,
-        default="CreateTime",
-        valid=OneOf(("CreateTime", "LogAppendTime")),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.message.timestamp.type"),),
-        doc="Whether a record's timestamp is the producer's or the time of the append.",
-    ),
-    Setting(
-        name="min.cleanable.dirty.ratio",
-        kind=SettingType.DOUBLE,
-        default=0.5,
-        valid=Between(0, 1),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
-        doc="The share of uncompacted bytes in the table above which a log is compacted.",
-    ),
-    Setting(
-        name="min.compaction.lag.ms",
-        kind=SettingType.LONG,
-        default=0,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
-        doc="How old a segment's newest record must be before the segment is compacted; at most"
+    _topic("cleanup.policy", LIST, ("delete",), ListOf(("compact", "delete")),
+        "What goes: delete, by age and size; compact, all but the latest record of each key. With"
+        " compact, records without a key are refused. With neither, all is kept.",
+        "log.cleanup.policy"),
+    _topic("compression.type", STRING, "producer",
+        OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+        "The codec that batches are stored in, and served in from segments, which keep no batches:"
+        " there at the codec's fastest level, and for producer, which keeps what the producer"
+        " chose, not compressed at all.", "compression.type"),
+    _topic("compression.gzip.level", INT, -1, Between(1, 9, also=-1),
+        "The level where compression.type is gzip; -1 is the codec's default.",
+        "compression.gzip.level"),
+    _topic("compression.lz4.level", INT, 9, Between(1, 17),
+        "The level where compression.type is lz4.", "compression.lz4.level"),
+    _topic("compression.zstd.level", INT, 3, Between(-131072, 22),
+        "The level where compression.type is zstd.", "compression.zstd.level"),
+    _topic("delete.retention.ms", LONG, DAY_MS, AtLeast(0),
+        "How long a compacted topic keeps tombstones after they were compacted first.",
+        "log.cleaner.delete.retention.ms"),
+    _topic("file.delete.delay.ms", LONG, MINUTE_MS, AtLeast(0),
+        "Kafka's delay before a file goes; objects go after log.delete.grace.ms.",
+        "log.segment.delete.delay.ms", effect=NONE),
+    _topic("flush.messages", LONG, LONG_MAX, AtLeast(1),
+        "Kafka's number of records between fsyncs; here a record is durable when acknowledged.",
+        "log.flush.interval.messages", effect=NONE),
+    _topic("flush.ms", LONG, LONG_MAX, AtLeast(0),
+        "Kafka's time between fsyncs; here a record is durable when acknowledged.",
+        "log.flush.interval.ms", "log.flush.scheduler.interval.ms", effect=NONE),
+    _topic("follower.replication.throttled.replicas", LIST, (), _THROTTLED_REPLICAS,
+        "Replicas whose copying Kafka throttles on the follower.", effect=NONE),
+    _topic("index.interval.bytes", INT, 4096, AtLeast(0),
+        "Bytes between entries of Kafka's offset index.", "log.index.interval.bytes", effect=NONE),
+    _topic("leader.replication.throttled.replicas", LIST, (), _THROTTLED_REPLICAS,
+        "Replicas whose copying Kafka throttles on the leader.", effect=NONE),
+    _topic("local.retention.bytes", LONG, -2, AtLeast(-2),
+        "Bytes that Kafka's tiered storage keeps on local disks; -2 means retention.bytes.",
+        "log.local.retention.bytes", effect=NONE),
+    _topic("local.retention.ms", LONG, -2, AtLeast(-2),
+        "How long Kafka's tiered storage keeps records on local disks; -2 means retention.ms.",
+        "log.local.retention.ms", effect=NONE),
+    _topic("max.compaction.lag.ms", LONG, LONG_MAX, AtLeast(1),
+        "How old the oldest uncompacted record in the table may become, whatever the ratio is.",
+        "log.cleaner.max.compaction.lag.ms"),
+    _topic("max.message.bytes", INT, MESSAGE_BYTES_MAX_DEFAULT, AtLeast(0),
+        "The largest record batch that is accepted, as it is stored (compressed).",
+        "message.max.bytes"),
+    _topic("message.timestamp.after.max.ms", LONG, HOUR_MS, AtLeast(0),
+        "How far a CreateTime timestamp may lie after the broker's time (INVALID_TIMESTAMP).",
+        "log.message.timestamp.after.max.ms"),
+    _topic("message.timestamp.before.max.ms", LONG, LONG_MAX, AtLeast(0),
+        "How far a CreateTime timestamp may lie before the broker's time (INVALID_TIMESTAMP).",
+        "log.message.timestamp.before.max.ms"),
+    _topic("message.timestamp.type", STRING, "CreateTime", OneOf(("CreateTime", "LogAppendTime")),
+        "Whether a record's timestamp is the producer's or the time of the append.",
+        "log.message.timestamp.type"),
+    _topic("min.cleanable.dirty.ratio", DOUBLE, 0.5, Between(0, 1),
+        "The share of uncompacted bytes in the table above which a log is compacted.",
+        "log.cleaner.min.cleanable.ratio"),
+    _topic("min.compaction.lag.ms", LONG, 0, AtLeast(0),
+        "How old a segment's newest record must be before the segment is compacted; at most"
         " max.compaction.lag.ms.",
-    ),
-    Setting(
-        name="min.insync.replicas",
-        kind=SettingType.INT,
-        default=1,
-        valid=AtLeast(1),
-        scope=Scope.BOTH,
-        dynamic=True,
-        effect=Effect.NONE,
-        synonyms=(Synonym("min.insync.replicas"),),
-        doc="Replicas that acks=all waits for in Kafka; here the object store replicates.",
-    ),
-    Setting(
-        name="preallocate",
-        kind=SettingType.BOOLEAN,
-        default=False,
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.preallocate"),),
-        doc="Whether Kafka preallocates its files.",
-    ),
-    Setting(
-        name="remote.log.copy.disable",
-        kind=SettingType.BOOLEAN,
-        default=False,
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        doc="Whether Kafka's tiered storage stops copying.",
-    ),
-    Setting(
-        name="remote.log.delete.on.disable",
-        kind=SettingType.BOOLEAN,
-        default=False,
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        doc="Whether Kafka deletes tiered data when tiering ends.",
-    ),
-    Setting(
-        name="remote.storage.enable",
-        kind=SettingType.BOOLEAN,
-        default=False,
-        valid=OneOf((False,)),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        doc="Kafka's tiered storage; cannot be enabled, as all data lies in the object store.",
-    ),
-    Setting(
-        name="retention.bytes",
-        kind=SettingType.LONG,
-        default=-1,
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.retention.bytes"),),
-        doc="Stored bytes (compressed) that a partition keeps at least; negative means no limit.",
-    ),
-    Setting(
-        name="retention.ms",
-        kind=SettingType.LONG,
-        default=7 * DAY_MS,
-        valid=AtLeast(-1),
-        scope=Scope.TOPIC,
-        synonyms=(
-            Synonym("log.retention.ms"),
-            Synonym("log.retention.minutes", MINUTE_MS),
-            Synonym("log.retention.hours", HOUR_MS),
-        ),
-        doc="How old records may become, by their timestamps; -1 means no limit.",
-    ),
-    Setting(
-        name="segment.bytes",
-        kind=SettingType.INT,
-        default=1024 * 1024 * 1024,
-        valid=AtLeast(SEGMENT_BYTES_MIN),
-        scope=Scope.TOPIC,
-        synonyms=(Synonym("log.segment.bytes"),),
-        doc="The largest segment: keys, values and headers before compression as it is rolled, the "
-        "file as it is merged. Both end where the file is large enough (roll.bytes, "
-        "merge.segment.bytes), so a larger value has no effect.",
-    ),
-    Setting(
-        name="segment.index.bytes",
-        kind=SettingType.INT,
-        default=10 * 1024 * 1024,
-        valid=AtLeast(4),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(Synonym("log.index.size.max.bytes"),),
-        doc="The size of one of Kafka's index files.",
-    ),
-    Setting(
-        name="segment.jitter.ms",
-        kind=SettingType.LONG,
-        default=0,
-        valid=AtLeast(0),
-        scope=Scope.TOPIC,
-        effect=Effect.NONE,
-        synonyms=(
-            Synonym("log.roll.jitter.ms"),
-            Synonym("log.roll.jitter.hours", HOUR_MS),
-        ),
-        doc="The random time that Kafka takes from segment.ms.",
-    ),
-    Setting(
-        name="segment.ms",
-        kind=SettingType.LONG,
-        default=7 * DAY_MS,
-        valid=AtLeast(1),
-        scope=Scope.TOPIC,
-        synonyms=(
-            Synonym("log.roll.ms"),
-            Synonym("log.roll.hours", HOUR_MS),
-        ),
-        doc="The age at which records go from the WAL into a segment; roll.age.ms counts if it is "
-        "less. The longest time between records of merged segments, which are deleted whole.",
-    ),
-    Setting(
-        name="unclean.leader.election.enable",
-        kind=SettingType.BOOLEAN,
-        default=False,
-        scope=Scope.BOTH,
-        dynamic=True,
-        effect=Effect.NONE,
-        synonyms=(Synonym("unclean.leader.election.enable"),),
-        doc="Whether Kafka may elect a replica that lacks records; here none can lack any.",
-    ),
+        Synonym("log.cleaner.min.compaction.lag.ms",
+            note="; at most log.cleaner.max.compaction.lag.ms")),
+    _topic("min.insync.replicas", INT, 1, AtLeast(1),
+        "Replicas that acks=all waits for in Kafka; here the object store replicates.",
+        "min.insync.replicas", effect=NONE),
+    _topic("preallocate", BOOLEAN, False, ANY,
+        "Whether Kafka preallocates its files.", "log.preallocate", effect=NONE),
+    _topic("remote.log.copy.disable", BOOLEAN, False, ANY,
+        "Whether Kafka's tiered storage stops copying.", effect=NONE),
+    _topic("remote.log.delete.on.disable", BOOLEAN, False, ANY,
+        "Whether Kafka deletes tiered data when tiering ends.", effect=NONE),
+    _topic("remote.storage.enable", BOOLEAN, False, OneOf((False,)),
+        "Kafka's tiered storage; cannot be enabled, as all data lies in the object store.",
+        effect=NONE),
+    _topic("retention.bytes", LONG, -1, ANY,
+        "Stored bytes (compressed) that a partition keeps at least; negative means no limit.",
+        "log.retention.bytes"),
+    _topic("retention.ms", LONG, 7 * DAY_MS, AtLeast(-1),
+        "How old records may become, by their timestamps; -1 means no limit.",
+        "log.retention.ms",
+        Synonym("log.retention.minutes", MINUTE_MS), Synonym("log.retention.hours", HOUR_MS)),
+    _topic("segment.bytes", INT, 1024 * MIB, AtLeast(SEGMENT_BYTES_MIN),
+        "The largest segment: keys, values and headers before compression as it is rolled, the file"
+        " as it is merged. Both end where the file is large enough (roll.bytes,"
+        " merge.segment.bytes), so a larger value has no effect.", "log.segment.bytes"),
+    _topic("segment.index.bytes", INT, 10 * MIB, AtLeast(4),
+        "The size of one of Kafka's index files.", "log.index.size.max.bytes", effect=NONE),
+    _topic("segment.jitter.ms", LONG, 0, AtLeast(0),
+        "The random time that Kafka takes from segment.ms.",
+        "log.roll.jitter.ms", Synonym("log.roll.jitter.hours", HOUR_MS, AtLeast(0)), effect=NONE),
+    _topic("segment.ms", LONG, 7 * DAY_MS, AtLeast(1),
+        "The age at which records go from the WAL into a segment; roll.age.ms counts if it is less."
+        " The longest time between records of merged segments, which are deleted whole.",
+        "log.roll.ms", Synonym("log.roll.hours", HOUR_MS, AtLeast(1))),
+    _topic("unclean.leader.election.enable", BOOLEAN, False, ANY,
+        "Whether Kafka may elect a replica that lacks records; here none can lack any.",
+        "unclean.leader.election.enable", effect=NONE),
 )
+# fmt: on
+
+
+def broker_defaults(*names: str) -> Iterator[Setting]:
+    """The broker settings that are the defaults of these settings of topics. The last synonym has
+    the topic setting's default; those before it are unset."""
+    by_name = {setting.name: setting for setting in TOPIC_SETTINGS}
+    for topic in map(by_name.__getitem__, names):
+        *unset, last = (synonym.name for synonym in topic.synonyms)
+        for place, synonym in enumerate(topic.synonyms):
+            first = place == 0
+            yield Setting(
+                synonym.name,
+                topic.kind if synonym.factor == 1 else INT,
+                synonym.in_broker_unit(topic.default) if synonym.name == last else None,
+                topic.valid if first else synonym.valid,
+                f"{topic.name} of topics that do not set it{synonym.note}."
+                if first
+                else f"The same{_UNITS[synonym.factor]}, if"
+                f" {f'{unset[0]} is unset' if place == 1 else 'neither of them is set'}.",
+                dynamic=first,
+                effect=topic.effect,
+            )
