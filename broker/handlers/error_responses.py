@@ -1,50 +1,204 @@
-"""One error for a whole request, in the shape that its answers have."""
+"""One error for a whole request, in the shape that its answers have: the schemas tell the shape.
+
+A structure that has an error code takes the code, and nothing below it is filled. Another one
+repeats a list of the request: one element of the answer for each that was asked for, with what
+identifies it. The tables name what the schemas do not tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tidelog.broker.handlers.group_error_responses import GROUP_SHAPES
-from tidelog.broker.handlers.transaction_error_responses import TRANSACTION_SHAPES
+from tidelog.protocol.api import response_type
 from tidelog.protocol.error_codes import ErrorCode, error_name
+from tidelog.protocol.fields import Field
 from tidelog.protocol.made_list import MadeList
 from tidelog.protocol.message import Message, Request, Response, Struct
 from tidelog.protocol.schemas import (
-    adopt,
-    api_versions,
-    configs,
     coordinators,
     fetch,
-    flush,
+    group_offsets,
+    groups,
     metadata,
-    offsets,
     produce,
-    quorum,
     replicas,
     topics,
+    transactions,
 )
 from tidelog.protocol.wire import STEP_ELEMENTS
 
 if TYPE_CHECKING:
     from tidelog.broker.telemetry.metrics import RequestMetrics
 
-Shape = Callable[[Any, int, int, str], Response]
-"""(request, version, code, message) -> response."""
 CODE_NAMES = frozenset({"error_code", "partition_error_code"})
 """How messages call the code of what was asked; AddPartitionsToTxn has the second name."""
+_MESSAGE = "error_message"
+_Elements: TypeAlias = "tuple[Callable[[Any], Sequence[Any] | None], type[Struct] | None]"
+"""Gets the elements of a list from what was asked; their structure, None for plain values."""
+_IDENTITIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "name": "name",
+        "topic": "topic",
+        "topic_name": "name",
+        "topic_id": "topic_id",
+        "index": "index",
+        "partition": "partition",
+        "partition_index": "partition",
+        "partition_id": "partition",
+        "group_id": "group_id",
+        "key": "key",
+        "resource_type": "resource_type",
+        "resource_name": "resource_name",
+        "transactional_id": "transactional_id",
+        "producer_id": "producer_id",
+    }
+)
+"""The fields that say what an element of an answer is about, each with the name that a request may
+have for it instead. The element of a plain list is the first of them."""
+_UNKNOWN: Final[Mapping[type[Struct], Mapping[str, int]]] = MappingProxyType(
+    {
+        coordinators.Coordinator: {"node_id": -1, "port": -1},
+        coordinators.FindCoordinatorResponse: {"node_id": -1, "port": -1},
+        fetch.FetchablePartitionResponse: {"high_watermark": -1},
+        group_offsets.OffsetFetchResponsePartition: {"committed_offset": -1},
+        produce.PartitionProduceResponse: {"base_offset": -1},
+        topics.DeleteRecordsPartitionResult: {"low_watermark": -1},
+        transactions.InitProducerIdResponse: {"producer_epoch": -1},
+    }
+)
+"""What Kafka sends for a number that an error leaves open, where the schema's default is 0."""
+_REPEATED: Final[Mapping[type[Struct], _Elements]] = MappingProxyType(
+    {
+        replicas.AlterReplicaLogDirsRequest: (
+            lambda request: [topic for directory in request.dirs for topic in directory.topics],
+            replicas.AlterReplicaLogDirTopic,
+        ),
+        replicas.DescribeLogDirsRequest: (
+            lambda request: [request],
+            replicas.DescribeLogDirsRequest,
+        ),
+    }
+)
+"""What the answer repeats where it has another shape than the request."""
+_REPEATING: Final = frozenset({metadata.MetadataResponse, replicas.ElectLeadersResponse})
+"""Answers that repeat the request also where they have a code of their own."""
+_MEMBERS: Final[Mapping[type[Struct], str]] = MappingProxyType(
+    {groups.JoinGroupResponse: "member_id"}
+)
+"""Answers that identify the client itself, and the field that does."""
 
 
 def error_response(
     request: Request[Response], version: int, code: ErrorCode, message: str
 ) -> Response | None:
-    """The answer that says `code` of everything that was asked; None if the API has no shape for
-    it, or the request is not to be answered."""
+    """The answer that says `code` of everything that was asked; None if the request is not to be
+    answered."""
     if isinstance(request, produce.ProduceRequest) and request.acks == 0:
         return None
-    shape = _SHAPES.get(type(request))
-    return None if shape is None else shape(request, version, code, message)
+    (response,) = _answer_shape(type(request), version).filled([request], code, message)
+    assert isinstance(response, Response)
+    return response
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How one structure of an answer is filled."""
+
+    struct: type[Struct]
+    unknown: Mapping[str, int]
+    code_name: str | None
+    has_message: bool
+    identities: tuple[tuple[str, Callable[[Any], Any]], ...]
+    """Its fields that come from what was asked, and what gets them from there."""
+    repeated: tuple[str, Callable[[Any], Sequence[Any] | None], _Shape] | None
+    """The list that has an element for each that was asked for, and the shape of one."""
+
+    def filled(self, asked: Sequence[Any], code: ErrorCode, message: str) -> list[Struct]:
+        """One structure about each of what was asked."""
+        common: dict[str, object] = dict(self.unknown)
+        if self.code_name is not None:
+            common[self.code_name] = code
+        if self.has_message:
+            common[_MESSAGE] = message
+        structs = []
+        for each in asked:
+            values = common.copy()
+            for name, source in self.identities:
+                values[name] = source(each)
+            if self.repeated is not None:
+                name, elements, shape = self.repeated
+                values[name] = shape.filled(elements(each) or (), code, message)
+            structs.append(self.struct(**values))
+        return structs
+
+
+@cache
+def _answer_shape(request: type[Message], version: int) -> _Shape:
+    return _shape(response_type(request.API_KEY), request, version)
+
+
+def _shape(answer: type[Struct], asked: type[Struct] | None, version: int) -> _Shape:
+    """How `answer` is filled about what was asked: a structure, or a plain value (None)."""
+    fields = [field for field in answer.FIELDS if version in field.versions]
+    code_name = next((field.name for field in fields if field.name in CODE_NAMES), None)
+    repeated = None
+    if code_name is None or answer in _REPEATING:
+        assert asked is not None
+        name, element = next(
+            (field.name, element)
+            for field in fields
+            if (element := _element_struct(field)) is not None and any(_places(element))
+        )
+        elements, asked_element = _asked_elements(asked, version)
+        repeated = (name, elements, _shape(element, asked_element, version))
+    return _Shape(
+        answer,
+        _UNKNOWN.get(answer, {}),
+        code_name,
+        any(field.name == _MESSAGE for field in answer.FIELDS),
+        tuple(_identities(answer, asked)),
+        repeated,
+    )
+
+
+def _asked_elements(asked: type[Struct], version: int) -> _Elements:
+    """The only list that a structure of a request has in this version, or what stands for it."""
+    if asked in _REPEATED:
+        return _REPEATED[asked]
+    (field,) = (
+        field
+        for field in asked.FIELDS
+        if field.type.element is not None and version in field.versions
+    )
+    return attrgetter(field.name), _element_struct(field)
+
+
+def _element_struct(field: Field) -> type[Struct] | None:
+    """The structure of a list's elements; None for plain values, and for what is no list."""
+    return None if field.type.element is None else field.type.element.struct
+
+
+def _identities(
+    answer: type[Struct], asked: type[Struct] | None
+) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    if issubclass(answer, Message):
+        if answer in _MEMBERS:
+            yield _MEMBERS[answer], attrgetter(_MEMBERS[answer])
+        return
+    names = [field.name for field in answer.FIELDS if field.name in _IDENTITIES]
+    if asked is None:
+        yield names[0], lambda value: value
+        return
+    given = {field.name for field in asked.FIELDS}
+    for name in names:
+        source = name if name in given else _IDENTITIES[name]
+        if source in given:
+            yield name, attrgetter(source)
 
 
 def count_errors(response: Response, metrics: RequestMetrics) -> Generator[None, None, None]:
@@ -89,338 +243,3 @@ def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], tuple[str, ...]
         ):
             lists.append(field.name)
     return own, tuple(single), tuple(lists)
-
-
-def _produce(request: produce.ProduceRequest, _v: int, code: int, message: str) -> Response:
-    return produce.ProduceResponse(
-        responses=[
-            produce.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    produce.PartitionProduceResponse(
-                        index=each.index, error_code=code, base_offset=-1, error_message=message
-                    )
-                    for each in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-def _fetch(request: fetch.FetchRequest, version: int, code: int, _message: str) -> Response:
-    if version >= 7:
-        return fetch.FetchResponse(error_code=code)
-    return fetch.FetchResponse(
-        responses=[
-            fetch.FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=[
-                    fetch.FetchablePartitionResponse(
-                        partition_index=each.partition, error_code=code, high_watermark=-1
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _list_offsets(request: offsets.ListOffsetsRequest, _v: int, code: int, _m: str) -> Response:
-    return offsets.ListOffsetsResponse(
-        topics=[
-            offsets.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    offsets.ListOffsetsPartitionResponse(
-                        partition_index=each.partition_index, error_code=code
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _leader_epochs(
-    request: offsets.OffsetForLeaderEpochRequest, _v: int, code: int, _m: str
-) -> Response:
-    return offsets.OffsetForLeaderEpochResponse(
-        topics=[
-            offsets.OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    offsets.EpochEndOffset(partition=each.partition, error_code=code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _metadata(request: metadata.MetadataRequest, version: int, code: int, _m: str) -> Response:
-    return metadata.MetadataResponse(
-        topics=[
-            metadata.MetadataResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, error_code=code
-            )
-            for topic in request.topics or ()
-        ],
-        error_code=code if version >= 13 else 0,
-    )
-
-
-def _create_topics(request: topics.CreateTopicsRequest, _v: int, code: int, m: str) -> Response:
-    return topics.CreateTopicsResponse(
-        topics=[
-            topics.CreatableTopicResult(name=topic.name, error_code=code, error_message=m)
-            for topic in request.topics
-        ]
-    )
-
-
-def _delete_topics(request: topics.DeleteTopicsRequest, v: int, code: int, m: str) -> Response:
-    asked = (
-        [(topic.name, topic.topic_id) for topic in request.topics]
-        if v >= 6
-        else [(name, topics.DeletableTopicResult().topic_id) for name in request.topic_names]
-    )
-    return topics.DeleteTopicsResponse(
-        responses=[
-            topics.DeletableTopicResult(
-                name=name, topic_id=topic_id, error_code=code, error_message=m
-            )
-            for name, topic_id in asked
-        ]
-    )
-
-
-def _delete_records(request: topics.DeleteRecordsRequest, _v: int, code: int, _m: str) -> Response:
-    return topics.DeleteRecordsResponse(
-        topics=[
-            topics.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    topics.DeleteRecordsPartitionResult(
-                        partition_index=each.partition_index, low_watermark=-1, error_code=code
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _create_partitions(
-    request: topics.CreatePartitionsRequest, _v: int, code: int, m: str
-) -> Response:
-    return topics.CreatePartitionsResponse(
-        results=[
-            topics.CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=m)
-            for topic in request.topics
-        ]
-    )
-
-
-def _describe_configs(
-    request: configs.DescribeConfigsRequest, _v: int, code: int, m: str
-) -> Response:
-    return configs.DescribeConfigsResponse(
-        results=[
-            configs.DescribeConfigsResult(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                error_code=code,
-                error_message=m,
-            )
-            for each in request.resources
-        ]
-    )
-
-
-def _alter_configs(request: configs.AlterConfigsRequest, _v: int, code: int, m: str) -> Response:
-    return configs.AlterConfigsResponse(
-        responses=[
-            configs.AlterConfigsResourceResponse(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                error_code=code,
-                error_message=m,
-            )
-            for each in request.resources
-        ]
-    )
-
-
-def _incremental_alter_configs(
-    request: configs.IncrementalAlterConfigsRequest, _v: int, code: int, m: str
-) -> Response:
-    return configs.IncrementalAlterConfigsResponse(
-        responses=[
-            configs.IncrementalAlterConfigsResourceResponse(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                error_code=code,
-                error_message=m,
-            )
-            for each in request.resources
-        ]
-    )
-
-
-def _find_coordinator(
-    request: coordinators.FindCoordinatorRequest, version: int, code: int, m: str
-) -> Response:
-    if version < 4:
-        return coordinators.FindCoordinatorResponse(
-            error_code=code, error_message=m, node_id=-1, port=-1
-        )
-    return coordinators.FindCoordinatorResponse(
-        coordinators=[
-            coordinators.Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=m)
-            for key in request.coordinator_keys
-        ]
-    )
-
-
-def _describe_topic_partitions(
-    request: metadata.DescribeTopicPartitionsRequest, _v: int, code: int, _m: str
-) -> Response:
-    return metadata.DescribeTopicPartitionsResponse(
-        topics=[
-            metadata.DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=code)
-            for topic in request.topics
-        ]
-    )
-
-
-def _elect_leaders(
-    request: replicas.ElectLeadersRequest, version: int, code: int, m: str
-) -> Response:
-    return replicas.ElectLeadersResponse(
-        error_code=code if version >= 1 else 0,
-        replica_election_results=[
-            replicas.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    replicas.PartitionElectionResult(
-                        partition_id=partition, error_code=code, error_message=m
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
-
-
-def _alter_replica_log_dirs(
-    request: replicas.AlterReplicaLogDirsRequest, _v: int, code: int, _m: str
-) -> Response:
-    return replicas.AlterReplicaLogDirsResponse(
-        results=[
-            replicas.AlterReplicaLogDirTopicResult(
-                topic_name=topic.name,
-                partitions=[
-                    replicas.AlterReplicaLogDirPartitionResult(
-                        partition_index=number, error_code=code
-                    )
-                    for number in topic.partitions
-                ],
-            )
-            for directory in request.dirs
-            for topic in directory.topics
-        ]
-    )
-
-
-def _describe_log_dirs(
-    _request: replicas.DescribeLogDirsRequest, version: int, code: int, _m: str
-) -> Response:
-    if version >= 3:
-        return replicas.DescribeLogDirsResponse(error_code=code)
-    return replicas.DescribeLogDirsResponse(
-        results=[replicas.DescribeLogDirsResult(error_code=code)]
-    )
-
-
-def _flush_topics(request: flush.FlushTopicsRequest, _v: int, code: int, m: str) -> Response:
-    return flush.FlushTopicsResponse(
-        topics=[
-            flush.FlushTopicResult(
-                name=topic.name,
-                partitions=[
-                    flush.FlushPartitionResult(
-                        partition_index=number, error_code=code, error_message=m
-                    )
-                    for number in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _adopt(request: adopt.AdoptRequest, _v: int, code: int, m: str) -> Response:
-    return adopt.AdoptResponse(
-        topics=[
-            adopt.AdoptTopicResult(
-                topic_id=topic.topic_id,
-                partitions=[
-                    adopt.AdoptPartitionResult(
-                        partition_index=each.partition_index, error_code=code, error_message=m
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-_SHAPES: Mapping[type[Message], Shape] = {
-    produce.ProduceRequest: _produce,
-    fetch.FetchRequest: _fetch,
-    offsets.ListOffsetsRequest: _list_offsets,
-    offsets.OffsetForLeaderEpochRequest: _leader_epochs,
-    metadata.MetadataRequest: _metadata,
-    metadata.DescribeTopicPartitionsRequest: _describe_topic_partitions,
-    topics.CreateTopicsRequest: _create_topics,
-    topics.DeleteTopicsRequest: _delete_topics,
-    topics.DeleteRecordsRequest: _delete_records,
-    topics.CreatePartitionsRequest: _create_partitions,
-    configs.DescribeConfigsRequest: _describe_configs,
-    configs.AlterConfigsRequest: _alter_configs,
-    configs.IncrementalAlterConfigsRequest: _incremental_alter_configs,
-    configs.ListConfigResourcesRequest: lambda _r, _v, code, _m: (
-        configs.ListConfigResourcesResponse(error_code=code)
-    ),
-    coordinators.FindCoordinatorRequest: _find_coordinator,
-    replicas.ElectLeadersRequest: _elect_leaders,
-    replicas.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
-    replicas.DescribeLogDirsRequest: _describe_log_dirs,
-    flush.FlushTopicsRequest: _flush_topics,
-    adopt.AdoptRequest: _adopt,
-    api_versions.ApiVersionsRequest: lambda _r, _v, code, _m: api_versions.ApiVersionsResponse(
-        error_code=code
-    ),
-    metadata.DescribeClusterRequest: lambda _r, _v, code, m: metadata.DescribeClusterResponse(
-        error_code=code, error_message=m
-    ),
-    quorum.DescribeQuorumRequest: lambda _r, _v, code, m: quorum.DescribeQuorumResponse(
-        error_code=code, error_message=m
-    ),
-    replicas.AlterPartitionReassignmentsRequest: lambda _r, _v, code, m: (
-        replicas.AlterPartitionReassignmentsResponse(error_code=code, error_message=m)
-    ),
-    replicas.ListPartitionReassignmentsRequest: lambda _r, _v, code, m: (
-        replicas.ListPartitionReassignmentsResponse(error_code=code, error_message=m)
-    ),
-    **GROUP_SHAPES,
-    **TRANSACTION_SHAPES,
-}
