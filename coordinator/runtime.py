@@ -184,7 +184,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
         try:
-            self._carry_out(self._machine.decide(command, token, self._now()))
+            self.carry_out(self._machine.decide(command, token, self._now()))
         except AppendRefused as error:
             self._waiting.pop(token, None)
             raise CoordinatorRefused(ErrorCode(error.error_code), str(error)) from error
@@ -219,7 +219,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             while self._state is RuntimeState.READY:
                 decision = self._machine.tick(self._now())
                 if decision is not None:
-                    self._carry_out(decision)
+                    self.carry_out(decision)
                 else:
                     await self._sleep()
         finally:
@@ -285,7 +285,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
     def _begin(self) -> None:
         self._state = RuntimeState.READY
-        self._carry_out(self._machine.loaded(self._now()))
+        self.carry_out(self._machine.loaded(self._now()))
         self._request_snapshot_when_due()
 
     # Snapshots.
@@ -306,7 +306,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
     # Decisions.
 
-    def _carry_out(self, decision: Decision[RecordT, ReplyT]) -> None:
+    def carry_out(self, decision: Decision[RecordT, ReplyT]) -> None:
+        """Append and apply the decision's records, and answer when that is due."""
         if decision.records:
             now_ms = self._clock.time_ms()
             encoded = map(self._codec.encode, decision.records)

@@ -146,7 +146,7 @@ class Sequence:
         """
         if len(writer_id) != WRITER_ID_BYTES:
             raise ValueError(f"a writer id has {WRITER_ID_BYTES} bytes, not {len(writer_id)}")
-        attempt = _Append(self, self.key(number), data, writer_id)
+        attempt = AppendAttempt(self, self.key(number), data, writer_id)
         try:
             async with asyncio.timeout(deadline_seconds):
                 return await attempt.run()
@@ -209,8 +209,11 @@ class Sequence:
             return None
 
 
-class _Append:
-    """One append's attempts. `ambiguous`: an attempt may have been applied, or may yet be."""
+class AppendAttempt:
+    """One append: puts, and reads that decide a put whose outcome is open.
+
+    `ambiguous`: a put may have been applied, or may yet be.
+    """
 
     def __init__(
         self, sequence: Sequence, key: str, data: Buffer | Pieces[Buffer], writer_id: bytes
@@ -232,10 +235,10 @@ class _Append:
             try:
                 return Mine(await store.put(self.key, self._data, IfAbsent()))
             except PreconditionFailed:
-                return await self._read_back_taken()
+                return await self.read_back_refused()
             except StoreOutcomeUnknown as error:
                 self.last_error = error
-                found = await self._read_back()
+                found = await self.read_back()
                 if found is not None:
                     return found
             except StoreNotApplied as error:
@@ -246,13 +249,15 @@ class _Append:
                 raise
             await self._pause()
 
-    async def _read_back_taken(self) -> AppendResult:
-        found = await self._read_back()
+    async def read_back_refused(self) -> AppendResult:
+        """Decide a put that the store refused because the object exists (S3, S5)."""
+        found = await self.read_back()
         if found is None:
             raise SequenceGone(self.key, "the number was taken and its object has been deleted")
         return found
 
-    async def _read_back(self) -> AppendResult | None:
+    async def read_back(self) -> AppendResult | None:
+        """Read the entry and decide by its writer id; None if it is absent (S4)."""
         while True:
             try:
                 stored = await self._sequence._store.get(self.key)

@@ -90,11 +90,11 @@ class Admissions:
     ) -> Mapping[Partition, Admission] | None:
         """Each partition's admission; None if it has to be waited for: then use `admit`."""
         try:
-            answer = self._ask(wanted, partitions)
+            answer = self.ask(wanted, partitions)
             if not answer.done():
                 return None
             # A coordinator whose lease is not fresh refuses after it has taken the command.
-            admissions = _admissions(answer.result(), partitions)
+            admissions = admissions_of(answer.result(), partitions)
         except CoordinatorRefused as error:
             return dict.fromkeys(partitions, Admission(error.code))
         return None if _may_be_later(wanted, admissions) else admissions
@@ -106,7 +106,7 @@ class Admissions:
         end is waited for, for a while."""
         for remaining in reversed(range(ATTEMPTS_MAX)):
             try:
-                admissions = _admissions(await self._ask(wanted, partitions), partitions)
+                admissions = admissions_of(await self.ask(wanted, partitions), partitions)
             except CoordinatorRefused as error:
                 return dict.fromkeys(partitions, Admission(error.code))
             if not (remaining and _may_be_later(wanted, admissions)):
@@ -114,7 +114,8 @@ class Admissions:
             await self._clock.sleep(RETRY_SECONDS)
         return admissions
 
-    def _ask(self, wanted: Wanted, partitions: Sequence[Partition]) -> asyncio.Future[Reply]:
+    def ask(self, wanted: Wanted, partitions: Sequence[Partition]) -> asyncio.Future[Reply]:
+        """Ask the coordinator to add or to verify the partitions. Raises CoordinatorRefused."""
         enlisted = frozenset(map(_enlisted, partitions))
         command: Command
         if wanted.adds:
@@ -139,7 +140,8 @@ def _enlisted(partition: Partition) -> EnlistedPartition:
     return EnlistedPartition(partition.topic_name, partition.log.partition.partition)
 
 
-def _admissions(reply: Reply, partitions: Sequence[Partition]) -> Mapping[Partition, Admission]:
+def admissions_of(reply: Reply, partitions: Sequence[Partition]) -> Mapping[Partition, Admission]:
+    """What a coordinator's reply says of each partition."""
     assert isinstance(reply, AddReply | VerifyReply)
     missing = reply.missing if isinstance(reply, VerifyReply) else frozenset()
     admitted = Admission(reply.error, reply.ordinal)

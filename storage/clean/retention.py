@@ -60,7 +60,7 @@ def log_start_after(
     for run in held:
         excess -= run.size_bytes
         too_much = policy.retention_bytes >= 0 and excess >= 0
-        if run.last_offset >= last_stable_offset or not (too_much or _is_old(run, policy, now_ms)):
+        if run.last_offset >= last_stable_offset or not (too_much or is_old(run, policy, now_ms)):
             # Between what went and this, there may be offsets without a record.
             return start if start == log_start else max(start, run.base_offset)
         start = run.last_offset + 1
@@ -84,7 +84,8 @@ def share_below(segment: Segment, log_start: int) -> float:
     return min(1.0, max(0.0, (log_start - segment.first_row) / span))
 
 
-def _is_old(run: RetentionRun, policy: RetentionPolicy, now_ms: int) -> bool:
+def is_old(run: RetentionRun, policy: RetentionPolicy, now_ms: int) -> bool:
+    """Whether the run's newest record is older than the policy keeps."""
     if policy.retention_ms < 0 or run.latest_ms is None:
         return False
     return now_ms - run.latest_ms > policy.retention_ms

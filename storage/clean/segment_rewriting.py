@@ -141,10 +141,10 @@ class SegmentRewriter:
             waiting += batches
             waiting_bytes += sum(batch.nbytes for batch in batches)
             if waiting_bytes >= LOOKUP_BYTES:
-                found.append(await self._offload.run(_latest_rows, waiting, keys, round_))
+                found.append(await self._offload.run(latest_rows, waiting, keys, round_))
                 waiting, waiting_bytes = [], 0
         if waiting:
-            found.append(await self._offload.run(_latest_rows, waiting, keys, round_))
+            found.append(await self._offload.run(latest_rows, waiting, keys, round_))
         return np.concatenate(found)
 
     async def _copy_kept(
@@ -210,7 +210,7 @@ def _add_keys(keys: KeyOffsets, batches: Sequence[pa.RecordBatch]) -> int:
     return following
 
 
-def _latest_rows(batches: Sequence[pa.RecordBatch], keys: KeyOffsets, round_: Round) -> Booleans:
+def latest_rows(batches: Sequence[pa.RecordBatch], keys: KeyOffsets, round_: Round) -> Booleans:
     """Which rows have the latest record of their key, or lie behind what the round goes through."""
     table = pa.Table.from_batches(batches)
     column = table.column("key")

@@ -170,7 +170,7 @@ class TableState:
         if len({change.partition for change in changes}) != len(changes):
             raise ValueError("a commit changes each partition once")
         for change in changes:
-            reason = _refusal_of(self.partition(change.partition), change)
+            reason = refusal_of(self.partition(change.partition), change)
             if reason is not None:
                 return CommitRefusal(change.partition, reason)
         return None
@@ -231,7 +231,8 @@ class TableState:
             table.next_offset = change.advance.next_offset
 
 
-def _refusal_of(table: PartitionTable, change: PartitionChange) -> str | None:
+def refusal_of(table: PartitionTable, change: PartitionChange) -> str | None:
+    """Why the change is not valid for this state of the partition (E1, E3); None if it is."""
     if change.advance is None and change.appended:
         return "segments are appended, but the table does not advance"
     if change.advance is not None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.patches import Breakage, Patch, everywhere
-from tidelog.coordinator import runtime
+from tidelog.broker.coordinate.internal_log import InternalPartition
+from tidelog.coordinator import log_codec, runtime
 from tidelog.coordinator.group.commands import CommitOffsets
 from tidelog.coordinator.group.records.log_records import OffsetStored
 from tidelog.coordinator.group.requests import group_offsets
 from tidelog.coordinator.group.requests.classic_rebalance import Rebalancer
 from tidelog.coordinator.group.state.classic_group import ClassicGroup, Member
-from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
+from tidelog.coordinator.snapshots import StateSnapshots
 from tidelog.protocol.error_codes import ErrorCode
 
 _FENCING = frozenset(
@@ -33,34 +35,23 @@ def _stale_commits() -> list[Patch]:
 
 def _answers_before_durable() -> list[Patch]:
     """A coordinator answers at once, whatever becomes of its records."""
-
-    def release(self: Any, replies: Any) -> None:
-        self._answer(replies)
-
-    return [(runtime.CoordinatorRuntime, "_release", release)]
+    return [(InternalPartition, "is_durable", lambda *_: True)]
 
 
 def _offsets_forgotten() -> list[Patch]:
     """A new coordinator does not read all of the offsets that were committed."""
-    right = CommittedOffsets.store
+    right_restore = StateSnapshots.restore
 
-    def store(self: CommittedOffsets, record: OffsetStored) -> None:
-        if record.committed.offset % 3:
-            right(self, record)
+    def is_read(record: object) -> bool:
+        return not isinstance(record, OffsetStored) or record.committed.offset % 3 != 0
 
-    def replay(self: runtime.CoordinatorRuntime[Any, Any, Any]) -> Any:
-        CommittedOffsets.store = store  # type: ignore[method-assign]
-        return _replayed(self)
+    def decode_log(*arguments: Any) -> list[Any]:
+        return list(filter(is_read, log_codec.decode_log(*arguments)))
 
-    right_replay = runtime.CoordinatorRuntime._replay
+    async def restore(self: StateSnapshots[Any], apply: Callable[[Any], None]) -> Any:
+        return await right_restore(self, lambda record: apply(record) if is_read(record) else None)
 
-    async def _replayed(self: runtime.CoordinatorRuntime[Any, Any, Any]) -> int:
-        try:
-            return await right_replay(self)
-        finally:
-            CommittedOffsets.store = right  # type: ignore[method-assign]
-
-    return [(runtime.CoordinatorRuntime, "_replay", replay)]
+    return [(runtime, "decode_log", decode_log), (StateSnapshots, "restore", restore)]
 
 
 def _generation_restarts() -> list[Patch]:

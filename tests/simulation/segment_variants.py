@@ -51,7 +51,7 @@ def _floor_ignored() -> list[Patch]:
     def floor(self: Reachability, incarnation: Incarnation) -> Slot:
         return Slot(_FAR)
 
-    return [(Reachability, "_floor", floor)]
+    return [(Reachability, "floor", floor)]
 
 
 def _retention_past_stable() -> list[Patch]:
@@ -66,7 +66,7 @@ def _retention_past_stable() -> list[Patch]:
 
 def _retention_at_once() -> list[Patch]:
     """Whatever has an age is too old."""
-    return [(retention, "_is_old", lambda run, policy, _: policy.retention_ms >= 0)]
+    return [(retention, "is_old", lambda run, policy, _: policy.retention_ms >= 0)]
 
 
 def _hole_in_the_log() -> list[Patch]:
@@ -86,7 +86,7 @@ def _log_start_forgotten() -> list[Patch]:
 
     def begin_tenure(self: PartitionLog, leader_epoch: Any) -> None:
         right(self, leader_epoch)
-        self._log_start_appended = self._log_start_durable = 0
+        PartitionLog.__init__(self, replace(self.image(), log_start=0))
 
     return [(PartitionLog, "begin_tenure", begin_tenure)]
 
@@ -95,7 +95,7 @@ def _stable_below_start() -> list[Patch]:
     """A transaction holds up readers at its beginning, though that was deleted."""
 
     def last_stable_offset(self: PartitionLog) -> int:
-        return self._transactions.last_stable_offset(self.high_watermark)
+        return self.first_undecided_offset
 
     return [(PartitionLog, "last_stable_offset", property(last_stable_offset))]
 
@@ -112,7 +112,7 @@ def _older_kept() -> list[Patch]:
             found.append(is_older | (offsets >= round_.end))
         return np.concatenate(found)
 
-    return [(segment_rewriting, "_latest_rows", latest_rows)]
+    return [(segment_rewriting, "latest_rows", latest_rows)]
 
 
 def _tombstones_at_once() -> list[Patch]:
@@ -122,7 +122,7 @@ def _tombstones_at_once() -> list[Patch]:
 
 def _any_commit() -> list[Patch]:
     """A table takes every commit, whatever it continues and whatever it removes (E1, E3)."""
-    return [(table_state, "_refusal_of", lambda *_: None)]
+    return [(table_state, "refusal_of", lambda *_: None)]
 
 
 def _views_once() -> list[Patch]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch, everywhere
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery, ended_transaction
-from tidelog.broker.coordinate.transaction_admission import Admissions, _admissions
-from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.broker.coordinate.marker_writer import MarkerWriter
+from tidelog.broker.coordinate.transaction_admission import Admissions, admissions_of
+from tidelog.broker.partitions.partitions import PartitionError, PartitionRegistry
 from tidelog.coordinator.group.records.log_records import TransactionEnded
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime, RuntimeState
@@ -18,7 +20,7 @@ from tidelog.coordinator.transaction import enlistment
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal.log import producer_state
 from tidelog.wal.log.partition_log import PartitionLog
-from tidelog.wal.log.producer_state import MarkerAttempt, ProducerState
+from tidelog.wal.log.producer_state import Attempt, MarkerAttempt, ProducerState
 from tidelog.wal.log.transactions import Transactions
 
 _LATE_SECONDS = 0.2
@@ -28,32 +30,32 @@ def _stable_offset_ahead() -> list[Patch]:
     """The last stable offset is one record too high."""
 
     def last_stable_offset(self: PartitionLog) -> int:
-        right = self._transactions.last_stable_offset(self.high_watermark)
-        return min(right + 1, self.high_watermark)
+        return min(self.first_undecided_offset + 1, self.high_watermark)
 
     return [(PartitionLog, "last_stable_offset", property(last_stable_offset))]
 
 
 def _markers_first() -> list[Patch]:
     """Markers are written before the decision that they follow from."""
-    deliveries: dict[Owner | None, MarkerDelivery] = {}
-    right_init, right_carry_out = MarkerDelivery.__init__, CoordinatorRuntime._carry_out
+    writers: dict[Owner | None, tuple[MarkerWriter, PartitionRegistry]] = {}
+    right_init, right_carry_out = MarkerDelivery.__init__, CoordinatorRuntime.carry_out
 
-    def init(self: MarkerDelivery, *arguments: Any) -> None:
-        right_init(self, *arguments)
-        deliveries[OWNER.get()] = self
+    def init(
+        self: MarkerDelivery, writer: MarkerWriter, partitions: PartitionRegistry, *others: Any
+    ) -> None:
+        right_init(self, writer, partitions, *others)
+        writers[OWNER.get()] = writer, partitions
 
     def carry_out(self: CoordinatorRuntime[Any, Any, Any], decision: Any) -> None:
         markers = getattr(decision, "markers", ())
         if not markers or not decision.replies:
             right_carry_out(self, decision)
             return
-        delivery = deliveries[OWNER.get()]
+        writer, partitions = writers[OWNER.get()]
         for each in markers:
             for place in sorted(each.partitions):
                 try:
-                    partition = delivery._partitions.named(*place)
-                    delivery._writer.write(partition, ended_transaction(each))
+                    writer.write(partitions.named(*place), ended_transaction(each))
                 except PartitionError:
                     continue
 
@@ -65,7 +67,7 @@ def _markers_first() -> list[Patch]:
 
     return [
         (MarkerDelivery, "__init__", init),
-        (CoordinatorRuntime, "_carry_out", carry_out),
+        (CoordinatorRuntime, "carry_out", carry_out),
     ]
 
 
@@ -77,30 +79,29 @@ def _no_epoch_fencing() -> list[Patch]:
         error = right(*arguments)
         return ErrorCode.NONE if error is ErrorCode.PRODUCER_FENCED else error
 
-    fenced = producer_state._is_fenced
-    refusals = tuple(each for each in producer_state._REFUSALS if each[0] is not fenced)
     return [
         *everywhere("identity_error", identity_error),
-        (producer_state, "_REFUSALS", refusals),
+        _without_refusals(producer_state.is_fenced),
     ]
 
 
 def _no_dedupe() -> list[Patch]:
     """A batch that is repeated is appended again."""
-    checks = (producer_state._is_out_of_order, producer_state._begins_epoch_late)
-    refusals = tuple(each for each in producer_state._REFUSALS if each[0] not in checks)
     return [
         (ProducerState, "find_duplicate", lambda *_: None),
-        (producer_state, "_REFUSALS", refusals),
+        _without_refusals(producer_state.is_out_of_order, producer_state.begins_epoch_late),
     ]
+
+
+def _without_refusals(*rules: Callable[[Attempt], bool]) -> Patch:
+    """A partition appends what breaks these rules."""
+    left = tuple(each for each in producer_state.REFUSALS if each[0] not in rules)
+    return producer_state, "REFUSALS", left
 
 
 def _late_markers_applied() -> list[Patch]:
     """A marker that comes again ends whatever transaction is open by then (H1)."""
-    return [
-        (MarkerAttempt, "is_late_duplicate", property(lambda _: False)),
-        (producer_state, "_is_of_later_transaction", lambda _: False),
-    ]
+    return [(MarkerAttempt, "is_late_duplicate", property(lambda _: False))]
 
 
 def _promoted_on_abort() -> list[Patch]:
@@ -108,7 +109,7 @@ def _promoted_on_abort() -> list[Patch]:
     right = CommittedOffsets.end
 
     def end(self: CommittedOffsets, record: TransactionEnded) -> None:
-        right(self, record._replace(commit=True))
+        right(self, TransactionEnded(record.producer_id, commit=True))
 
     return [(CommittedOffsets, "end", end)]
 
@@ -133,10 +134,10 @@ def _stale_admission_raises() -> list[Patch]:
 
     def admit_at_once(self: Admissions, wanted: Any, partitions: Any) -> Any:
         try:
-            answer = self._ask(wanted, partitions)
+            answer = self.ask(wanted, partitions)
         except CoordinatorRefused:
             return None
-        return _admissions(answer.result(), partitions) if answer.done() else None
+        return admissions_of(answer.result(), partitions) if answer.done() else None
 
     return [(Admissions, "admit_at_once", admit_at_once)]
 

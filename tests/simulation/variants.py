@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.simulation.group_variants import GROUP_VARIANTS
@@ -17,15 +20,18 @@ from tidelog.coordinator.cluster.membership import takeover
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.own_fence import OwnFence
 from tidelog.identifiers import Slot
-from tidelog.storage import sequence
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.sequence import AppendAttempt, AppendResult, Mine
+from tidelog.wal.format.object_format import SlotIndex, wal_key
 from tidelog.wal.log import partition_log
 from tidelog.wal.log.extents import SlotEffect
-from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
 from tidelog.wal.log.producer_state import ProducerState
 from tidelog.wal.recover import fencing
-from tidelog.wal.recover.fencing import WalEnd, _Sealer
-from tidelog.wal.write.slot_waiters import Told
+from tidelog.wal.recover.fencing import WalEnd
+from tidelog.wal.write.checkpoint import newest_checkpoint
+from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
+from tidelog.wal.write.slot_waiters import Told, WalLost
 from tidelog.wal.write.writer import WalWriter
 
 
@@ -58,22 +64,50 @@ def _acknowledge_early() -> list[Patch]:
 
 def _acknowledge_out_of_order() -> list[Patch]:
     """A slot counts as soon as its own put is confirmed."""
-    in_order = WalWriter._acknowledge
+    waiting: dict[str, list[Callable[[], object]]] = defaultdict(list)
+    right_durable, right_tell, right_put = WalWriter.durable, WalWriter.tell, SlotUploader.put
 
-    def acknowledge(self: WalWriter) -> int:
-        for slot in sorted(self._confirmed):
-            self._waiters.release(slot)
-        return in_order(self)
+    def durable(self: WalWriter, slot: Slot) -> asyncio.Future[None]:
+        future = right_durable(self, slot)
+        confirmed = partial(_succeed, future)
+        waiting[wal_key(self.incarnation, slot)].append(confirmed)
+        return future
 
-    return [(WalWriter, "_acknowledge", acknowledge)]
+    def tell(self: WalWriter, slot: Slot, told: Told) -> None:
+        once = _once(told)
+        waiting[wal_key(self.incarnation, slot)].append(partial(once, None))
+        right_tell(self, slot, once)
+
+    async def put(self: SlotUploader, upload: SlotUpload) -> None:
+        await right_put(self, upload)
+        for confirmed in waiting.pop(upload.assembled.key, ()):
+            asyncio.get_running_loop().call_soon(confirmed)
+
+    return [(WalWriter, "durable", durable), (WalWriter, "tell", tell), (SlotUploader, "put", put)]
+
+
+def _once(told: Told) -> Told:
+    """Tell a producer the first time only."""
+    left = [told]
+
+    def tell(lost: WalLost | None = None) -> None:
+        if left:
+            left.pop()(lost)
+
+    return tell
+
+
+def _succeed(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _no_seal() -> list[Patch]:
     """A take-over believes the first gap that it sees, and puts nothing there."""
 
-    async def seal(store: Any, clock: Any, entropy: Any, dead: Any, _: int, told: Slot) -> WalEnd:
-        sealer = _Sealer(store, clock, entropy, dead, told)
-        return WalEnd(await sealer.guess_tail(await sealer.floor()))
+    async def seal(store: ObjectStore, _clock: Any, _entropy: Any, dead: Any, *_: Any) -> WalEnd:
+        floor = await newest_checkpoint(store, dead) or Slot(0)
+        return WalEnd(await fencing.guess_tail(store, dead, floor))
 
     return [(takeover, "seal", seal)]
 
@@ -106,19 +140,19 @@ def _checkpoint_too_new() -> list[Patch]:
 def _taken_is_mine() -> list[Patch]:
     """A refused put counts as the writer's own earlier attempt."""
 
-    async def read_back_taken(self: Any) -> sequence.AppendResult:
-        return sequence.Mine("")
+    async def read_back_refused(self: AppendAttempt) -> AppendResult:
+        return Mine("")
 
-    return [(sequence._Append, "_read_back_taken", read_back_taken)]
+    return [(AppendAttempt, "read_back_refused", read_back_refused)]
 
 
 def _unknown_is_lost() -> list[Patch]:
     """An attempt with an unknown outcome counts as not applied, whatever lies there."""
 
-    async def read_back(self: Any) -> sequence.AppendResult | None:
+    async def read_back(self: AppendAttempt) -> AppendResult | None:
         return None
 
-    return [(sequence._Append, "_read_back", read_back)]
+    return [(AppendAttempt, "read_back", read_back)]
 
 
 def _watermark_behind() -> list[Patch]:
@@ -135,13 +169,14 @@ def _watermark_behind() -> list[Patch]:
 
 def _watermark_ahead() -> list[Patch]:
     """What is appended is shown before it is durable."""
-    right = PartitionLog._apply_batch
+    right = PartitionLog.append
 
-    def apply_batch(self: PartitionLog, *arguments: Any) -> None:
-        right(self, *arguments)
-        self.high_watermark = self._next_offset
+    def append(self: PartitionLog, *arguments: Any, **named: Any) -> AppendedBatch:
+        appended = right(self, *arguments, **named)
+        self.high_watermark = self.next_offset
+        return appended
 
-    return [(PartitionLog, "_apply_batch", apply_batch)]
+    return [(PartitionLog, "append", append)]
 
 
 def _forget_producers() -> list[Patch]:
@@ -150,7 +185,7 @@ def _forget_producers() -> list[Patch]:
 
     def begin_tenure(self: PartitionLog, leader_epoch: Any) -> None:
         right(self, leader_epoch)
-        self._producers.clear()
+        PartitionLog.__init__(self, replace(self.image(), producers=()))
 
     return [(PartitionLog, "begin_tenure", begin_tenure)]
 
@@ -176,7 +211,7 @@ def _place_for_partition() -> list[Patch]:
 
 def _fence_unread() -> list[Patch]:
     """A broker does not look for its own fence in the metadata log."""
-    return [(OwnFence, "_follow", lambda *_: None)]
+    return [(OwnFence, "follow", lambda *_: None)]
 
 
 LOG_VARIANTS: dict[str, Breakage] = {

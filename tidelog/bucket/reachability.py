@@ -194,7 +194,7 @@ class Reachability:
             case MergedObjectKey(incarnation):
                 return key not in self._referenced and self._merged_may_go(incarnation, found)
             case CheckpointObject(incarnation, slot):
-                return self._is_passed(incarnation) or slot < self._floor(incarnation)
+                return self._is_passed(incarnation) or slot < self.floor(incarnation)
             case StateObject(topic, partition, next_offset):
                 return next_offset < self.snapshots.get((topic, partition), 0)
             case HandoverObject():
@@ -212,13 +212,13 @@ class Reachability:
             end = self.state.retired[incarnation.epoch].end_slot
             free = without(runs, [SlotRun(end, end + 1)])
         else:
-            free = below(runs, self._floor(incarnation))
+            free = below(runs, self.floor(incarnation))
         return without(free, self._referenced_slots.get(incarnation, ()))
 
     def _merged_may_go(self, incarnation: Incarnation, found: MergedObjectKey) -> bool:
         if self._is_passed(incarnation):
             return True
-        return self.is_settled(found, self._floor(incarnation))
+        return self.is_settled(found, self.floor(incarnation))
 
     def _is_passed(self, incarnation: Incarnation) -> bool:
         """Retired, and no partition's tenures name it any more: its WAL is not replayed again."""
@@ -227,7 +227,8 @@ class Reachability:
     def _is_retired(self, epoch: Epoch) -> bool:
         return epoch in self.state.retired
 
-    def _floor(self, incarnation: Incarnation) -> Slot:
+    def floor(self, incarnation: Incarnation) -> Slot:
+        """The newest checkpoint's slot, below which no slot is replayed; 0 without a checkpoint."""
         anchor = self.anchors.get(incarnation)
         return Slot(0) if anchor is None else anchor.slot
 

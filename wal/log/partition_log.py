@@ -147,8 +147,13 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """The end of what a read_committed reader may see: at least the first offset that may be
         read. A transaction that began below it holds up only what is left of it, as in Kafka."""
-        stable = self._transactions.last_stable_offset(self.high_watermark)
-        return max(stable, self._log_start_durable, self._table_next)
+        return max(self.first_undecided_offset, self._log_start_durable, self._table_next)
+
+    @property
+    def first_undecided_offset(self) -> int:
+        """Where the first transaction begins that is open or whose marker is not durable yet; the
+        high watermark if there is none."""
+        return self._transactions.last_stable_offset(self.high_watermark)
 
     @property
     def extents(self) -> Extents:

@@ -100,11 +100,13 @@ class Attempt(NamedTuple):
     """Whether the partition ever expired a producer: else an unknown one never wrote here."""
 
 
-def _is_unverified(a: Attempt) -> bool:
+def is_unverified(a: Attempt) -> bool:
+    """A transactional batch opens a transaction here that no coordinator has verified."""
     return a.is_transactional and not a.state.has_open_transaction and a.ordinal == NO_ORDINAL
 
 
-def _is_other_transaction(a: Attempt) -> bool:
+def is_other_transaction(a: Attempt) -> bool:
+    """The verified transaction is not the one that is open here, or is over."""
     # A late verification: the transaction that it admitted has been decided since (A-B-A).
     if not a.is_transactional or a.ordinal == NO_ORDINAL:
         return False
@@ -113,11 +115,13 @@ def _is_other_transaction(a: Attempt) -> bool:
     return a.ordinal <= a.state.ordinal
 
 
-def _is_fenced(a: Attempt) -> bool:
+def is_fenced(a: Attempt) -> bool:
+    """A newer epoch of the producer has written."""
     return a.epoch < a.state.epoch
 
 
-def _skips_the_first(a: Attempt) -> bool:
+def skips_the_first(a: Attempt) -> bool:
+    """An unknown producer does not begin at sequence 0."""
     # An unknown producer that begins later has batches on the way that must come first, unless the
     # partition may have forgotten it. Under TV2 a producer begins at 0 again in any case.
     if a.first_sequence == NO_SEQUENCE:
@@ -126,12 +130,14 @@ def _skips_the_first(a: Attempt) -> bool:
     return a.state.is_unknown and a.first_sequence != 0 and certain
 
 
-def _begins_epoch_late(a: Attempt) -> bool:
+def begins_epoch_late(a: Attempt) -> bool:
+    """A new epoch does not begin at sequence 0."""
     begins = not a.state.is_unknown and a.epoch > a.state.epoch
     return begins and a.first_sequence not in (0, NO_SEQUENCE)
 
 
-def _is_out_of_order(a: Attempt) -> bool:
+def is_out_of_order(a: Attempt) -> bool:
+    """The sequence does not follow the last one of its epoch."""
     if a.state.is_unknown or a.epoch != a.state.epoch or a.first_sequence == NO_SEQUENCE:
         return False
     last = a.state.last_sequence
@@ -139,25 +145,26 @@ def _is_out_of_order(a: Attempt) -> bool:
     return a.first_sequence != following
 
 
-def _interrupts_transaction(a: Attempt) -> bool:
+def interrupts_transaction(a: Attempt) -> bool:
+    """A plain batch arrives while the producer's transaction is open."""
     return not a.is_transactional and a.state.has_open_transaction
 
 
-_REFUSALS: tuple[tuple[Callable[[Attempt], bool], int, str], ...] = (
-    (_is_unverified, INVALID_TXN_STATE, "the partition is in no transaction of the producer"),
-    (_is_other_transaction, INVALID_TXN_STATE, "the transaction is over, or another is open"),
-    (_is_fenced, INVALID_PRODUCER_EPOCH, "a newer epoch of the producer has written"),
-    (_skips_the_first, OUT_OF_ORDER_SEQUENCE_NUMBER, "an unknown producer must begin at 0"),
-    (_begins_epoch_late, OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch must begin at 0"),
-    (_is_out_of_order, OUT_OF_ORDER_SEQUENCE_NUMBER, "the sequence does not follow the last one"),
-    (_interrupts_transaction, INVALID_TXN_STATE, "the producer's transaction is still open"),
+REFUSALS: tuple[tuple[Callable[[Attempt], bool], int, str], ...] = (
+    (is_unverified, INVALID_TXN_STATE, "the partition is in no transaction of the producer"),
+    (is_other_transaction, INVALID_TXN_STATE, "the transaction is over, or another is open"),
+    (is_fenced, INVALID_PRODUCER_EPOCH, "a newer epoch of the producer has written"),
+    (skips_the_first, OUT_OF_ORDER_SEQUENCE_NUMBER, "an unknown producer must begin at 0"),
+    (begins_epoch_late, OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch must begin at 0"),
+    (is_out_of_order, OUT_OF_ORDER_SEQUENCE_NUMBER, "the sequence does not follow the last one"),
+    (interrupts_transaction, INVALID_TXN_STATE, "the producer's transaction is still open"),
 )
 """Why a batch is refused, in the order of Kafka's checks; duplicates are recognised before."""
 
 
 def refuse_if_invalid(attempt: Attempt) -> None:
     """Raise AppendRefused by the first rule that the attempt breaks."""
-    for is_broken, error_code, why in _REFUSALS:
+    for is_broken, error_code, why in REFUSALS:
         if is_broken(attempt):
             state = attempt.state
             raise AppendRefused(
@@ -188,11 +195,13 @@ class MarkerAttempt(NamedTuple):
         return self.ordinal <= self.state.ordinal
 
 
-def _is_of_older_coordinator(m: MarkerAttempt) -> bool:
+def is_of_older_coordinator(m: MarkerAttempt) -> bool:
+    """A newer epoch of the coordinator has sent a marker."""
     return m.coordinator_epoch < m.state.coordinator_epoch
 
 
-def _is_of_older_epoch(m: MarkerAttempt) -> bool:
+def is_of_older_epoch(m: MarkerAttempt) -> bool:
+    """The marker's producer epoch is over, or is the open transaction's own under TV2."""
     if m.is_late_duplicate:
         return False
     # Under TV2 the marker has the next epoch; the same one is a retry if the transaction is over.
@@ -200,21 +209,22 @@ def _is_of_older_epoch(m: MarkerAttempt) -> bool:
     return m.epoch < m.state.epoch or (own_epoch and m.epoch == m.state.epoch)
 
 
-def _is_of_later_transaction(m: MarkerAttempt) -> bool:
+def is_of_later_transaction(m: MarkerAttempt) -> bool:
+    """An earlier transaction than the marker's is open."""
     return m.state.has_open_transaction and m.ordinal > m.state.ordinal
 
 
-_MARKER_REFUSALS: tuple[tuple[Callable[[MarkerAttempt], bool], int, str], ...] = (
-    (_is_of_older_coordinator, TRANSACTION_COORDINATOR_FENCED, "a newer coordinator has written"),
-    (_is_of_older_epoch, INVALID_PRODUCER_EPOCH, "the partition knows a newer epoch"),
-    (_is_of_later_transaction, INVALID_TXN_STATE, "an earlier transaction is open"),
+MARKER_REFUSALS: tuple[tuple[Callable[[MarkerAttempt], bool], int, str], ...] = (
+    (is_of_older_coordinator, TRANSACTION_COORDINATOR_FENCED, "a newer coordinator has written"),
+    (is_of_older_epoch, INVALID_PRODUCER_EPOCH, "the partition knows a newer epoch"),
+    (is_of_later_transaction, INVALID_TXN_STATE, "an earlier transaction is open"),
 )
 """Why a marker is refused, in the order of Kafka's checks."""
 
 
 def refuse_marker_if_invalid(attempt: MarkerAttempt) -> None:
     """Raise AppendRefused by the first rule that the attempt breaks."""
-    for is_broken, error_code, why in _MARKER_REFUSALS:
+    for is_broken, error_code, why in MARKER_REFUSALS:
         if is_broken(attempt):
             state = attempt.state
             raise AppendRefused(

@@ -73,10 +73,19 @@ async def seal(
     """
     sealer = _Sealer(store, clock, entropy, incarnation, told)
     start = await sealer.floor()
-    tail = await sealer.guess_tail(start)
+    tail = await guess_tail(store, incarnation, start)
     ahead = [Slot(tail + in_flight_max * 4**power) for power in range(1, BARRIERS + 1)]
     await read_all(sealer.put_seal, ahead, asyncio.Semaphore(BARRIERS))
     return await sealer.find_end(start)
+
+
+async def guess_tail(store: ObjectStore, incarnation: Incarnation, start: Slot) -> Slot:
+    """Behind the last slot that a listing shows: good enough to place barriers."""
+    tail = start
+    async for slot, meta in list_slots(store, incarnation, start):
+        if meta.size != HEADER_BYTES:
+            tail = Slot(slot + 1)
+    return tail
 
 
 class _Sealer:
@@ -94,14 +103,6 @@ class _Sealer:
         self._incarnation = incarnation
         self._told = told
         self._wal = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
-
-    async def guess_tail(self, start: Slot) -> Slot:
-        """Behind the last slot that a listing shows: good enough to place barriers."""
-        tail = start
-        async for slot, meta in list_slots(self._store, self._incarnation, start):
-            if meta.size != HEADER_BYTES:
-                tail = Slot(slot + 1)
-        return tail
 
     async def put_seal(self, slot: Slot) -> bool:
         """Put a seal into a slot if it is empty; whether the slot holds a seal now."""

@@ -26,8 +26,8 @@ class OwnFence:
         self._incarnation = incarnation
         self._found_at: int | None = None
         self._found = asyncio.Event()
-        self._unsubscribe = log.subscribe(self._follow)
-        self._follow(log.state.sequence, ())
+        self._unsubscribe = log.subscribe(self.follow)
+        self.follow(log.state.sequence, ())
 
     @property
     def is_found(self) -> bool:
@@ -47,7 +47,8 @@ class OwnFence:
         """Look no further: this incarnation is about to fence itself."""
         self._unsubscribe()
 
-    def _follow(self, sequence: int, _: Sequence[Record]) -> None:
+    def follow(self, sequence: int, _: Sequence[Record]) -> None:
+        """Look for the fence in the state after an entry was applied."""
         info = self._log.state.brokers.get(self._incarnation.epoch)
         if self._found_at is None and (info is None or info.fenced):
             self._found_at = sequence

@@ -34,7 +34,7 @@ def make_hanging(bucket: Path, topic: str, transactional_ids: Sequence[str]) -> 
                 assert await producer.init() is ErrorCode.NONE
                 assert await producer.send(b"x", number, topic=topic) is ErrorCode.NONE
                 runtime = broker.broker.coordination.coordinators.transactions.find(key)
-                runtime._carry_out(Decision([TransactionRemoved(key)]))
+                runtime.carry_out(Decision([TransactionRemoved(key)]))
                 producer_ids.append(producer.producer_id)
             return producer_ids
 
