@@ -19,7 +19,7 @@ from tests.damage.rich_bucket import (
 )
 from tests.unit.broker.one_broker import OneBroker, batch
 from tests.unit.broker.transactional_client import loaded
-from tests.unit.bucket.fsck.test_fsck import HastyClock, checked
+from tests.unit.bucket.fsck.checked_bucket import HastyClock, checked
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity

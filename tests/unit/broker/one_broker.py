@@ -51,8 +51,6 @@ from tidelog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
 TOPIC = "flights"
-
-
 PATIENT = {"broker_session_timeout_ms": 120_000}
 """No broker loses its lease because the machine is busy. Dead ones are known to be dead at once."""
 
@@ -266,3 +264,12 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
             return await main()
 
     return asyncio.run(bounded())
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that comes about by itself."""
+    for _ in range(1_000_000):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come about")

@@ -1,23 +1,27 @@
-"""What tables hold, as anybody reads them who knows nothing of brokers; and deaths on the way."""
+"""Brokers that roll: their bucket, what its tables hold, deaths and refusals on the way."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, until
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
+from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_log import TableLog
 from tidelog.storage.table.table_state import TableState
+
+SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
 
 
 class Killed(Exception):
@@ -75,3 +79,49 @@ async def flush(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> None:
     """Have what is decided rolled."""
     async with asyncio.timeout(20):
         await one.broker.topic_tables.roller.flush(hosted(one, partition, topic))
+
+
+def world(store: ObjectStore | None = None, **settings: object) -> World:
+    """A bucket in memory whose brokers have one partition of each internal topic."""
+    return World(store or MemoryStore(SystemClock()), **{**SETTINGS, **settings})
+
+
+async def settled(one: OneBroker, offset: int, partition: int = 0) -> None:
+    """Wait until the table has all below an offset."""
+    await until(lambda: hosted(one, partition).log.table_next >= offset)
+
+
+async def decided(one: OneBroker, offset: int) -> None:
+    """Wait until the last stable offset has come so far."""
+    await until(lambda: hosted(one).log.last_stable_offset >= offset)
+
+
+async def flush_all(one: OneBroker, partitions: int) -> None:
+    """Have what is decided in the first partitions rolled at once."""
+    await asyncio.gather(*(flush(one, number) for number in range(partitions)))
+
+
+class ShakyStore(MemoryStore):
+    """Refuses puts of some keys so many times."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.refusals: dict[str, int] = {}
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        for part, left in self.refusals.items():
+            if part in key and left:
+                self.refusals[part] = left - 1
+                raise StoreNotApplied(key, "not now")
+        return await super().put(key, data, condition)
+
+
+async def spoil(store: ObjectStore, key: str, at: int) -> bytes:
+    """Change a byte; what was there before."""
+    right = bytes((await store.get(key)).data)
+    wrong = bytearray(right)
+    wrong[at] ^= 1
+    await store.put(key, wrong)
+    return right

@@ -33,6 +33,7 @@ SETTINGS = {
 }
 SINK, QUERY = "pipeline", "query-1"
 FAST = TransactionalProducerSettings(delivery_timeout_ms=15_000, api_timeout_ms=15_000)
+NOW, BEFORE = SinkCommitted.NOW, SinkCommitted.BEFORE
 
 
 class ShiftedClock(SystemClock):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.unit.broker.group_client import GROUP, find
 from tests.unit.broker.handlers.test_consumer_groups import commit, join
-from tests.unit.broker.handlers.test_groups import GROUP, find
 from tests.unit.broker.one_broker import TOPIC, batch, run
 from tests.unit.bucket.bucket_world import opened, world
 from tidelog.protocol.error_codes import ErrorCode

@@ -11,8 +11,7 @@ import pytest
 
 from tests.unit.broker.append.test_data_path_edges import HeldChecks
 from tests.unit.broker.given_away import taken_back
-from tests.unit.broker.one_broker import TOPIC, batch, run
-from tests.unit.broker.roll.test_roller import until
+from tests.unit.broker.one_broker import TOPIC, batch, run, until
 from tests.unit.broker.rolled import hosted
 from tests.unit.broker.sink_world import SINK, Sink, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded, read

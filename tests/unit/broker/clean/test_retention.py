@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run
-from tests.unit.broker.roll.test_roller import until
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, run, until
 from tests.unit.broker.rolled import flush, hosted, offsets, table_state
 from tidelog.broker.handlers.data.offsets import delete_records
 from tidelog.broker.partitions.partitions import Partition, PartitionError

@@ -17,7 +17,7 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.rolled import flush, hosted
 from tests.unit.broker.sink_world import SINK, ShiftedClock, Sink, client_of, world
 from tests.unit.broker.transactional_client import loaded, read
-from tests.unit.bucket.fsck.test_fsck import checked
+from tests.unit.bucket.fsck.checked_bucket import checked
 from tidelog.client.groups.admin import delete_group
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
 from tidelog.storage.stores.memory import MemoryStore

@@ -7,8 +7,7 @@ import pytest
 
 from tests.unit.broker.handlers.test_flush_requests import flush
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
-from tests.unit.broker.roll.test_roller import world
-from tests.unit.broker.rolled import hosted, offsets
+from tests.unit.broker.rolled import hosted, offsets, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded
 from tests.unit.bucket.bucket_world import all_values, opened
 from tidelog.broker.handlers.data.offsets import delete_records

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.unit.broker.loopback import Client
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, produce_request, run
-from tests.unit.broker.roll.test_roller import until
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, produce_request, run, until
 from tests.unit.broker.transactional_client import GROUP, find, loaded
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.dispatch.request_order import SIDE_BY_SIDE

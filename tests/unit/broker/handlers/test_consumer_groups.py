@@ -8,7 +8,7 @@ import threading
 import pytest
 import re2
 
-from tests.unit.broker.handlers.test_groups import GROUP, ask, find, ready, world
+from tests.unit.broker.group_client import GROUP, ask, find, ready, world
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tidelog.broker.handlers.cluster.topics import create_partitions, delete_topics
 from tidelog.broker.handlers.groups.consumer_groups import (

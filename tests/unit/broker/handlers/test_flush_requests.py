@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
-from tests.unit.broker.roll.test_roller import ShakyStore, decided, spoil, until, world
-from tests.unit.broker.rolled import hosted, offsets
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run, until
+from tests.unit.broker.rolled import ShakyStore, decided, hosted, offsets, spoil, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded
 from tidelog.broker.handlers.data.flush import flush_topics
 from tidelog.coordinator.internal_topics import GROUP_TOPIC

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer
+from tests.unit.broker.group_client import GROUP, ask, find, ready, world
 from tests.unit.broker.handlers.test_configs import (
     DELETE,
     SET,
@@ -15,7 +16,6 @@ from tests.unit.broker.handlers.test_configs import (
     replace,
 )
 from tests.unit.broker.handlers.test_consumer_groups import beat, join
-from tests.unit.broker.handlers.test_groups import GROUP, ask, find, ready, world
 from tests.unit.broker.handlers.test_topics import create, topic
 from tests.unit.broker.one_broker import run
 from tidelog.broker.handlers.cluster.configs import incremental_alter_configs, list_config_resources

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.registry import CollectorRegistry
 
 from tests.unit.broker.administered import AdministeredBroker, administer
-from tests.unit.broker.handlers.test_groups import ask as ask_broker
-from tests.unit.broker.handlers.test_groups import find, join
+from tests.unit.broker.group_client import ask as ask_broker
+from tests.unit.broker.group_client import find, join
 from tests.unit.broker.handlers.test_metadata import ask, errors
 from tests.unit.broker.handlers.test_topics import codes, create, topic
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.loopback import Loopback, run, serving
-from tests.unit.broker.network.test_server import held_bytes
+from tests.unit.broker.network.served import held_bytes
 from tidelog.broker.dispatch.routes import HANDLERS
 from tidelog.protocol.api import ADVERTISED, ApiKey
 from tidelog.protocol.frames import FIRST_READ_BYTES
@@ -27,11 +27,7 @@ from tidelog.protocol.schemas.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from tidelog.protocol.schemas.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from tidelog.protocol.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 CONNECTIONS = 500
 MEGABYTE = 1024 * 1024

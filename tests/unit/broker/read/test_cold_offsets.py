@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.broker.cold_log import TOPIC_ID, ColdLog
-from tests.unit.broker.read.test_cold_fetch import ColdLogView, SlowStore
+from tests.unit.broker.read.cold_reads import ColdLogView, SlowStore
 from tests.unit.broker.stored_log import settle
 from tidelog.errors import CorruptObject
 from tidelog.records.records import NewRecord, encode_batch

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.bucket.bucket_world import all_values, opened
-from tests.unit.bucket.fsck.test_fsck import checked
+from tests.unit.bucket.fsck.checked_bucket import checked
 from tidelog.bucket.fsck.faults import FaultKind
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject

@@ -10,9 +10,17 @@ from uuid import UUID
 import pytest
 
 from tests.unit.broker.collections import checkpoint, collections, forget_memory, objects
-from tests.unit.broker.one_broker import OneBroker, World, batch, run
-from tests.unit.broker.roll.test_roller import ShakyStore, settled, until, world
-from tests.unit.broker.rolled import flush, hosted, offsets, open_table, segments
+from tests.unit.broker.one_broker import OneBroker, World, batch, run, until
+from tests.unit.broker.rolled import (
+    ShakyStore,
+    flush,
+    hosted,
+    offsets,
+    open_table,
+    segments,
+    settled,
+    world,
+)
 from tests.unit.storage.segments import advance
 from tidelog.broker.roll.segment_builder import SegmentBounds
 from tidelog.broker.tables.table_source import has_gone_on
@@ -36,7 +44,6 @@ ENDLESS = {
 @pytest.fixture(autouse=True)
 def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece for each batch, as slow as `roll.spread.ms` lets them be."""
-    monkeypatch.setattr("tidelog.broker.roll.roller.SWEEP_SECONDS", 0.01)
     monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("tidelog.wal.roll.roll_pace.BYTES_A_SECOND_MIN", 1e-9)
     monkeypatch.setattr("tidelog.wal.roll.roll_pace.SEGMENT_BYTES", 1)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.broker.collections import collections, objects
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tests.unit.bucket.bucket_world import roll_and_checkpoint, world
-from tests.unit.bucket.fsck.test_fsck import checked
+from tests.unit.bucket.fsck.checked_bucket import checked
 from tidelog.broker.collect.forgetting import Forgetting
 from tidelog.broker.collect.marks import Marks
 from tidelog.bucket.fsck.faults import FaultKind

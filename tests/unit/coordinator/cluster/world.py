@@ -30,6 +30,11 @@ T = TypeVar("T")
 LOG = "cluster/log/"
 
 
+def entry_key(sequence: int) -> str:
+    """The key of an entry of the metadata log."""
+    return f"{LOG}{sequence:020d}.json"
+
+
 class World:
     """Processes, each on a host of its own unless told otherwise, and their bucket."""
 

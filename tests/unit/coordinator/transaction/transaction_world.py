@@ -33,6 +33,7 @@ from tidelog.coordinator.transaction.log_records import (
 )
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
+from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EnlistedPartition, Transaction
 from tidelog.identifiers import ProducerEpoch, ProducerId
 
@@ -43,10 +44,24 @@ P, Q = EnlistedPartition("p", 0), EnlistedPartition("q", 3)
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 TV1, TV2 = 0, 2
+PID = 40
+"""The producer id of what `with_epoch` makes."""
 
 
 def identity(producer_id: int, epoch: int) -> Identity:
     return Identity(ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def with_epoch(epoch: int, state: TransactionState = TransactionState.EMPTY) -> Transaction:
+    """What is stored of an id whose producer has come to this epoch."""
+    return Transaction(
+        producer_id=ProducerId(PID),
+        producer_epoch=ProducerEpoch(epoch),
+        previous_producer_id=ProducerId(PID),
+        state=state,
+        timeout_ms=TIMEOUT_MS,
+        updated_ms=START_MS,
+    )
 
 
 class TransactionWorld:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.clock import SimulatedClock
 from tests.unit.coordinator.cluster.samples import WRITER, harbour
-from tests.unit.coordinator.cluster.world import LOG, Broker, World, simulate, within
+from tests.unit.coordinator.cluster.world import LOG, Broker, World, entry_key, simulate, within
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.log_view import LogAbandoned
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
@@ -25,10 +25,6 @@ from tidelog.storage.stores.filesystem import FilesystemStore
 
 SNAPSHOTS = "cluster/snapshot/"
 GRACE_SECONDS = 600
-
-
-def entry_key(sequence: int) -> str:
-    return f"{LOG}{sequence:020d}.json"
 
 
 def snapshot_key(sequence: int) -> str:

@@ -28,11 +28,6 @@ DAY_MS = 24 * 3600 * 1000
 SWEEP_MS = GroupSettings().offsets_check_interval_ms
 
 
-@pytest.fixture
-def world() -> ConsumerWorld:
-    return ConsumerWorld()
-
-
 def fetch_error(world: ConsumerWorld, member_id: str | None, epoch: int) -> ErrorCode:
     fetch = FetchOffsets(GROUP, {"t": [0]}, member_id=member_id, member_epoch=epoch)
     return world.ask(fetch, OffsetsReply).error

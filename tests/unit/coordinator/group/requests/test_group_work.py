@@ -20,11 +20,6 @@ TIMEOUT_MS = GroupSettings().work_timeout_ms
 
 
 @pytest.fixture
-def world() -> ConsumerWorld:
-    return ConsumerWorld()
-
-
-@pytest.fixture
 def _large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups with more than three partitions are large."""
     monkeypatch.setattr(target_assignment, "INLINE_PARTITIONS_MAX", 3)

@@ -14,9 +14,7 @@ from tests.unit.coordinator.group.group_world import (
     SESSION_MS,
     GroupWorld,
 )
-from tidelog.coordinator.group.commands import (
-    JoinedMember,
-)
+from tidelog.coordinator.group.commands import JoinedMember
 from tidelog.coordinator.group.records.log_records import GroupStored
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.group.settings import GroupSettings

@@ -8,19 +8,10 @@ import pytest
 from tests.unit.coordinator.group.classic_client import ALL, OK, ClassicClient, classic_group
 from tests.unit.coordinator.group.consumer_world import ConsumerWorld, FakeConsumer
 from tests.unit.coordinator.group.group_world import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS
-from tidelog.coordinator.group.commands import (
-    Leaver,
-    ListGroups,
-    ListGroupsReply,
-)
+from tidelog.coordinator.group.commands import Leaver, ListGroups, ListGroupsReply
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.protocol.error_codes import ErrorCode
-
-
-@pytest.fixture
-def world() -> ConsumerWorld:
-    return ConsumerWorld()
 
 
 def settle(world: ConsumerWorld, *clients: ClassicClient | FakeConsumer) -> None:

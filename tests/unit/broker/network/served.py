@@ -1,0 +1,45 @@
+"""Requests to a server on real sockets, and what it holds for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.broker.loopback import Loopback
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.protocol.schemas.fetch import (
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchResponse,
+)
+from tidelog.protocol.schemas.groups import HeartbeatRequest
+from tidelog.protocol.schemas.metadata import DescribeClusterResponse
+from tidelog.protocol.schemas.transactions import InitProducerIdRequest
+
+Broker = Any
+
+
+async def describe(_b: Broker, _r: object, _c: RequestContext) -> DescribeClusterResponse:
+    return DescribeClusterResponse(cluster_id="c")
+
+
+def init(number: int) -> InitProducerIdRequest:
+    return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=number)
+
+
+def beat(number: int) -> HeartbeatRequest:
+    """Heartbeats are served side by side."""
+    return HeartbeatRequest(generation_id=number)
+
+
+def fetched(records: Any) -> FetchResponse:
+    partition = FetchablePartitionResponse(aborted_transactions=None, records=records)
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
+
+
+def held_bytes(broker: Loopback) -> float:
+    samples = {
+        sample.name: sample.value
+        for family in broker.metrics.registry.collect()
+        for sample in family.samples
+    }
+    return samples["tidelog_request_bytes_in_flight"]
