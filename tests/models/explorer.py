@@ -86,3 +86,24 @@ class Model(Generic[W]):
             except Violation as violation:
                 return Outcome(visited, False, str(violation), tuple(trace))
         return Outcome(visited, False, None, ())
+
+
+def catch_all(variants: Iterable[str], catch: Callable[[str], Outcome]) -> int:
+    """Print what becomes of each broken variant; how many are not caught."""
+    missed = 0
+    for variant in variants:
+        outcome = catch(variant)
+        missed += outcome.violation is None
+        print(f"{variant}: {outcome}", flush=True)
+    return missed
+
+
+def explore_or_walk(arguments: list[str], narrow: Model[W], wide: Model[W]) -> int:
+    """Visit all states of the narrow world, or with `--walks` make long random runs in the wide
+    one; how many violations there are."""
+    if "--walks" in arguments:
+        outcome = wide.walk(walks=20_000, length=150, seed=1)
+    else:
+        outcome = narrow.explore(5_000_000)
+    print(outcome)
+    return int(outcome.violation is not None)

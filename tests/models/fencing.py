@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from tests.models.explorer import Model, Outcome, Violation
+from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_or_walk
 
 EMPTY, DATA, SEAL = ".", "D", "S"
 UNSENT, SENT, CONFIRMED = "unsent", "sent", "confirmed"
@@ -249,18 +250,8 @@ def catch(variant: str, states_max: int) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     if "--variants" in arguments:
-        missed = 0
-        for variant in VARIANTS:
-            outcome = catch(variant, 3_000_000)
-            missed += outcome.violation is None
-            print(f"{variant}: {outcome}", flush=True)
-        return missed
-    if "--walks" in arguments:
-        outcome = model(WIDE).walk(walks=20_000, length=150, seed=1)
-    else:
-        outcome = model(Limits()).explore(5_000_000)
-    print(outcome)
-    return int(outcome.violation is not None)
+        return catch_all(VARIANTS, partial(catch, states_max=3_000_000))
+    return explore_or_walk(arguments, model(Limits()), model(WIDE))
 
 
 if __name__ == "__main__":

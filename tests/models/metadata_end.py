@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from tests.models.explorer import Model, Outcome, Violation
+from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_or_walk
 
 
 class Limits(NamedTuple):
@@ -310,18 +310,8 @@ def catch(variant: str) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     if "--variants" in arguments:
-        missed = 0
-        for variant in VARIANTS:
-            outcome = catch(variant)
-            missed += outcome.violation is None
-            print(f"{variant}: {outcome}", flush=True)
-        return missed
-    if "--walks" in arguments:
-        outcome = model(WIDE).walk(walks=20_000, length=150, seed=1)
-    else:
-        outcome = model(Limits()).explore(5_000_000)
-    print(outcome)
-    return int(outcome.violation is not None)
+        return catch_all(VARIANTS, catch)
+    return explore_or_walk(arguments, model(Limits()), model(WIDE))
 
 
 if __name__ == "__main__":

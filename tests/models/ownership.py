@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from tests.models.explorer import Model, Outcome, Violation
+from tests.models.explorer import Model, Outcome, Violation, catch_all
 from tests.models.ownership_world import (
     BROKERS,
     VARIANTS,
@@ -448,12 +448,7 @@ def catch(variant: str) -> Outcome:
 def main(arguments: list[str]) -> int:
     numbers = [int(argument) for argument in arguments if argument.isdigit()]
     if "--variants" in arguments:
-        missed = 0
-        for variant in VARIANTS:
-            outcome = catch(variant)
-            missed += outcome.violation is None
-            print(f"{variant}: {outcome}", flush=True)
-        return missed
+        return catch_all(VARIANTS, catch)
     if "--walks" in arguments:
         outcome = model(WIDE).walk(numbers[0] if numbers else 5_000, length=150, seed=1)
     else:

@@ -19,9 +19,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from tests.models.explorer import Model, Outcome, Violation
+from tests.models.explorer import Model, Outcome, Violation, catch_all
 
 FENCING, LOOKING, ADOPTING, ENDING, DONE, FAILED = range(6)
 PARTITIONS = (0, 1)
@@ -389,12 +390,7 @@ def catch(variant: str, states_max: int) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     if "--variants" in arguments:
-        missed = 0
-        for variant in VARIANTS:
-            outcome = catch(variant, 1_000_000)
-            missed += outcome.violation is None
-            print(f"{variant}: {outcome}", flush=True)
-        return missed
+        return catch_all(VARIANTS, partial(catch, states_max=1_000_000))
     violations = 0
     for limits in (Limits(), COLLECTED):
         outcome = model(limits).explore(2_000_000)

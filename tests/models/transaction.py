@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from tests.models.explorer import Model, Outcome, Violation
+from tests.models.explorer import Model, Outcome, Violation, catch_all
 
 EMPTY, ONGOING, PREPARED, COMPLETE = "Empty", "Ongoing", "Prepared", "Complete"
 COMMIT, ABORT, DATA, FOREIGN = "commit", "abort", "data", "another transaction's data"
@@ -453,12 +454,7 @@ def catch(variant: str, states_max: int) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     if "--variants" in arguments:
-        missed = 0
-        for variant in VARIANTS:
-            outcome = catch(variant, 3_000_000)
-            missed += outcome.violation is None
-            print(f"{variant}: {outcome}", flush=True)
-        return missed
+        return catch_all(VARIANTS, partial(catch, states_max=3_000_000))
     if "--walks" in arguments:
         every = (WIDE, WIDE._replace(delays=2))
         outcomes = (model(limits).walk(walks=20_000, length=120, seed=1) for limits in every)

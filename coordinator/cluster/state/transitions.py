@@ -283,10 +283,8 @@ def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
         changes.setdefault(partition.topic_id, {})[partition.partition] = tenure
     for topic_id, tenures in changes.items():
         topic = draft.topics.view[topic_id]
-        partitions = list(topic.partitions)
-        for number, tenure in tenures.items():
-            partitions[number] = (*partitions[number], tenure)
-        draft.topics.put(topic_id, replace(topic, partitions=tuple(partitions)))
+        added = {number: (*topic.partitions[number], new) for number, new in tenures.items()}
+        _put_tenures(draft, topic, added)
     draft.brokers.drop(record.epoch)
     retired = RetiredWal(info.incarnation, record.end_slot, record.damaged)
     draft.retired.put(record.epoch, retired)
@@ -397,7 +395,7 @@ def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
 def _tenures_opened(draft: _Draft, record: TenuresOpened) -> None:
     for group in record.opened:
         topic = draft.topic(group.topic_id, record)
-        partitions = list(topic.partitions)
+        changed: dict[int, Tenures] = {}
         for number in group.partitions:
             leader = _current(topic, number, record)
             if (leader.leader_epoch, leader.incarnation.epoch) != (
@@ -413,39 +411,46 @@ def _tenures_opened(draft: _Draft, record: TenuresOpened) -> None:
             # The opening image is durable: neither an earlier tenure nor a hand-over image can be
             # this partition's base any more (rules C5, F3).
             opened = Tenure(leader.leader_epoch, leader.incarnation, None)
-            partitions[number] = (opened,)
-        draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+            changed[number] = (opened,)
+        _put_tenures(draft, topic, changed)
 
 
-def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
+def _led_by_author(
+    draft: _Draft, record: PartitionMoved | LossAccepted, act: str
+) -> tuple[Topic, Tenure]:
+    """The record's topic, and the partition's newest tenure; only its owner may do this `act`."""
     topic = draft.topic(record.topic_id, record)
     leader = _current(topic, record.partition, record)
     if leader.incarnation.epoch != draft.author:
         raise InvalidRecord(
             record,
             f"partition {record.partition} of topic {topic.name} belongs to incarnation"
-            f" {leader.incarnation}, so epoch {draft.author} cannot give it away",
+            f" {leader.incarnation}, so epoch {draft.author} cannot {act}",
         )
+    return topic, leader
+
+
+def _put_tenures(draft: _Draft, topic: Topic, changed: Mapping[int, Tenures]) -> None:
+    """Replace the tenures of some of a topic's partitions."""
+    partitions = tuple(
+        changed.get(number, tenures) for number, tenures in enumerate(topic.partitions)
+    )
+    draft.topics.put(topic.topic_id, replace(topic, partitions=partitions))
+
+
+def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
+    topic, leader = _led_by_author(draft, record, "give it away")
     owner = draft.live(record.owner, record)
     if owner == leader.incarnation:
         raise InvalidRecord(record, f"incarnation {owner} has partition {record.partition} already")
     if record.handover == "":
         raise InvalidRecord(record, "it names no hand-over image")
     tenure = Tenure(LeaderEpoch(leader.leader_epoch + 1), owner, record.handover)
-    partitions = list(topic.partitions)
-    partitions[record.partition] = (*partitions[record.partition], tenure)
-    draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+    _put_tenures(draft, topic, {record.partition: (*topic.partitions[record.partition], tenure)})
 
 
 def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
-    topic = draft.topic(record.topic_id, record)
-    leader = _current(topic, record.partition, record)
-    if leader.incarnation.epoch != draft.author:
-        raise InvalidRecord(
-            record,
-            f"partition {record.partition} of topic {topic.name} belongs to incarnation"
-            f" {leader.incarnation}, so epoch {draft.author} cannot give up what is lost of it",
-        )
+    topic, leader = _led_by_author(draft, record, "give up what is lost of it")
     if record.handover == "":
         raise InvalidRecord(record, "it names no image")
     following = 0
@@ -458,9 +463,8 @@ def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
     if record.handover is not None:
         # The image stands for all of the earlier tenures, of which something is lost.
         epoch = LeaderEpoch(leader.leader_epoch + 1)
-        partitions = list(topic.partitions)
-        partitions[record.partition] = (Tenure(epoch, leader.incarnation, record.handover),)
-        draft.topics.put(topic.topic_id, replace(topic, partitions=tuple(partitions)))
+        tenure = Tenure(epoch, leader.incarnation, record.handover)
+        _put_tenures(draft, topic, {record.partition: (tenure,)})
     draft.losses = (*draft.losses, record)
 
 

@@ -93,7 +93,7 @@ def test_aborted_records_and_markers_are_left_out_and_offsets_kept(
     tail_cache_bytes: int, tail_read_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tail_read_bytes`: with few, an object's index takes a second read."""
-    monkeypatch.setattr("tidelog.broker.roll.source.TAIL_READ_BYTES", tail_read_bytes)
+    monkeypatch.setattr("tidelog.wal.read.index.TAIL_READ_BYTES", tail_read_bytes)
     here = world(tail_cache_bytes=tail_cache_bytes)
 
     async def story() -> None:
