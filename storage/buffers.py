@@ -1,4 +1,4 @@
-"""The bytes of a put and the clipping of a range: arithmetic that the stores share."""
+"""Arithmetic on put bodies and read ranges that the stores share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ def pieces(data: Buffer | Sequence[Buffer]) -> list[Buffer]:
 
 
 def size_of(data: Buffer | Sequence[Buffer]) -> int:
-    """Bytes of a put's data."""
     if isinstance(data, bytes | bytearray | memoryview):
         return memoryview(data).nbytes
     return sum(memoryview(piece).nbytes for piece in data)
 
 
 def joined(data: Buffer | Sequence[Buffer]) -> Buffer:
-    """The data as one buffer; copied only if there is more than one piece."""
+    """The data as one buffer; several pieces are copied."""
     parts = pieces(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def clip(byte_range: ByteRange | Suffix | None, size: int) -> tuple[int, int]:
-    """[start, end) of the bytes of an object of `size` bytes that a get returns."""
+    """[start, end) of the bytes that a get returns from an object of `size` bytes."""
     match byte_range:
         case None:
             return 0, size

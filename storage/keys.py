@@ -1,4 +1,4 @@
-"""Object keys: which are allowed, so that every store can hold them unchanged."""
+"""Validation of object keys, so that every store can hold them unchanged."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ SEGMENT_BYTES_MAX = 255
 """The limit of common file systems on one name."""
 
 RESERVED_DIRECTORY = ".tidelog"
-"""Where the filesystem store keeps what is no object; no key begins with it, in any store."""
+"""The filesystem store's own files. No key in any store begins with it."""
 
 _FORBIDDEN = frozenset(map(chr, [*range(32), 127])) | frozenset("\\")
 
 
 def validate_key(key: str) -> str:
-    """The key, unchanged. ValueError unless it is `/`-separated segments that every store can hold:
-    none empty, `.` or `..`, each at most 255 bytes of UTF-8, no control character, no backslash,
-    not below `.tidelog`."""
+    """The key, unchanged. ValueError unless every store can hold it.
+
+    A key is `/`-separated segments, none of them empty, `.` or `..`. Each is at most 255 bytes of
+    UTF-8, without control characters or backslashes. No key lies below `.tidelog`.
+    """
     if key.partition("/")[0] == RESERVED_DIRECTORY:
         raise ValueError(f"object key {key!r} begins with {RESERVED_DIRECTORY}, which is reserved")
     if len(key) * 4 > KEY_BYTES_MAX and len(key.encode()) > KEY_BYTES_MAX:

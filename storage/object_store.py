@@ -1,4 +1,4 @@
-"""What Tidelog needs of an object store, and the errors that say what happened to the data."""
+"""The object store interface, and errors that say whether a request was applied."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidelog.errors import TidelogError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DELETED_AT_ONCE_MAX: Final = 1000
-"""Keys of one delete; what S3 takes in one request."""
+"""Keys in one delete: the limit of an S3 DeleteObjects request."""
 
 
 class StoreError(TidelogError):
-    """Root of the store's errors. `key` names the object, or the prefix of a listing."""
+    """Root of the store's errors. `key` names the object, or a listing's prefix."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: {why}")
@@ -24,38 +24,43 @@ class StoreError(TidelogError):
 
 
 class ObjectNotFound(StoreError):
-    """Nothing is stored under the key. Not applied."""
+    """The key holds no object. Not applied."""
 
 
 class PreconditionFailed(StoreError):
-    """The condition of a put does not hold: someone's object is there (perhaps our own, whose
-    answer was lost), or it is another version, or for IfMatch nothing at all. Not applied."""
+    """The condition of a put does not hold. Not applied.
+
+    The key may hold another writer's object, this writer's own object after a lost response,
+    another version, or (for IfMatch) no object.
+    """
 
 
 class AccessDenied(StoreError):
-    """Credentials or permissions do not allow it. Not applied. Repeating helps only where they did
-    before."""
+    """The credentials or their permissions do not allow the request. Not applied.
+
+    A retry helps only if the same operation has succeeded before.
+    """
 
 
 class StoreNotApplied(StoreError):
-    """A passing fault; certainly not applied. May be repeated."""
+    """A transient fault. The store did not apply the request, so a retry is safe."""
 
 
 class StoreFull(StoreNotApplied):
-    """There is no room for the object; `why` names what is full. Not applied."""
+    """The store has no room for the object; `why` names the full device. Not applied."""
 
 
 class StoreOutcomeUnknown(StoreError):
-    """A passing fault; applied or not, nobody knows: read the object back."""
+    """A transient fault. The request may or may not be applied: read the object back."""
 
 
 class StoreMisconfigured(StoreError):
-    """The bucket, the endpoint or the store itself cannot be used; repeating does not help."""
+    """The bucket, the endpoint or the store is unusable; a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class IfAbsent:
-    """Put only if the key does not exist."""
+    """Put only if the key holds no object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ Condition: TypeAlias = IfAbsent | IfMatch
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes [start, start + length), or as many of them as the object has."""
+    """Bytes [start, start + length) of an object, clipped at its end."""
 
     start: int
     length: int
@@ -78,14 +83,14 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Suffix:
-    """The last `length` bytes; the whole object where it is shorter."""
+    """The last `length` bytes; the whole object if it is shorter."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a get returns: the bytes asked for, the whole object's size, and its etag."""
+    """The result of a get: the requested bytes, the whole object's size, and its etag."""
 
     data: Buffer
     size: int
@@ -94,8 +99,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """A listed object. `modified_ms` is by the store's clock, in whole seconds where it tells no
-    more."""
+    """A listed object. `modified_ms` is the store's time; some stores round it to seconds."""
 
     key: str
     size: int
@@ -122,8 +126,11 @@ class ObjectStore(Protocol):
     async def put(
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
-        """Durable when it returns; the etag. A sequence of buffers is stored joined; buffers must
-        not change while the put is in flight. PreconditionFailed if the condition does not hold."""
+        """Store the object durably and return its etag.
+
+        A sequence of buffers is stored joined. The caller must not change a buffer while the put is
+        in flight. PreconditionFailed if the condition does not hold.
+        """
         ...
 
     def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -131,8 +138,10 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, *keys: str) -> None:
-        """Remove the objects, at most DELETED_AT_ONCE_MAX; an absent key is no error. After an
-        error each of them may be gone or not."""
+        """Remove at most DELETED_AT_ONCE_MAX objects; an absent key is no error.
+
+        After an error each object may or may not be gone.
+        """
         ...
 
     async def close(self) -> None:
@@ -141,7 +150,7 @@ class ObjectStore(Protocol):
 
 
 def failure_behind(error: BaseException | None) -> StoreError | None:
-    """The store's last answer to a request that was given up, if `error` has it as a cause."""
+    """The first StoreError in the chain of causes of `error`, or None."""
     while error is not None and not isinstance(error, StoreError):
         error = error.__cause__
     return error

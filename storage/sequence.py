@@ -1,4 +1,4 @@
-"""Numbered objects, each created once: the primitive under metadata log, WAL and table log."""
+"""Numbered objects, each created once: the base of the metadata log, the WALs and table logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidelog.storage.object_store import (
 )
 
 NUMBER_DIGITS = 20
-"""Zero-padded, so that key order is number order; the width that Delta Lake's log prescribes."""
+"""Zero-padded, so that key order is number order. Delta Lake's log prescribes this width."""
 WRITER_ID_BYTES = 16
 READ_AHEAD_MAX = 64
 
@@ -37,33 +37,35 @@ _PAUSE_SECONDS_MAX = 1.0
 
 
 class AppendUndecided(StoreError):
-    """The deadline passed and nobody can say whether the entry is ours. It may still become so.
-    The writer must do nothing that depends on it and append nothing else: it ends itself."""
+    """The deadline passed before the append learned its outcome. The entry may still be stored.
+
+    The writer must not act on the entry and must not append again: it ends itself.
+    """
 
 
 class SequenceGone(StoreError):
-    """The number was taken and its object has been deleted since: the sequence went on without us.
-    Not ours. The writer starts again from the newest snapshot or ends itself."""
+    """The number was taken and its object has since been deleted, so the sequence has moved on.
+
+    The entry is not this writer's. The writer restarts from the newest snapshot or ends itself.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """The entry is ours and durable."""
+    """The entry is this writer's and durable."""
 
     etag: str
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The entry is another writer's; ours is not and will never be stored."""
+    """The entry is another writer's; this writer's entry is not and will never be stored."""
 
     data: Buffer
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceEntry:
-    """An entry that was read."""
-
     number: int
     data: Buffer
     etag: str
@@ -77,27 +79,27 @@ class Sequence:
 
     `identify(data)` gives the 16-byte writer id inside a body, or raises CorruptObject.
 
-    Invariants, which rest on the store's put-if-absent alone and on no clock:
+    The invariants rest on the store's put-if-absent alone and on no clock:
 
-    S1. An entry's bytes never change. The first put that the store applies decides number n.
-    S2. `Mine` is returned only after the store confirmed our put, or after n was read back and held
-        our writer id and our bytes.
-    S3. `Taken` is returned only after n was read back and held another writer id. By S1 none of our
-        attempts, however late it arrives, can be applied as long as that object exists.
-    S4. A lost answer is never believed either way: n is read back. Absent means that the same bytes
-        are put again; nothing but these bytes is ever sent for n by one append.
-    S5. A refused put (412) whose object is absent when read back was decided and deleted. It is
-        neither success nor free to be taken again: `SequenceGone`.
-    S6. While an attempt may still be applied unseen, an append ends only in Mine, Taken,
-        SequenceGone, AppendUndecided, or CorruptObject (n was read back and holds neither our bytes
-        nor a body that decodes), also when the store begins to refuse everything. StoreNotApplied
-        and the store's other errors mean that nothing of ours is there.
-    S7. A number deleted below a snapshot can be created again by a put that is later than the
-        deletion (A2). So `deadline_seconds` must stay below half the grace of that deletion, and
-        readers ignore what lies at or below the snapshot from which they start.
+    - S1. An entry's bytes never change. The first put that the store applies decides number n.
+    - S2. `append` returns `Mine` only after the store confirmed its put, or after it read n back
+      and found its writer id and bytes.
+    - S3. `append` returns `Taken` only after it read n back and found another writer id. By S1 the
+      store applies none of its attempts, however late, while that object exists.
+    - S4. A lost response proves nothing: `append` reads n back. If n is absent, it puts the same
+      bytes again. One append never sends other bytes for n.
+    - S5. If a put is refused (412) and a read finds n absent, n was decided and deleted. The append
+      raises `SequenceGone`: n is neither this writer's nor free.
+    - S6. While an attempt may still be applied, an append ends only in Mine, Taken, SequenceGone,
+      AppendUndecided or CorruptObject. This holds even if the store begins to refuse every request.
+      CorruptObject means that n holds neither these bytes nor a body that decodes. After
+      StoreNotApplied and the store's other errors, n holds nothing from this append.
+    - S7. A put can create a number again after its deletion below a snapshot (A2). So
+      `deadline_seconds` must stay below half the grace of that deletion. Readers ignore entries at
+      or below the snapshot from which they start.
 
-    Appends to different numbers may be in flight at once. One writer appends once to a number, with
-    a writer id of its own. A cancelled append is undecided.
+    Appends to different numbers may be in flight at once. A writer appends once to a number, with a
+    new writer id. A cancelled append is undecided.
     """
 
     def __init__(
@@ -120,13 +122,12 @@ class Sequence:
         return self._prefix
 
     def key(self, number: int) -> str:
-        """The object key of entry `number`."""
         if number < 0:
             raise ValueError(f"{self._prefix}: entry number {number} is negative")
         return f"{self._prefix}{number:0{NUMBER_DIGITS}d}{self._suffix}"
 
     def number(self, key: str) -> int | None:
-        """The entry's number, or None for a key that is not one of this sequence's."""
+        """The entry's number, or None for a key outside this sequence."""
         digits = key.removeprefix(self._prefix).removesuffix(self._suffix)
         if len(digits) != NUMBER_DIGITS or not (digits.isascii() and digits.isdigit()):
             return None
@@ -141,8 +142,9 @@ class Sequence:
     ) -> AppendResult:
         """Try to make `data`, which holds `writer_id`, entry `number`.
 
-        StoreNotApplied: certainly not appended within the deadline. AppendUndecided, SequenceGone:
-        see there. `data` must not change until this returns; after AppendUndecided, never.
+        StoreNotApplied: the entry was not appended within the deadline. AppendUndecided,
+        SequenceGone: see there. `data` must not change until this returns; after AppendUndecided,
+        never.
         """
         if len(writer_id) != WRITER_ID_BYTES:
             raise ValueError(f"a writer id has {WRITER_ID_BYTES} bytes, not {len(writer_id)}")
@@ -177,12 +179,11 @@ class Sequence:
     async def iterate(
         self, start: int, read_ahead: int = READ_AHEAD_MAX
     ) -> AsyncIterator[SequenceEntry]:
-        """The entries from `start` upwards, up to the first number that is absent.
+        """The entries from `start` upwards, up to the first absent number.
 
         Up to `read_ahead` entries are read at once and held in memory. The number quadruples from
-        one: a short tail costs few reads of absent entries, a long one few round trips.
-        An entry is yielded only when all below it were there; what lies behind an absent number is
-        not looked at.
+        one: a short tail costs few reads of absent entries, a long tail few round trips. An entry
+        is yielded only if all entries below it exist. Entries above an absent number are ignored.
         """
         if not 1 <= read_ahead <= READ_AHEAD_MAX:
             raise ValueError(f"read_ahead is {read_ahead}, not in [1, {READ_AHEAD_MAX}]")
@@ -230,7 +231,7 @@ class AppendAttempt:
         store = self._sequence._store
         while True:
             settled_before = not self.ambiguous
-            # Set while the put is in flight: whatever interrupts it leaves the outcome open.
+            # Set while the put is in flight: an interruption leaves the outcome open.
             self.ambiguous = True
             try:
                 return Mine(await store.put(self.key, self._data, IfAbsent()))

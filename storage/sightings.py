@@ -1,8 +1,7 @@
-"""How long a process has seen an object, by its own monotonic clock. Pure.
+"""How long a process has observed each object, by its own monotonic clock. Pure.
 
-No other time tells how old an object is: the filesystem store's times come from the wall clock of
-the process that wrote the object, which may jump. A process that starts again begins to count anew,
-unless it is told what the one before has seen.
+Stored times cannot tell an object's age: on a filesystem they come from the writer's wall clock,
+which may jump. A restarted process counts from zero unless it restores earlier ages.
 """
 
 from __future__ import annotations
@@ -14,30 +13,33 @@ K = TypeVar("K")
 
 
 class Sightings(Generic[K]):
-    """Since when objects were seen in each look."""
+    """The time since which every listing has shown each object."""
 
     def __init__(self) -> None:
         self._since: dict[K, float] = {}
 
     def look(self, present: Iterable[K], now: float) -> None:
-        """What a listing shows that was asked for before the monotonic time `now`."""
+        """Record the objects of a listing that was requested at the monotonic time `now`."""
         self._since = {each: self._since.get(each, now) for each in present}
 
     def saw(self, one: K, now: float) -> None:
-        """An object that this process has just put."""
+        """Record an object that this process has just put."""
         self._since.setdefault(one, now)
 
     def ages(self, now: float) -> Mapping[K, float]:
-        """For how many seconds each object has been seen."""
+        """For each object, the seconds since it was first observed."""
         return {each: now - since for each, since in self._since.items()}
 
     def restore(self, ages: Mapping[K, float], now: float) -> None:
-        """What another process had seen. It counts for what this one sees at its next look, too:
-        time in which neither looked is not counted."""
+        """Add the ages that another process observed.
+
+        They count only for objects that the next listing shows. Time between the processes does not
+        count.
+        """
         for each, age in ages.items():
             self._since[each] = min(now - age, self._since.get(each, now))
 
     def seen_for(self, seconds: float, now: float) -> list[K]:
-        """What was there in each look since longer ago than so many seconds."""
-        # Strictly longer: time that has just passed may be a little shorter by another clock.
+        """The objects that have been observed for longer than `seconds`."""
+        # Strictly longer: another clock may measure an elapsed interval as slightly shorter.
         return [each for each, since in self._since.items() if now - since > seconds]

@@ -1,10 +1,10 @@
-"""What to compact: the dirty end of a compacted log, and small segments that are worth merging.
+"""Selects what to compact: the dirty part of a compacted log, and small segments to merge. Pure.
 
-Pure. Log compaction keeps the latest record of each key. The part of a log that it has gone through
-is clean: no key is in it twice. All else in the table is dirty. A round of compaction maps the keys
-of the dirty part to their latest offsets and then goes through clean and dirty part from the log's
-start on; the segments that it writes say how far they are clean (`CleanedRange`), so there is no
-other state to keep, and a round that ended halfway is simply followed by another.
+Log compaction keeps the latest record of each key. The clean part of a log has been compacted: no
+key is in it twice. The rest of the table is dirty. A round of compaction maps the keys of the dirty
+part to their latest offsets, then rewrites clean and dirty part from the log start. The new
+segments record how far they are clean (`CleanedRange`). So there is no other state, and another
+round simply follows one that ended halfway.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from tidelog.storage.segment.segment import CleanedRange, Segment
 from tidelog.storage.table.table_state import TableSegment
 
 RANGES_MAX = 16
-"""Of one segment; with more, tombstones of neighbouring ranges are kept equally long."""
+"""Cleaned ranges of a segment. Beyond it, neighbouring ranges keep their tombstones equally long.
+"""
 MERGED_SEGMENTS_MIN = 8
-"""Fewer small segments are left as they are, unless they make a large one."""
+"""Fewer small segments are not merged, unless they make a large one."""
 MERGED_SEGMENTS_MAX = 1000
 _SMALL_SHARE = 4
-"""A segment is small while that many of it make no more than the largest that there may be."""
+"""A segment is small if this many of it fit into the largest allowed segment."""
 
 
 class CompactionPolicy(NamedTuple):
@@ -36,12 +37,12 @@ class CompactionPolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DirtyLog:
-    """What there is to compact in a partition."""
+    """The dirty part of a partition's log that may be compacted."""
 
     first_dirty: int
-    """Below it, no key is in the table twice."""
+    """Below it, the table holds no key twice."""
     end: int
-    """Behind the last segment that may be compacted already."""
+    """The offset after the last segment that may be compacted."""
     clean_bytes: int
     dirty_bytes: int
     earliest_ms: int
@@ -49,11 +50,11 @@ class DirtyLog:
 
     @property
     def ratio(self) -> float:
-        """The share of the bytes that is dirty."""
+        """The dirty share of the bytes."""
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
     def is_due(self, policy: CompactionPolicy, now_ms: int) -> bool:
-        """Whether a round is worth its cost, or some record has waited for too long."""
+        """True if a round is worth its cost, or a record exceeds `max.compaction.lag.ms`."""
         is_late = now_ms - self.earliest_ms > policy.max_compaction_lag_ms
         return is_late or self.ratio > policy.min_cleanable_dirty_ratio
 
@@ -61,10 +62,10 @@ class DirtyLog:
 def dirty_log(
     segments: Sequence[TableSegment], policy: CompactionPolicy, log_start: int, now_ms: int
 ) -> DirtyLog | None:
-    """What there is to compact among a partition's segments; None if there is nothing.
+    """The dirty part of a partition's segments; None if there is none.
 
-    As in Kafka, the first dirty segment with a record younger than `min.compaction.lag.ms`, and all
-    behind it, is left alone.
+    As in Kafka, it ends before the first dirty segment with a record younger than
+    `min.compaction.lag.ms`.
     """
     cleaned = [stored.segment.cleaned_to for stored in segments if stored.segment.cleaned]
     first_dirty = max((log_start, *cleaned))
@@ -93,7 +94,7 @@ def dirty_log(
 
 
 class Round(NamedTuple):
-    """One round of compaction: from the log's start up to `end`, at one moment."""
+    """One round of compaction, at the time `now_ms`: from the log start up to `end`."""
 
     first_dirty: int
     end: int
@@ -102,11 +103,11 @@ class Round(NamedTuple):
     delete_retention_ms: int
 
     def is_expired(self, cleaned: CleanedRange) -> bool:
-        """Whether tombstones that were compacted first at that time are to go."""
+        """True if this round drops the range's tombstones."""
         return self.now_ms - cleaned.cleaned_ms >= self.delete_retention_ms
 
     def expired_before(self, segment: Segment) -> list[tuple[int, int]]:
-        """The ranges [first, following) of a segment's offsets whose tombstones go now."""
+        """The ranges [first, next) of a segment's offsets whose tombstones this round drops."""
         found = []
         first = segment.name.base_offset
         for cleaned in segment.cleaned:
@@ -116,8 +117,11 @@ class Round(NamedTuple):
         return found
 
     def cleaned_after(self, segments: Iterable[Segment]) -> Iterator[CleanedRange]:
-        """What is clean of these segments after the round. Ranges whose tombstones go now are as
-        those of the round itself: none is left in them."""
+        """The cleaned ranges of these segments after the round.
+
+        A range whose tombstones the round drops gets the round's time, since no tombstone is left
+        in it.
+        """
         reached = 0
         for segment in segments:
             for cleaned in segment.cleaned:
@@ -131,7 +135,10 @@ class Round(NamedTuple):
 
 
 def joined_ranges(ranges: Iterable[CleanedRange], tombstones: int) -> tuple[CleanedRange, ...]:
-    """Ranges of one segment, as few as say the same; where there are no tombstones, one does."""
+    """The ranges of one segment, with equal neighbours joined and at most RANGES_MAX in all.
+
+    Without tombstones one range is enough.
+    """
     found: list[CleanedRange] = []
     for each in ranges:
         if found and (not tombstones or found[-1].cleaned_ms == each.cleaned_ms):
@@ -139,7 +146,7 @@ def joined_ranges(ranges: Iterable[CleanedRange], tombstones: int) -> tuple[Clea
         else:
             found.append(each)
     while len(found) > RANGES_MAX:
-        # The oldest: their tombstones go soonest, and are kept a little longer so.
+        # Join the oldest ranges: their tombstones expire first, and now a little later.
         first, second = found[:2]
         later = max(first.cleaned_ms, second.cleaned_ms)
         found[:2] = [CleanedRange(second.next_offset, later)]
@@ -147,21 +154,21 @@ def joined_ranges(ranges: Iterable[CleanedRange], tombstones: int) -> tuple[Clea
 
 
 class SegmentMergeLimits(NamedTuple):
-    """How large merged segments may become: retention deletes whole ones."""
+    """Limits on merged segments. Retention deletes whole segments, so they stay small."""
 
     bytes_max: int
     span_ms_max: int
-    """Between the earliest and the latest timestamp in one."""
+    """The longest span between the earliest and the latest timestamp of one segment."""
 
 
 def small_run(
     segments: Sequence[TableSegment], limits: SegmentMergeLimits
 ) -> tuple[TableSegment, ...]:
-    """The first consecutive segments that are worth merging into one; none if none are.
+    """The first consecutive segments that are worth merging into one; empty if there are none.
 
-    Small ones are merged, as many as make half of the largest size, or MERGED_SEGMENTS_MIN, if none
-    is more than half of the whole: so a row is written again only into a segment at least twice as
-    large, at most log2(largest / smallest) times.
+    A run of small segments is merged if it makes half of the largest size or has
+    MERGED_SEGMENTS_MIN segments. No segment may exceed half of the run. So each merge at least
+    doubles a row's segment, and a row is rewritten at most log2(largest / smallest) times.
     """
     for first, head in enumerate(segments):
         if _is_small(head.segment, limits):
@@ -175,7 +182,7 @@ def small_run(
 def _run_from(
     segments: Sequence[TableSegment], first: int, limits: SegmentMergeLimits
 ) -> tuple[int, int, int]:
-    """The end of what may be merged with the first segment, its bytes, and those of the largest."""
+    """The end of the run that begins at `first`, its bytes, and those of its largest segment."""
     head = segments[first].segment
     size = largest = head.size_bytes
     earliest, latest = head.timestamp_min, head.timestamp_max
@@ -183,7 +190,8 @@ def _run_from(
     while end < min(len(segments), first + MERGED_SEGMENTS_MAX):
         segment = segments[end].segment
         low, high = segment.timestamp_min, segment.timestamp_max
-        # Retention goes by when a segment without timestamps was added: a merge would forget that.
+        # Retention uses the time when a segment without timestamps was added. A merge would lose
+        # it.
         if earliest is None or latest is None or low is None or high is None:
             break
         earliest, latest = min(earliest, low), max(latest, high)

@@ -1,6 +1,6 @@
-"""The latest offset of each key in a range of a log: what log compaction goes by.
+"""The latest offset of each key in a range of a log, for log compaction. Pure.
 
-Pure. Keys are compared as they are, not by a hash, so no record is ever lost to a collision.
+Whole keys are compared, not hashes, so a collision cannot lose a record.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tidelog.records.parse.varints import Integers
 
 NO_OFFSET = -1
 _BYTES_PER_KEY = 40
-"""Beside the key itself: offsets, and Arrow's table while keys are looked up."""
+"""Memory per key beside the key itself: offsets, and Arrow's table during lookups."""
 
 
 class KeyOffsets:
-    """Keys with their latest offsets. Look-ups cost a pass over all keys, so ask for many at once.
+    """Keys with their latest offsets. A lookup costs a pass over all keys, so look up many at once.
 
-    New records are kept aside until they are as many as the keys that are known already: so all
-    merging costs about as much as a few passes.
+    New records wait until they outnumber the known keys. So all merges together cost about as much
+    as a few passes.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class KeyOffsets:
         return len(self._keys)
 
     def add(self, keys: pa.Array, offsets: Integers) -> None:
-        """Take up records, in any order; those without a key do not count."""
+        """Add records, in any order; records without a key are ignored."""
         if keys.null_count:
             present = ~nulls_of(keys)
             keys, offsets = keys.filter(boolean_array(present)), offsets[present]
@@ -51,7 +51,7 @@ class KeyOffsets:
             self._merge()
 
     def fills(self, bytes_max: int) -> bool:
-        """Whether the keys need about so much memory, or more, when they are looked up."""
+        """True if a lookup would need about `bytes_max` of memory or more."""
         if self._need(self._keys_bytes + self._new_bytes, self._new_count) < bytes_max:
             return False
         self._merge()
@@ -61,7 +61,7 @@ class KeyOffsets:
         return 2 * keys_bytes + _BYTES_PER_KEY * (len(self._keys) + more)
 
     def latest(self, keys: pa.Array | pa.ChunkedArray) -> Integers:
-        """The latest offset of each of these keys; NO_OFFSET for what is not there, and null."""
+        """The latest offset of each key; NO_OFFSET for unknown keys and null."""
         self._merge()
         found = pc.index_in(keys, value_set=self._keys, skip_nulls=True)
         if isinstance(found, pa.ChunkedArray):
@@ -85,5 +85,5 @@ class KeyOffsets:
 
 
 def _bytes_of(keys: pa.Array) -> int:
-    """Of the keys alone, also where they are a part of a larger array."""
+    """The bytes of the keys alone, even if they are a slice of a larger array."""
     return int(pc.sum(pc.binary_length(keys)).as_py() or 0)

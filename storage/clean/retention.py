@@ -1,8 +1,8 @@
-"""Retention: where a partition's log is to begin by age and size, and which segments are below it.
+"""Retention: the log start that age and size limits demand, and the segments below it. Pure.
 
-Pure. Kafka's rules, for runs of records (segments of the table, slots of the WAL) in place of its
-segment files: from the oldest run on, one that is too old or too much goes whole, and the first
-that is neither ends it. What is not decided yet (at or above the last stable offset) stays.
+Kafka's rules, applied to runs of records (segments of the table, slots of the WAL) instead of
+segment files. Retention deletes whole runs from the oldest on, while a run is too old or the log
+too large. It keeps records at or above the last stable offset.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ UNLIMITED = -1
 
 
 class RetentionPolicy(NamedTuple):
-    """How much of its past a topic keeps; negative numbers mean all of it."""
+    """A topic's retention limits; a negative number means unlimited."""
 
     retention_ms: int
     retention_bytes: int
 
 
 class RetentionRun(NamedTuple):
-    """Records that are kept or deleted together."""
+    """Records that retention keeps or deletes together."""
 
     base_offset: int
     last_offset: int
     latest_ms: int | None
-    """The latest timestamp of its records; None where none is known, so that age never deletes
-    it."""
+    """The latest timestamp of the records. None means unknown: age then never deletes the run."""
     size_bytes: int
 
 
 def run_of(stored: TableSegment) -> RetentionRun:
-    """A segment of the table. Where no row has a timestamp, the segment's own counts, as the
-    file's does in Kafka."""
+    """The run of a table segment.
+
+    If no row has a timestamp, the time counts when the segment was added, as the file's time in
+    Kafka.
+    """
     segment, name = stored.segment, stored.segment.name
     latest = stored.added_ms if segment.timestamp_max is None else segment.timestamp_max
     return RetentionRun(name.base_offset, name.last_offset, latest, segment.size_bytes)
@@ -49,10 +51,11 @@ def log_start_after(
     last_stable_offset: int,
     now_ms: int,
 ) -> int:
-    """Where the log is to begin: at `log_start` still, or behind what retention deletes.
+    """The partition's log start after retention: `log_start`, or an offset above it.
 
-    `runs`: all of the partition's, ascending, without overlap; those wholly below the log start do
-    not count. It is the base of the first run that is kept, or the end of the last that goes.
+    `runs` are all of the partition's, ascending and without overlap. Runs wholly below the log
+    start are ignored. The result is the base of the first kept run, or the end of the last deleted
+    run.
     """
     held = [run for run in runs if run.last_offset >= log_start]
     excess = sum(run.size_bytes for run in held) - policy.retention_bytes
@@ -61,14 +64,14 @@ def log_start_after(
         excess -= run.size_bytes
         too_much = policy.retention_bytes >= 0 and excess >= 0
         if run.last_offset >= last_stable_offset or not (too_much or is_old(run, policy, now_ms)):
-            # Between what went and this, there may be offsets without a record.
+            # Offsets without a record may lie between the deleted runs and this one.
             return start if start == log_start else max(start, run.base_offset)
         start = run.last_offset + 1
     return start
 
 
 def segments_below(segments: Sequence[TableSegment], log_start: int) -> tuple[SegmentName, ...]:
-    """The segments that lie wholly below the log start: they can be removed from the table."""
+    """The segments wholly below the log start, which may be removed from the table."""
     below = []
     for stored in segments:
         name = stored.segment.name
@@ -79,7 +82,7 @@ def segments_below(segments: Sequence[TableSegment], log_start: int) -> tuple[Se
 
 
 def share_below(segment: Segment, log_start: int) -> float:
-    """About which share of a segment's rows lies below the log start, by their offsets."""
+    """The approximate share of a segment's rows below the log start, judged by offsets."""
     span = segment.last_row + 1 - segment.first_row
     return min(1.0, max(0.0, (log_start - segment.first_row) / span))
 

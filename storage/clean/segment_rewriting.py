@@ -1,8 +1,8 @@
-"""Segments written again: several small ones as one, or without what log compaction drops.
+"""Rewrites segments: small ones merged into one, or without the records that compaction drops.
 
-Rows are streamed: in memory are what was read last, the segment that is being written, and a bit
-for each row of the one that is being read (for compaction the keys as well). Nothing here changes
-the table: what was put is garbage until its caller has committed it.
+Rows are streamed. Memory holds the last read, the segment being written, and a bit per row of the
+segment being read; for compaction also the keys. The table does not change here: a new segment is
+garbage until the caller commits it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.segment.segment_writer import SegmentWriter
 
 READ_BYTES = 8 * 1024 * 1024
-"""Of rows in memory, about: what one read brings."""
+"""Approximate bytes of rows that one read brings into memory."""
 LOOKUP_BYTES = 32 * 1024 * 1024
-"""Of keys that are looked up at a time: each look-up costs a pass over all keys that are known."""
+"""Bytes of keys in one lookup. Each lookup costs a pass over all known keys."""
 _ROW_BYTES = 64
-"""What a row needs in memory beside key, value and headers, about."""
+"""Approximate memory of a row beside key, value and headers."""
 _KEY_COLUMNS = ("offset", "key")
 _ALL_COLUMNS = tuple(ROW_SCHEMA.names)
 
 Pace = Callable[[int], Awaitable[None]]
-"""Told of bytes that were read or written; waits where that goes too fast."""
+"""Takes the number of bytes read or written, and waits if the rate is too high."""
 
 
 class Replacement(NamedTuple):
-    """Segments, and what takes their place: one that is stored, or none where no row is left."""
+    """Removed segments, and the stored one in their place; none if no row is left."""
 
     removed: tuple[SegmentName, ...]
     rewritten: tuple[Segment, ...]
@@ -56,15 +56,18 @@ class KeyMap(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Segments that are being written as one."""
+    """Segments that are rewritten as one."""
 
     segments: list[Segment]
     writer: SegmentWriter
 
 
 class SegmentRewriter:
-    """Rewrites one partition's segments. ObjectNotFound passes through: a segment may have gone
-    from the table meanwhile (F4). CorruptObject and other StoreErrors as well."""
+    """Rewrites one partition's segments.
+
+    Raises ObjectNotFound if a segment was meanwhile removed from the table (F4), CorruptObject and
+    other StoreErrors.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class SegmentRewriter:
         self._pace = pace
 
     async def merge(self, segments: Sequence[Segment], log_start: int) -> Replacement:
-        """Put one segment with all rows of consecutive ones, but for those below the log start."""
+        """Store one segment with the rows of consecutive ones at or above the log start."""
         group = self._begin(segments[0])
         for segment in segments:
             group.segments.append(segment)
@@ -92,7 +95,7 @@ class SegmentRewriter:
     async def map_keys(
         self, segments: Sequence[Segment], first_dirty: int, end: int, bytes_max: int
     ) -> KeyMap:
-        """Map the keys of the dirty part, as much of it as has room in memory."""
+        """Map the keys of the dirty part, up to the memory limit `bytes_max`."""
         keys = KeyOffsets()
         for segment in segments:
             if segment.name.last_offset < first_dirty or segment.name.base_offset >= end:
@@ -107,8 +110,10 @@ class SegmentRewriter:
     async def compact(
         self, segments: Sequence[Segment], keys: KeyOffsets, round_: Round, target_bytes: int
     ) -> AsyncGenerator[Replacement, None]:
-        """Put what the round makes of the segments, one replacement after the other, each to be
-        committed before the next is asked for. Clean segments that lose nothing stay as they are.
+        """Store the round's new segments and yield each replacement.
+
+        The caller commits a replacement before it takes the next one. Clean segments that lose no
+        row stay as they are.
         """
         group: _Group | None = None
         for segment in segments:
@@ -133,7 +138,9 @@ class SegmentRewriter:
             yield await self._finish(group, round_.cleaned_after(group.segments))
 
     async def _kept(self, segment: Segment, keys: KeyOffsets, round_: Round) -> Booleans:
-        """Which rows of a segment the round keeps; of tombstones only the keys are looked at."""
+        """A mask of the segment's rows that the round keeps. Tombstones count by their keys
+        alone.
+        """
         found: list[Booleans] = []
         waiting: list[pa.RecordBatch] = []
         waiting_bytes = 0
@@ -161,7 +168,7 @@ class SegmentRewriter:
     async def _rows(
         self, segment: Segment, columns: Sequence[str], offset: int = 0
     ) -> AsyncIterator[list[pa.RecordBatch]]:
-        """A segment's rows from an offset on, some row groups at a time."""
+        """A segment's rows from `offset` on, some row groups at a time."""
         reader = await SegmentReader.open(
             self._store, self._offload, self._topic_partition, segment
         )
@@ -191,7 +198,7 @@ class SegmentRewriter:
 
 
 def _joined(segments: Sequence[Segment]) -> list[CleanedRange]:
-    """What is clean of consecutive segments from the first one's base on."""
+    """The cleaned ranges of consecutive segments, up to the first dirty segment."""
     found: list[CleanedRange] = []
     for segment in segments:
         found += segment.cleaned
@@ -201,7 +208,7 @@ def _joined(segments: Sequence[Segment]) -> list[CleanedRange]:
 
 
 def _add_keys(keys: KeyOffsets, batches: Sequence[pa.RecordBatch]) -> int:
-    """Take up the keys of some rows; the offset behind them."""
+    """Add the keys of some rows; returns the offset after them."""
     following = 0
     for batch in batches:
         offsets = integers_of(batch.column("offset"))
@@ -211,7 +218,7 @@ def _add_keys(keys: KeyOffsets, batches: Sequence[pa.RecordBatch]) -> int:
 
 
 def latest_rows(batches: Sequence[pa.RecordBatch], keys: KeyOffsets, round_: Round) -> Booleans:
-    """Which rows have the latest record of their key, or lie behind what the round goes through."""
+    """A mask of the rows with the latest record of their key, or at or above the round's end."""
     table = pa.Table.from_batches(batches)
     column = table.column("key")
     offsets = np.concatenate([integers_of(batch.column("offset")) for batch in batches])
@@ -222,7 +229,7 @@ def latest_rows(batches: Sequence[pa.RecordBatch], keys: KeyOffsets, round_: Rou
 
 
 def _write_from(writer: SegmentWriter, batches: Sequence[pa.RecordBatch], offset: int) -> None:
-    """Write the rows from an offset on."""
+    """Write the rows at or above an offset."""
     for batch in batches:
         first = int(np.searchsorted(integers_of(batch.column("offset")), offset, "left"))
         writer.write(batch.slice(first))
@@ -234,7 +241,7 @@ def _write_kept(
     kept: Booleans,
     expired: Sequence[tuple[int, int]],
 ) -> None:
-    """Write the rows that are kept, but for tombstones in the ranges of those that are expired."""
+    """Write the kept rows, without tombstones in the expired ranges."""
     if expired and batch.column("value").null_count:
         offsets = integers_of(batch.column("offset"))
         goes = np.zeros(len(offsets), np.bool_)

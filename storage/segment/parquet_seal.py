@@ -1,15 +1,16 @@
-"""Checksums within a Parquet file, so that Arrow is never given bytes that were not checked.
+"""Checksums within a Parquet file, so that Arrow never reads unchecked bytes.
 
-Wrong bytes in a footer can end the process within Arrow, and Parquet has no checksum for it. So
-each file of ours has a seal between its data and its footer, where no reader looks for anything:
+Wrong bytes in a footer can crash the process within Arrow, and Parquet has no checksum for it. So
+each of Tidelog's files has a seal between its data and its footer, where Parquet readers do not
+look:
 
     CRC-32C of each column chunk, row group by row group (u32 each)
     their number (u32)
     CRC-32C of all of the above and of the footer (u32)
     magic TIDESEAL (8 bytes)
 
-Little-endian. The footer is what Parquet calls so, with its length and magic. Places in a Parquet
-file count from its beginning, so that nothing else has to know.
+The integers are little-endian. The footer is Parquet's, with its length and magic. Positions in a
+Parquet file count from its beginning, so the seal shifts none of them.
 """
 
 from __future__ import annotations
@@ -36,20 +37,19 @@ TAIL_BYTES_MIN: Final = _END.size + _PARQUET_TAIL_BYTES
 
 
 class SealedFile(NamedTuple):
-    """A Parquet file to be stored: its pieces, one behind the other."""
+    """The pieces of a Parquet file to be stored, in order."""
 
     pieces: tuple[Buffer, ...]
     tail_bytes: int
-    """Of seal and footer: what a reader has to read first."""
+    """The length of seal and footer, which a reader reads first."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file."""
         return sum(map(len, self.pieces))
 
 
 class Footer(NamedTuple):
-    """A footer whose checksum is right."""
+    """A footer whose checksum is correct."""
 
     metadata: Any
     """pyarrow's `FileMetaData`."""
@@ -60,8 +60,8 @@ class Footer(NamedTuple):
 def seal(data: Buffer, checksum: Callable[[int, int], int] | None = None) -> SealedFile:
     """A finished Parquet file with its seal.
 
-    `data` may be the end of the file alone, with the whole footer; then the pieces are those of
-    that end, and `checksum` gives the CRC-32C of the file's bytes [begin, end), a column chunk's.
+    `data` may be only the end of the file, with the whole footer. The pieces are then those of that
+    end, and `checksum` gives the CRC-32C of the file's bytes [begin, end), a column chunk.
     """
     whole = memoryview(data)
     if checksum is None:
@@ -84,7 +84,7 @@ def seal(data: Buffer, checksum: Callable[[int, int], int] | None = None) -> Sea
 
 
 def is_sealed(tail: Buffer) -> bool:
-    """Whether the file with this end has a seal, right or wrong; others write none."""
+    """True if the file with this end has a seal, valid or not. Only Tidelog writes seals."""
     if len(tail) < TAIL_BYTES_MIN or bytes(tail[-4:]) != _PARQUET_MAGIC:
         return False
     at = len(tail) - _footer_bytes("", tail) - len(MAGIC)
@@ -92,8 +92,10 @@ def is_sealed(tail: Buffer) -> bool:
 
 
 def tail_bytes(key: str, tail: Buffer) -> int:
-    """How long seal and footer are, from the object's last bytes; where these do not reach to the
-    seal's end, an estimate from below that does. CorruptObject."""
+    """The length of seal and footer, from the object's last bytes.
+
+    If these do not reach to the seal's end, the result is a lower bound that does. CorruptObject.
+    """
     footer_bytes = _footer_bytes(key, tail)
     if len(tail) < footer_bytes + _END.size:
         return footer_bytes + _END.size
@@ -127,9 +129,10 @@ def open_footer(key: str, tail: Buffer) -> Footer:
 def check_chunks(
     key: str, footer: Footer, group: int, columns: Sequence[int], start: int, data: Buffer
 ) -> None:
-    """Compare the chunks of a row group with their checksums, in bytes that begin at `start`.
+    """Compare a row group's chunks with their checksums; `data` begins at byte `start` of the file.
 
-    CorruptObject."""
+    Raises CorruptObject.
+    """
     view = memoryview(data)
     places = list(chunk_places(footer.metadata, group))
     for column in columns:
@@ -143,7 +146,7 @@ def check_chunks(
 
 
 def chunk_places(metadata: Any, group: int) -> Iterator[tuple[int, int]]:
-    """Where the bytes of each of a row group's columns begin and end."""
+    """The byte range of each of a row group's columns."""
     row_group = metadata.row_group(group)
     for index in range(metadata.num_columns):
         chunk = row_group.column(index)
@@ -154,7 +157,7 @@ def chunk_places(metadata: Any, group: int) -> Iterator[tuple[int, int]]:
 
 
 def _footer_bytes(key: str, tail: Buffer) -> int:
-    """Parquet's footer, with its length and magic."""
+    """The length of Parquet's footer, with its length field and magic."""
     if len(tail) < TAIL_BYTES_MIN or bytes(tail[-4:]) != _PARQUET_MAGIC:
         raise CorruptObject(key, "it does not end as a Parquet file does")
     return int.from_bytes(tail[-_PARQUET_TAIL_BYTES:-4], "little") + _PARQUET_TAIL_BYTES

@@ -1,4 +1,4 @@
-"""A file that grows in memory without being moved, and whose checksums are made as it grows."""
+"""A file that grows in memory without copies, with checksums taken during the writes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PIECE_BYTES_MIN: Final = 64 * 1024
 
 
 class PieceSink(io.RawIOBase):
-    """For Arrow to write to, as `pyarrow.PythonFile`. It keeps what is written in the pieces in
-    which it comes. A buffer that doubles would hold the file up to three times, each time that it
-    is moved, and leave behind what it outgrew.
+    """A file for Arrow to write to, as `pyarrow.PythonFile`.
+
+    It keeps the written pieces as they are. A doubling buffer would hold the file up to three times
+    while it moves, and would fragment the heap.
     """
 
     def __init__(self) -> None:
@@ -27,25 +28,24 @@ class PieceSink(io.RawIOBase):
         self._small: list[bytes] = []
         self._small_bytes = 0
         self._ends = array("q", [0])
-        """Where each write ended; before the first there is nothing."""
+        """The end of each write; 0 comes first."""
         self._crcs = array("L", [0])
         """CRC-32C of each write."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all that was written."""
         return self._ends[-1]
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        """Arrow gives bytes of their own or a buffer that nobody changes any more."""
+        """Append bytes. Arrow never changes the buffers that it passes."""
         piece = data if isinstance(data, bytes) else memoryview(data).cast("B")
         size = len(piece)
         if size:
             self._ends.append(self.size_bytes + size)
-            # Taken now, while the bytes are in the processor's cache.
+            # Compute it now, while the bytes are in the processor's cache.
             self._crcs.append(crc32c(piece))
         if size < PIECE_BYTES_MIN:
             self._small.append(bytes(piece))
@@ -58,14 +58,16 @@ class PieceSink(io.RawIOBase):
         return size
 
     def take(self) -> list[Buffer]:
-        """What was written since the last call, one piece behind the other."""
+        """The pieces written since the last call, in order."""
         self._settle()
         taken, self._pieces = self._pieces, []
         return taken
 
     def crc32c(self, begin: int, end: int) -> int:
-        """CRC-32C of bytes [begin, end) of all that was written, taken or not. ValueError if these
-        are not whole writes."""
+        """CRC-32C of bytes [begin, end) of the file, including taken pieces.
+
+        ValueError unless the range consists of whole writes.
+        """
         first, last = bisect_left(self._ends, begin), bisect_left(self._ends, end)
         is_known = begin <= end and last < len(self._ends)
         if not is_known or (self._ends[first], self._ends[last]) != (begin, end):

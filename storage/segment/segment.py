@@ -1,5 +1,4 @@
-"""Segments: Parquet files of one partition's committed records. What they are called, what is known
-of each. `docs/formats/segment.md` describes them."""
+"""Names and properties of segments. `docs/formats/segment.md` describes the files."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tidelog.storage.sequence import NUMBER_DIGITS
 
 FORMAT_VERSION: Final = 1
 METADATA_KEY: Final = b"tidelog.segment"
-"""In the file's key-value metadata: what the file says of itself, as JSON."""
+"""Key of the file's description (JSON) in the Parquet key-value metadata."""
 TOPICS_PREFIX: Final = "topics/"
 
 _PATH = re.compile(
@@ -24,20 +23,19 @@ _PATH = re.compile(
 
 
 def table_prefix(topic_id: TopicId) -> str:
-    """The beginning of the key of everything in a topic's table."""
+    """The key prefix of all objects of a topic's table."""
     return f"{TOPICS_PREFIX}{topic_id}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentName:
-    """Whose records, at which offsets, and which of the files that may hold them."""
+    """The partition and offsets that a segment covers, and an id that makes the name unique."""
 
     partition: int
     base_offset: int
-    """The first offset that the segment covers; where aborted records were, the first row's is
-    later."""
+    """The first covered offset. Aborted records may precede the first row."""
     last_offset: int
-    """The last offset that it covers, inclusive."""
+    """The last covered offset, inclusive."""
     id: UUID
 
     def __post_init__(self) -> None:
@@ -49,7 +47,7 @@ class SegmentName:
 
     @property
     def path(self) -> str:
-        """Relative to the table's folder."""
+        """The path relative to the table's folder."""
         base, last = self.base_offset, self.last_offset
         return (
             f"partition={self.partition}/{base:0{NUMBER_DIGITS}d}-{last:0{NUMBER_DIGITS}d}"
@@ -58,7 +56,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, path: str) -> SegmentName | None:
-        """The name from a path relative to the table's folder; None if it is no segment's."""
+        """The name in a path relative to the table's folder; None if it is no segment's."""
         match = _PATH.fullmatch(path)
         if match is None:
             return None
@@ -76,23 +74,26 @@ class SegmentName:
 
 
 class CleanedRange(NamedTuple):
-    """A range of offsets that log compaction has gone through: it begins where the one before ends,
-    or where the segment begins."""
+    """A range of offsets that log compaction has cleaned.
+
+    It begins at the end of the previous range, or at the segment's base.
+    """
 
     next_offset: int
-    """The first offset behind it."""
+    """The first offset after the range."""
     cleaned_ms: int
-    """When its tombstones had been compacted for the first time, all of them: they go
-    `delete.retention.ms` after that."""
+    """The time when all of its tombstones had been compacted for the first time. They are dropped
+    `delete.retention.ms` later.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment that is stored, or is about to be, and what one must know to read it."""
+    """The properties of a segment that a reader needs."""
 
     name: SegmentName
     size_bytes: int
-    """Of the object."""
+    """Size of the object."""
     row_count: int
     first_row: int
     """Offset of the first row; the segment may cover earlier offsets."""
@@ -101,37 +102,37 @@ class Segment:
     undated_rows: int
     """Rows without a timestamp."""
     raw_bytes: int
-    """Keys, values and headers, before encoding and compression."""
+    """Bytes of keys, values and headers, before encoding and compression."""
     timestamp_min: int | None
-    """Milliseconds; None where no row has a timestamp."""
+    """Milliseconds; None if no row has a timestamp."""
     timestamp_max: int | None
     crc32c: int
-    """Of the whole object."""
+    """Checksum of the whole object."""
     tail_bytes: int
-    """Of the object's end, which says where everything is: seal and footer (`parquet_seal`)."""
+    """Length of seal and footer at the object's end (`parquet_seal`)."""
     tombstones: int | None = None
-    """Rows without a value; None where that was not counted."""
+    """Rows without a value; None if they were not counted."""
     cleaned: tuple[CleanedRange, ...] = ()
-    """What log compaction has gone through, ascending from the segment's base on; what lies behind
-    the last range is dirty."""
+    """The ranges that log compaction has cleaned, ascending from the segment's base. Offsets after
+    the last range are dirty.
+    """
 
     @property
     def cleaned_to(self) -> int:
-        """The first offset that log compaction has not gone through."""
+        """The first offset that log compaction has not cleaned."""
         return self.cleaned[-1].next_offset if self.cleaned else self.name.base_offset
 
     @property
     def path(self) -> str:
-        """Relative to the table's folder."""
+        """The path relative to the table's folder."""
         return self.name.path
 
     def key(self, topic_id: TopicId) -> str:
-        """The object's key."""
         return table_prefix(topic_id) + self.path
 
 
 def describe(topic_partition: TopicPartition, base_offset: int, last_offset: int) -> bytes:
-    """What a segment's file says of itself."""
+    """The description in a segment's file, as JSON."""
     return json.dumps(
         {
             "format": FORMAT_VERSION,
@@ -145,7 +146,7 @@ def describe(topic_partition: TopicPartition, base_offset: int, last_offset: int
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """Whose records a file says it holds."""
+    """The partition and offsets that a file's description claims."""
 
     topic_partition: TopicPartition
     base_offset: int
@@ -153,7 +154,7 @@ class SegmentIdentity:
 
 
 def read_identity(key: str, description: bytes | None) -> SegmentIdentity:
-    """What a file says of itself. CorruptObject, UnsupportedFormat."""
+    """The identity in a file's description. CorruptObject, UnsupportedFormat."""
     if description is None:
         raise CorruptObject(key, "it is a Parquet file, but not a segment of Tidelog's")
     try:

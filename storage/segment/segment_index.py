@@ -1,6 +1,6 @@
-"""Where a segment's rows are: its footer, read once and kept; which bytes to read for which rows.
+"""A segment's footer in memory, and the byte ranges that hold given rows. Pure.
 
-Pure: bytes come in, rows go out. Whatever Arrow makes of wrong bytes becomes CorruptObject.
+Bytes come in, rows go out. Arrow's errors for wrong bytes become CorruptObject.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tidelog.storage.segment.parquet_seal import check_chunks, chunk_places, ope
 from tidelog.storage.segment.segment import METADATA_KEY, SegmentIdentity, read_identity
 
 RECORD_COLUMNS: Final = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
-"""What a consumer is sent. They come first in a row group, so they are one range."""
+"""The columns that a consumer receives. They come first in a row group and form one range."""
 TIME_COLUMNS: Final = ("offset", "timestamp")
 UNDATED: Final = -1
-"""What stands for no timestamp in Kafka."""
+"""Kafka's value for a missing timestamp."""
 _NO_TIMESTAMP = -(2**63)
 _FIELDS = {field.name: field for field in ROW_SCHEMA}
 
 
 class SegmentIndex:
-    """A segment's footer: row groups with their offsets, timestamps and places."""
+    """A segment's footer: row groups with their offsets, timestamps and byte ranges."""
 
     def __init__(self, key: str, size_bytes: int, tail: Buffer) -> None:
         """`tail`: the object's end, with seal and footer. CorruptObject, UnsupportedFormat."""
@@ -49,47 +49,47 @@ class SegmentIndex:
 
     @property
     def row_count(self) -> int:
-        """Of all row groups."""
         return int(self._rows.sum())
 
     @property
     def groups(self) -> int:
-        """How many row groups there are."""
+        """The number of row groups."""
         return len(self._rows)
 
     def group_at(self, offset: int) -> int | None:
-        """The row group with the first row at or above an offset; None where all are below."""
+        """The row group with the first row at or above an offset; None if all rows are below."""
         group = int(np.searchsorted(self._last_offsets, offset, "left"))
         return group if group < self.groups else None
 
     def group_of(self, offset: int) -> int:
-        """The last row group that begins at or below an offset; the first where none does."""
+        """The last row group that begins at or below an offset, else the first one."""
         return max(0, int(np.searchsorted(self._first_offsets, offset, "right")) - 1)
 
     def groups_since(self, timestamp_ms: int, offset: int = 0) -> Sequence[int]:
-        """The row groups with a row of that time or a later one that may be at or above an offset,
-        ascending."""
+        """The row groups that may have a row of `timestamp_ms` or later at or above `offset`,
+        ascending.
+        """
         late = self._timestamp_max >= timestamp_ms * MICROSECONDS_PER_MILLISECOND
         groups: list[int] = np.flatnonzero(late & (self._last_offsets >= offset)).tolist()
         return groups
 
     def timestamp_max_of(self, group: int) -> int:
-        """The latest timestamp (ms) of a row group's rows; -1 where none has any."""
+        """The latest timestamp (ms) of a row group's rows; -1 if no row has one."""
         latest = int(self._timestamp_max[group])
         return UNDATED if latest == _NO_TIMESTAMP else latest // MICROSECONDS_PER_MILLISECOND
 
     def offsets_of(self, group: int) -> tuple[int, int]:
-        """The first and the last row's offset."""
+        """The offsets of a row group's first and last row."""
         return int(self._first_offsets[group]), int(self._last_offsets[group])
 
     def plain_bytes_of(self, group: int) -> int:
-        """A row group's bytes before compression: about what its rows are as batches."""
+        """A row group's bytes before compression: about the size of its rows as batches."""
         return int(self._plain_bytes[group])
 
     def byte_range(
         self, first: int, last: int, columns: Sequence[str] = RECORD_COLUMNS
     ) -> ByteRange:
-        """One range with these columns of the row groups from first to last, inclusive."""
+        """One range with these columns of the row groups `first` to `last`, inclusive."""
         wanted = self._chunks_of(columns)
         with _corruption(self.key, "its footer names places outside of it"):
             places = [
@@ -110,7 +110,7 @@ class SegmentIndex:
     ) -> list[pa.RecordBatch]:
         """The rows of these row groups, one batch each, from the bytes that begin at `start`.
 
-        Checks their checksums first, then that offsets ascend as the footer says. CorruptObject.
+        Checks the checksums, then that the offsets ascend and match the footer. CorruptObject.
         """
         held = _HeldBytes(self.size_bytes, start, data)
         schema = pa.schema([_FIELDS[name] for name in columns])
@@ -171,14 +171,14 @@ class SegmentIndex:
         return int(stats.max_raw) if stats.has_min_max else _NO_TIMESTAMP
 
     def _places_of(self, group: int) -> list[tuple[int, int]]:
-        """Where the bytes of each of a row group's columns begin and end."""
+        """The byte range of each of a row group's columns."""
         places = self._places.get(group)
         if places is None:
             places = self._places[group] = list(chunk_places(self._metadata, group))
         return places
 
     def _chunks_of(self, columns: Sequence[str]) -> list[int]:
-        """The numbers of these columns' chunks; nested columns have several."""
+        """The chunk numbers of these columns; nested columns have several."""
         return [index for name in columns for index in self._columns[name]]
 
     def _check_rows(self, group: int, rows: pa.RecordBatch) -> None:
@@ -195,8 +195,9 @@ class SegmentIndex:
 def first_row_since(
     rows: pa.RecordBatch, timestamp_ms: int, offset: int = 0
 ) -> tuple[int, int] | None:
-    """Offset and timestamp (ms) of the first row at or above an offset that is of that time or a
-    later one."""
+    """Offset and timestamp (ms) of the first row at or above `offset` with a time of `timestamp_ms`
+    or later.
+    """
     stamps = integers_of(rows.column("timestamp"), _NO_TIMESTAMP)
     offsets = integers_of(rows.column("offset"))
     late = stamps >= timestamp_ms * MICROSECONDS_PER_MILLISECOND
@@ -208,8 +209,10 @@ def first_row_since(
 
 
 def latest_row(rows: pa.RecordBatch, offset: int) -> tuple[int, int] | None:
-    """Offset and timestamp (ms) of the first of the latest rows at or above an offset; rows without
-    a timestamp have -1, as in Kafka."""
+    """Offset and timestamp (ms) of the first row with the latest timestamp, at or above an offset.
+
+    As in Kafka, a row without a timestamp has -1.
+    """
     offsets = integers_of(rows.column("offset"))
     first = int(np.searchsorted(offsets, offset, "left"))
     undated = UNDATED * MICROSECONDS_PER_MILLISECOND
@@ -221,18 +224,18 @@ def latest_row(rows: pa.RecordBatch, offset: int) -> tuple[int, int] | None:
 
 
 def _as_wanted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema, with its types."""
+    """The schema's columns of a table, with the schema's types."""
     table = table.select(schema.names)
     if not table.schema.equals(schema):
         return table.cast(schema)
-    # Only what Parquet notes of its fields differs. A cast, though it changes nothing, costs some
-    # percent of reading, and loads all of Arrow's functions into a process that may need none.
+    # Only Parquet's field metadata differs. A cast would change nothing, cost some percent of the
+    # read, and load all of Arrow's functions into the process.
     return pa.Table.from_arrays(table.columns, schema=schema)
 
 
 @contextmanager
 def _corruption(key: str, what: str) -> Iterator[None]:
-    """Arrow's many errors for wrong bytes, and ours for what they then say, as CorruptObject."""
+    """Convert Arrow's errors for wrong bytes, and the errors they cause, to CorruptObject."""
     try:
         yield
     except TidelogError:
@@ -242,7 +245,7 @@ def _corruption(key: str, what: str) -> Iterator[None]:
 
 
 class _HeldBytes(io.RawIOBase):
-    """A file of which some consecutive bytes are held; reading others is an error."""
+    """A file of which one byte range is held in memory; other reads raise OSError."""
 
     def __init__(self, size: int, start: int, data: Buffer) -> None:
         super().__init__()
@@ -261,7 +264,7 @@ class _HeldBytes(io.RawIOBase):
         return self._position
 
     def size(self) -> int:
-        """Of the whole file, as Arrow asks for it."""
+        """The whole file's size, as Arrow requires."""
         return self._size
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -270,7 +273,7 @@ class _HeldBytes(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> Any:
-        """The held bytes themselves: Arrow copies them, if it must."""
+        """A view of the held bytes; Arrow copies it if it must."""
         begin = self._position - self._start
         end = len(self._data) if size < 0 else begin + size
         if begin < 0 or end > len(self._data):

@@ -1,4 +1,4 @@
-"""Segments opened and read by ranges: one for the footer, one for consecutive row groups."""
+"""Reads segments by ranges: one request for the footer, one for consecutive row groups."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tidelog.storage.segment.segment_index import (
 )
 
 TAIL_BYTES_GUESS = 64 * 1024
-"""Read at first where the footer's length is not known; most footers fit."""
+"""First read if the footer's length is unknown; most footers fit."""
 READ_BYTES_MAX = 64 * 1024 * 1024
-"""Of one range; a single row group may be larger."""
+"""Limit of one range; a single row group may exceed it."""
 
 
 class SegmentReader:
-    """One segment, its footer in memory. Errors name the object's key.
+    """One segment, with its footer in memory. Errors name the object's key.
 
-    ObjectNotFound passes through: whoever reads asks the table again (rule F4). CorruptObject: the
-    bytes are not the segment's; nothing of them is given out.
+    After ObjectNotFound the caller reads the table again (rule F4). CorruptObject: the bytes are
+    not the segment's, and none of them is returned.
     """
 
     def __init__(self, store: ObjectStore, offload: Offload, index: SegmentIndex) -> None:
@@ -48,8 +48,10 @@ class SegmentReader:
         topic_partition: TopicPartition,
         segment: Segment,
     ) -> SegmentReader:
-        """The segment that a table lists: one range read. Its footer must say the same of itself as
-        the table does."""
+        """A reader of a segment in the table, after one range read.
+
+        CorruptObject if the footer contradicts the table.
+        """
         key = segment.key(topic_partition.topic_id)
         tail = await store.get(key, Suffix(segment.tail_bytes))
         return cls(store, offload, await _index_of(offload, topic_partition, segment, tail))
@@ -62,14 +64,14 @@ class SegmentReader:
         topic_partition: TopicPartition,
         segment: Segment,
     ) -> tuple[SegmentReader, Buffer]:
-        """Like `open`, and all bytes of the segment: one request for both."""
+        """Like `open`, with the segment's bytes: one request for both."""
         whole = await store.get(segment.key(topic_partition.topic_id))
         index = await _index_of(offload, topic_partition, segment, whole)
         return cls(store, offload, index), whole.data
 
     @classmethod
     async def open_key(cls, store: ObjectStore, offload: Offload, key: str) -> SegmentReader:
-        """Any segment, by its key alone: one range read, or two where the footer is long."""
+        """A reader of any segment by key, after one range read, or two for a long footer."""
         tail = await store.get(key, Suffix(TAIL_BYTES_GUESS))
         needed = tail_bytes(key, tail.data)
         while needed > len(tail.data):
@@ -83,10 +85,10 @@ class SegmentReader:
     async def read(
         self, offset: int, bytes_max: int, columns: Sequence[str] = RECORD_COLUMNS
     ) -> list[pa.RecordBatch]:
-        """The rows from an offset on, whole row groups in one range read, the first one cut.
+        """The rows from an offset on: whole row groups in one range read, the first one cut.
 
-        As many row groups as lie in bytes_max stored bytes, but at least one. Nothing where no row
-        is at or above the offset. `columns` must begin with the offset.
+        The range holds as many row groups as fit into `bytes_max` stored bytes, but at least one.
+        Empty if no row is at or above the offset. `columns` must begin with the offset.
         """
         first = self.index.group_at(offset)
         if first is None:
@@ -104,9 +106,12 @@ class SegmentReader:
         return [batches[0].slice(cut), *batches[1:]]
 
     async def first_since(self, timestamp_ms: int, offset: int = 0) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first row at or above an offset that is of that time or
-        a later one: a range read of two columns for each row group that may have it; without
-        deleted records there is one at most."""
+        """Offset and timestamp (ms) of the first row at or above `offset` with a time of
+        `timestamp_ms` or later.
+
+        It costs a range read of two columns for each candidate row group. Without deleted records
+        there is at most one.
+        """
         for group in self.index.groups_since(timestamp_ms, offset):
             (rows,) = await self._decode(group, group, TIME_COLUMNS)
             found = first_row_since(rows, timestamp_ms, offset)
@@ -118,7 +123,7 @@ class SegmentReader:
         return None
 
     async def latest(self, offset: int = 0) -> tuple[int, int] | None:
-        """Offset and timestamp (ms) of the first of the latest rows at or above an offset."""
+        """Offset and timestamp (ms) of the first row with the latest timestamp from `offset` on."""
         best: tuple[int, int] | None = None
         for group in self._groups_by_time(offset):
             latest = self.index.timestamp_max_of(group)
@@ -131,7 +136,7 @@ class SegmentReader:
         return best
 
     def _groups_by_time(self, offset: int) -> list[int]:
-        """The row groups that reach an offset, the latest first, of equals in their order."""
+        """The row groups from `offset` on, latest timestamp first, ties in offset order."""
         index = self.index
         first = index.group_at(offset)
         groups = range(index.groups if first is None else first, index.groups)
@@ -145,7 +150,7 @@ class SegmentReader:
 async def _index_of(
     offload: Offload, topic_partition: TopicPartition, segment: Segment, end: StoredObject
 ) -> SegmentIndex:
-    """The footer from an object's end, or from all of it, compared with what the table says."""
+    """The footer in `end` (the object's end, or all of it), compared with the table's entry."""
     key = segment.key(topic_partition.topic_id)
     if end.size != segment.size_bytes:
         why = f"it has {end.size} bytes, the table says {segment.size_bytes}"
@@ -172,8 +177,10 @@ async def read_groups(
     last: int,
     columns: Sequence[str] = RECORD_COLUMNS,
 ) -> tuple[int, Buffer]:
-    """One range with these columns of the row groups from first to last, inclusive: where it
-    begins, and its bytes. They are not checked yet. CorruptObject, StoreError."""
+    """The start and the bytes of one range with these columns of the row groups `first` to `last`.
+
+    `last` is inclusive. The bytes are not checked yet. CorruptObject, StoreError.
+    """
     wanted = index.byte_range(first, last, columns)
     stored = await store.get(index.key, wanted)
     if len(stored.data) != wanted.length or stored.size != index.size_bytes:

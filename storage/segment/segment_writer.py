@@ -1,4 +1,4 @@
-"""Rows of one partition, written as a segment."""
+"""Writes rows of one partition as a segment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tidelog.storage.segment.piece_sink import PieceSink
 from tidelog.storage.segment.segment import METADATA_KEY, Segment, SegmentName, describe
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
-"""Of rows in memory: what a reader of one offset has to decode."""
+"""Rows of a row group in memory, which a reader of one offset has to decode."""
 ROW_GROUP_ROWS = 1 << 16
 _ZSTD_LEVEL = 1
 _DELTA_COLUMNS = ("offset", "timestamp")
-# Few different values, mostly one: a dictionary makes them cost nothing.
+# These columns have few distinct values, so a dictionary stores them almost for free.
 _DICTIONARY_COLUMNS = (
     *("timestamp_type", "producer_id", "producer_epoch", "transaction"),
     "headers.list.element.key",
@@ -31,15 +31,13 @@ _DICTIONARY_COLUMNS = (
 
 
 class WrittenSegment(NamedTuple):
-    """A segment whose file is written."""
-
     segment: Segment
     pieces: tuple[Buffer, ...]
-    """Of the object, behind what was taken before; to be put as they are."""
+    """The object's pieces after those already taken; store them unchanged."""
 
 
 class _End(NamedTuple):
-    """A file that is finished and sealed: the rest of it, and what is to be known of it all."""
+    """The rest of a finished and sealed file, and the properties of the whole file."""
 
     pieces: tuple[Buffer, ...]
     size_bytes: int
@@ -48,10 +46,10 @@ class _End(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects rows in offset order; the file grows in memory, a row group at a time.
+    """Collects rows in offset order; the file grows in memory by row groups.
 
-    Memory: what of the file is not taken, one row group of rows, and what is given to one call of
-    `write`.
+    Memory holds the part of the file that is not taken yet, one row group of rows, and the rows of
+    one `write`.
     """
 
     def __init__(self, topic_partition: TopicPartition, base_offset: int) -> None:
@@ -70,7 +68,7 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
             write_statistics=list(_DELTA_COLUMNS),
             write_page_index=True,
-            # Arrow's own schema would only repeat what Parquet's says.
+            # Arrow's own schema would only repeat Parquet's.
             store_schema=False,
         )
         self._pending: list[pa.RecordBatch] = []
@@ -82,21 +80,21 @@ class SegmentWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file so far; pending rows are not counted."""
+        """Bytes of the file so far, without pending rows."""
         return self._sink.size_bytes
 
     @property
     def row_count(self) -> int:
-        """Rows written so far, pending ones too."""
+        """Rows written so far, with pending ones."""
         return self._row_count
 
     @property
     def raw_bytes(self) -> int:
-        """Keys, values and headers written so far, pending ones too."""
+        """Bytes of keys, values and headers written so far, with pending rows."""
         return self._raw_bytes
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows (ROW_SCHEMA), ascending by offset and above all before."""
+        """Add rows (ROW_SCHEMA), ascending by offset and above all earlier rows."""
         if not rows.num_rows:
             return
         offsets = rows.column("offset")
@@ -119,12 +117,14 @@ class SegmentWriter:
                 self._flush()
 
     def take(self) -> tuple[Buffer, ...]:
-        """What was written of the file since the last call."""
+        """The pieces of the file written since the last call."""
         return tuple(self._sink.take())
 
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment:
-        """The segment, which covers all offsets below next_offset, with the rest of its file.
-        ValueError if it has no rows: that a range holds none is for the table alone to say."""
+        """The segment, which covers all offsets below `next_offset`, with the rest of its file.
+
+        ValueError if it has no rows: only the table records an empty range.
+        """
         if not self._row_count or next_offset < self._next_offset:
             raise ValueError(
                 f"{self._row_count} rows up to offset {self._next_offset} make no segment that ends"
@@ -157,7 +157,7 @@ class SegmentWriter:
         return WrittenSegment(segment, end.pieces)
 
     def _close(self) -> _End:
-        """End the file, and seal it."""
+        """Finish and seal the file."""
         sink = self._sink
         pieces, size_before = sink.take(), sink.size_bytes
         self._writer.close()
@@ -170,7 +170,7 @@ class SegmentWriter:
         return _End((*pieces, *made.pieces), size_bytes, made.tail_bytes, crc)
 
     def _room(self, rows: pa.RecordBatch, start: int) -> int:
-        """How many of the rows go into the current row group: at least one."""
+        """The number of rows that fit into the current row group: at least one."""
         left: int = rows.num_rows - start
         row_bytes: int = max(1, rows.nbytes // rows.num_rows)
         by_bytes = -(-(ROW_GROUP_BYTES - self._pending_bytes) // row_bytes)

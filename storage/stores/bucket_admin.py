@@ -1,6 +1,6 @@
-"""Creates buckets and checks what may be wrong with one: the work behind `tidelog bucket`.
+"""Creates and checks buckets for `tidelog bucket`.
 
-Blocking, over boto3; not for a running event loop.
+The functions block (boto3): do not call them from a running event loop.
 """
 
 from __future__ import annotations
@@ -39,72 +39,76 @@ _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "E
 
 @dataclass(frozen=True, slots=True)
 class BucketCreation:
-    """What `create_bucket` did."""
+    """The result of `create_bucket`."""
 
     bucket: str
     created: bool
-    """False if the bucket was there and is ours."""
+    """False if the bucket existed and these credentials own it."""
     upload_rule: str
-    """`added` or `present`; else why the store takes no rule that ends incomplete uploads."""
+    """`added` or `present`; else the store's reason for refusing the rule against incomplete
+    uploads.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRule:
-    """A lifecycle rule under which objects of Tidelog would be deleted or put out of reach."""
+    """A lifecycle rule that would delete Tidelog's objects or make them unreadable."""
 
     rule_id: str
     prefix: str
-    """Of the keys it concerns, in the bucket."""
+    """The key prefix in the bucket to which the rule applies."""
     effect: str
-    """What it does, in words."""
+    """The rule's action, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketReport:
-    """What `check_bucket` found. `ok` if brokers can run on it."""
+    """The findings of `check_bucket`. `ok` if brokers can run on the bucket."""
 
     url: str
     reachable: bool
     problem: str | None
-    """Why it cannot be reached or used; None if it can."""
+    """Why the bucket is unreachable or unusable; None if it is usable."""
     versioning: str
-    """`off`, `enabled`, `suspended` or `unknown`. With versioning deleted objects go on costing."""
+    """`off`, `enabled`, `suspended` or `unknown`. With versioning, deleted objects keep costing
+    money.
+    """
     expiry_rules: tuple[ExpiryRule, ...]
     missing_permissions: tuple[str, ...]
-    """S3 actions that the credentials lack. `s3:GetBucketVersioning` and
-    `s3:GetLifecycleConfiguration` are only needed for this check."""
+    """S3 actions that the credentials lack. Only this check needs `s3:GetBucketVersioning` and
+    `s3:GetLifecycleConfiguration`.
+    """
     conditional_writes: bool
-    """Whether the store passed the probe that brokers run when they start."""
+    """True if the store passed the probe that brokers run when they start."""
     incomplete_uploads_end: bool
-    """Whether a rule ends multipart uploads that other programs have left."""
+    """True if a rule ends incomplete multipart uploads of other programs."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands against running brokers on it."""
         return self.problem is None and self.conditional_writes and not self.expiry_rules
 
 
 def create_bucket(url: str) -> BucketCreation:
     """Create the URL's bucket, and the rule that ends incomplete uploads after a day.
 
-    A bucket that is ours already is left as it is, but for that rule. StoreMisconfigured if the
-    bucket is somebody else's or cannot be created; AccessDenied; Unreachable.
+    An owned bucket stays as it is, except for that rule. StoreMisconfigured if another account owns
+    the bucket or creation fails; AccessDenied; Unreachable.
     """
     address = _address(url)
     client = _client(address)
     place = {"LocationConstraint": address.region}
     options = {} if address.region == DEFAULT_REGION else {"CreateBucketConfiguration": place}
-    # Asked first, as creating a bucket that is ours may succeed, and create nothing.
+    # Ask first: creating an owned bucket may succeed without effect.
     created = _outcome(lambda: client.head_bucket(Bucket=address.bucket)) is not None
     if created:
         try:
             client.create_bucket(Bucket=address.bucket, **options)
         except client.exceptions.BucketAlreadyOwnedByYou:
-            # Somebody else was quicker, or we may not ask.
+            # Another process created it meanwhile, or the credentials may not send HEAD.
             created = False
         except client.exceptions.BucketAlreadyExists as error:
             raise StoreMisconfigured(
-                address.url, "a bucket of this name is somebody else's; choose another name"
+                address.url, "another account owns a bucket of this name; choose another name"
             ) from error
         except (BotoCoreError, ClientError) as error:
             raise _store_error(address, "create the bucket", error) from error
@@ -112,8 +116,10 @@ def create_bucket(url: str) -> BucketCreation:
 
 
 def check_bucket(url: str) -> BucketReport:
-    """Look at the URL's bucket and write, read and delete a probe object in it. What is wrong is
-    reported, not raised; InvalidConfiguration if the URL is not an S3 store's."""
+    """Inspect the URL's bucket and write, read and delete a probe object in it.
+
+    The report carries all problems. InvalidConfiguration if the URL is not an S3 store's.
+    """
     address = _address(url)
     try:
         client = _client(address)
@@ -121,7 +127,7 @@ def check_bucket(url: str) -> BucketReport:
     except (BotoCoreError, ClientError, StoreError) as error:
         if not (isinstance(error, ClientError) and _code(error) in _DENIED_CODES):
             return _unusable(address, str(_store_error(address, "reach the bucket", error)))
-        # Listing may be denied while other requests are not: find out which.
+        # The credentials may lack permission to list alone: test each permission.
         client = _client(address)
     versioning = _versioning(client, address.bucket)
     rules = _rules(client, address.bucket)
@@ -176,7 +182,7 @@ def _add_upload_rule(client: Any, bucket: str) -> str:
             "Filter": {"Prefix": ""},
             "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": UPLOAD_RULE_DAYS},
         }
-        # The request replaces all rules, so those that are there are sent again.
+        # The request replaces all rules, so it repeats the existing ones.
         client.put_bucket_lifecycle_configuration(
             Bucket=bucket, LifecycleConfiguration={"Rules": [*rules, rule]}
         )
@@ -196,7 +202,7 @@ def _read_rules(client: Any, bucket: str) -> list[dict[str, Any]]:
 
 
 def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | None:
-    """The lifecycle rules; none where the store knows no such thing; None if reading is denied."""
+    """The lifecycle rules; empty if the store has no such API; None if access is denied."""
     try:
         return _read_rules(client, bucket)
     except ClientError as error:
@@ -204,7 +210,7 @@ def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | None:
 
 
 def _versioning(client: Any, bucket: str) -> str | None:
-    """The state in lower case; None if reading it is denied."""
+    """The bucket's versioning state in lower case; None if access is denied."""
     try:
         answer = client.get_bucket_versioning(Bucket=bucket)
     except ClientError as error:
@@ -225,7 +231,7 @@ def _missing_permissions(client: Any, address: S3Address) -> list[str]:
 
 
 def _outcome(request: Callable[[], Any]) -> str | None:
-    """The error code of a request, or None if it went well."""
+    """The error code of a request, or None after success."""
     try:
         request()
     except ClientError as error:
@@ -242,7 +248,7 @@ def _harmful(rules: list[dict[str, Any]], our_prefix: str) -> list[ExpiryRule]:
         both = condition.get("And", {})
         prefix = condition.get("Prefix") or both.get("Prefix") or rule.get("Prefix") or ""
         ours = f"{our_prefix}/" if our_prefix else ""
-        # Our objects carry no tags, so a rule that wants one passes them over.
+        # Tidelog's objects carry no tags, so a rule that requires a tag skips them.
         tagged = "Tag" in condition or bool(both.get("Tags"))
         concerns_us = prefix.startswith(ours) or ours.startswith(prefix)
         if rule.get("Status") != "Enabled" or tagged or not concerns_us:
@@ -272,7 +278,7 @@ def _ends_uploads(rule: dict[str, Any]) -> bool:
 
 
 def _probe(address: S3Address) -> str | None:
-    """What keeps brokers from running on it, in words."""
+    """The probe's error as text, or None if the store passes."""
 
     async def run() -> None:
         store = S3Store(address)

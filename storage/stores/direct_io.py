@@ -1,12 +1,12 @@
-"""Large reads and writes of files past the system's page cache.
+"""Direct reads and writes of large files, past the system's page cache.
 
-A large object that is put is in the broker's own caches as long as it is new, and one that is read
-back is kept by whoever asked for it. A second copy in the page cache costs more than the rest of a
-put: its pages have to be found, filled and in the end taken away from what is used again and again.
-So whole blocks go straight between the caller's memory and the disk; what is in the page cache
-nevertheless is taken from there. Small objects go through it: their price is that of the syncs.
+The broker caches a new large object itself, and a reader keeps the object it reads. A second copy
+in the page cache costs more than the rest of a put: the kernel finds and fills pages, and later
+evicts pages in use. So whole blocks go straight between the caller's memory and the disk. A read
+takes pages that the cache already holds from there. Small objects use the page cache: their cost is
+the syncs.
 
-What a file system does not support goes the usual way, and the result is the same.
+If a file system does not support direct I/O, the caller falls back to ordinary I/O.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import numpy as np
 from tidelog.storage.object_store import Buffer
 
 DIRECT_BYTES_MIN = 256 * 1024
-"""Below this the page cache is no dearer."""
+"""Below this size the page cache costs no more than direct I/O."""
 BLOCK_BYTES = 4096
-"""What devices want addresses, positions and lengths to be multiples of; some are content with
-less."""
+"""Devices require addresses, positions and lengths to be multiples of the block size; some accept
+smaller multiples.
+"""
 _BOUNCE_BYTES = 1024 * 1024
 
 _DIRECT_FLAG = getattr(os, "O_DIRECT", 0)
@@ -34,11 +35,11 @@ _CACHED_ONLY = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY})
 
 IS_POSSIBLE = bool(_DIRECT_FLAG and _CACHED_ONLY)
-"""Whether this system knows such reads and writes."""
+"""True if this system supports O_DIRECT and cache-only reads."""
 
 
 class _Bounce(threading.local):
-    """Each thread's block-aligned memory, through which buffers go that are not aligned."""
+    """One block-aligned buffer per thread, through which unaligned data is copied."""
 
     def __init__(self) -> None:
         self.view = memoryview(mmap.mmap(-1, _BOUNCE_BYTES))
@@ -50,8 +51,8 @@ _bounce = _Bounce()
 def write_directly(descriptor: int, data: list[Buffer], size_bytes: int) -> int:
     """Write the whole blocks of the buffers, `size_bytes` in all, to the beginning of a file.
 
-    How many bytes have been written: what is behind them, less than a block where all went well, is
-    to be written the usual way.
+    Returns the number of bytes written. The caller writes the rest by ordinary I/O: less than a
+    block, unless direct I/O stopped early.
     """
     whole = size_bytes - size_bytes % BLOCK_BYTES
     written = 0
@@ -69,8 +70,10 @@ def write_directly(descriptor: int, data: list[Buffer], size_bytes: int) -> int:
 
 
 def read_directly(descriptor: int, start: int, end: int) -> memoryview:
-    """Bytes [start, end) of a file, or as many of them as it has or could be read so; the file's
-    position and flags stay as they are."""
+    """Bytes [start, end) of a file, or the leading part that direct I/O could read.
+
+    The file's position and flags stay unchanged.
+    """
     first = start - start % BLOCK_BYTES
     buffer = aligned_buffer(end - first + -(end - first) % BLOCK_BYTES)
     cached = _read_cached(descriptor, buffer[: end - first], first)
@@ -87,15 +90,17 @@ def read_directly(descriptor: int, start: int, end: int) -> memoryview:
 
 
 def aligned_buffer(size_bytes: int) -> memoryview:
-    """Memory that begins at a block's boundary. It is not cleared."""
+    """Uninitialised memory that begins at a block boundary."""
     raw = np.empty(size_bytes + BLOCK_BYTES, np.uint8)
     skipped = -raw.__array_interface__["data"][0] % BLOCK_BYTES
     return raw.data[skipped : skipped + size_bytes]
 
 
 def _aligned_chunks(data: list[Buffer], size_bytes: int) -> Iterator[memoryview]:
-    """The first `size_bytes` of the buffers in pieces of whole blocks. Each is to be used before
-    the next one is asked for."""
+    """The first `size_bytes` of the buffers in pieces of whole blocks.
+
+    The consumer must use each piece before it takes the next one.
+    """
     bounce, filled = _bounce.view, 0
     left = size_bytes
     for piece in data:
@@ -126,7 +131,7 @@ def _is_aligned(view: memoryview) -> bool:
 
 
 def _write_chunk(descriptor: int, chunk: memoryview, position: int) -> int:
-    """How much of the chunk could be written, in whole blocks."""
+    """The number of bytes of the chunk written, in whole blocks."""
     written = 0
     while written < len(chunk):
         try:
@@ -142,7 +147,7 @@ def _write_chunk(descriptor: int, chunk: memoryview, position: int) -> int:
 
 
 def _read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
-    """How much of it was in the page cache and has been copied."""
+    """The number of bytes copied from the page cache."""
     try:
         return os.preadv(descriptor, [buffer], position, _CACHED_ONLY)
     except BlockingIOError:
@@ -154,7 +159,7 @@ def _read_cached(descriptor: int, buffer: memoryview, position: int) -> int:
 
 
 def _set_direct(descriptor: int, is_direct: bool) -> bool:
-    """Whether the file goes past the page cache from now on, or not any more."""
+    """Switch the file's direct I/O on or off; False if the file system refuses."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     wanted = flags | _DIRECT_FLAG if is_direct else flags & ~_DIRECT_FLAG
     try:

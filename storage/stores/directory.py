@@ -1,43 +1,46 @@
 """Objects as files: the blocking calls under FilesystemStore, and why they are safe.
 
-Layout: object `a/b` is the file `<root>/a/b`; `<root>/.tidelog/` holds temporary files and locks,
-and is never listed. A file that is an object is never written again: it is created whole, or
-replaced.
+Layout: object `a/b` is the file `<root>/a/b`. `<root>/.tidelog/` holds temporary files and locks,
+and listings skip it. An object's file is never modified: it is created whole, or replaced.
 
-Create (put-if-absent): write a file without a name (O_TMPFILE), fdatasync, `link()` it to its name
-(the kernel lets one link win, between threads, processes and, on one machine, containers), fsync
-the directory. That is two changes of directories less than with a temporary name, and a crash
-leaves nothing to be swept; where the system has no such files, a temporary one is linked and
-unlinked.
-Replace (put, put-if-match): write a temporary file, fdatasync, compare the version and `rename()`
-under an exclusive `flock` of the key's stripe, fsync the directory. Deletes take the same lock;
-creates need none: they succeed only where nothing is, the others compare only where something is.
+Create (put-if-absent):
 
-Versions (etags) come from the inode, so that no get reads more than it returns: inode number, size
-and modification time. Two objects that exist at once differ in the inode number. A number may be
-used again after a replace, therefore each replace sets a modification time above the one that it
-replaces, under the lock: no version of a name returns while it is being replaced. After a delete
-the next version has a time of its own writer, random below the millisecond. Copying the files
-elsewhere gives them new etags, which nobody holds yet.
+- Write a file without a name (O_TMPFILE), fdatasync it, `link()` it to its name, fsync the
+  directory. The kernel lets one link win between threads, processes and containers of a machine.
+- An unnamed file saves two directory changes over a temporary name, and a crash leaves nothing to
+  sweep. Where the system lacks unnamed files, a temporary file is linked and unlinked.
 
-Directories: an entry is durable when the directory that holds it is synced. So before a process
-first uses a directory it creates what is missing and syncs all directories above, also those that
-it found: their creator may not have come to it yet. Directories stay when their last object goes.
+Replace (put, put-if-match): write a temporary file, fdatasync it, compare the version and
+`rename()` under an exclusive `flock` of the key's stripe, fsync the directory. Deletes take the
+same lock. Creates need no lock: they succeed only where no file exists, and the other operations
+compare only where a file exists.
 
-A refused put syncs the directory too, so that whoever loses may rely on what won. What a reader
-sees may otherwise be a put whose directory entry is still being synced; file systems that journal
-their metadata in order (ext4, xfs) make it durable before anything that the reader then writes.
+Versions (etags) are inode number, size and modification time, so no get reads extra bytes:
 
-If a sync fails after the object became visible, nobody knows what the disk holds and asking again
-proves nothing: that put's outcome is unknown, and this Directory refuses all further work. The
-directory is open before that, so a lack of file descriptors does not count as such a failure.
+- Two objects that exist at once differ in the inode number.
+- The system may reuse a number after a replace. So each replace, under the lock, sets a
+  modification time above the replaced one: replaces never repeat a version of a name.
+- After a delete the next version has its writer's time, random below the millisecond.
+- Copying the files elsewhere gives them new etags, which no client holds yet.
 
-Wanted of the file system: hard links, flock, and modification times in nanoseconds. The first write
-tries the first and the last. Network file systems are not supported: their caches make the
-comparison of versions unsafe.
+Directories: an entry is durable once its directory is synced. So before a process first uses a
+directory, it creates the missing directories and syncs all directories above. It also syncs those
+that exist: their creator may not have synced them yet. Empty directories stay.
+
+A refused put syncs the directory too, so that the loser may rely on the winning object. A reader
+may otherwise see a put whose directory entry is still being synced. File systems with an ordered
+metadata journal (ext4, xfs) make it durable before any later write of the reader.
+
+If a sync fails after the object became visible, the disk's content is unknown and a second sync
+proves nothing. That put's outcome is unknown, and this Directory refuses all further work. The
+directory is open before that, so a lack of file descriptors is not such a failure.
+
+The file system must support hard links, flock, and modification times in nanoseconds. The first
+write tests links and times. Network file systems are not supported: their caches make version
+comparisons unsafe.
 """
 
-# Plain system calls on strings: this is the path of every put.
+# Plain system calls on strings: every put takes this path.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ from tidelog.storage.stores.files import (
 )
 
 LEFTOVER_AGE_SECONDS = 600
-"""Temporary files older than this are removed. One that is still in use makes its put fail."""
+"""Age at which temporary files are removed. If one is still in use, its put fails."""
 
 _LOCK_STRIPES = 256
 _KNOWN_DIRECTORIES_MAX = 100_000
@@ -95,7 +98,7 @@ _REMEDY = "put the store on another file system, such as ext4 or xfs"
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What makes a write unique: a name for its temporary file, and its time."""
+    """The unique name of a write's temporary file, and the write's time."""
 
     name: str
     time_ns: int
@@ -132,7 +135,6 @@ class Directory:
         return StoredObject(data=data, size=status.st_size, etag=etag_of(status))
 
     def stat(self, key: str) -> ObjectMeta:
-        """The object's size and version."""
         self._refuse_after_failure(key)
         try:
             status = os.stat(self._path(key))
@@ -143,7 +145,7 @@ class Directory:
         return meta_of(key, status)
 
     def create(self, key: str, data: list[Buffer], stamp: Stamp) -> str:
-        """Put if absent; the etag."""
+        """Put if absent, and return the etag."""
         path = self._path(key)
         with self._parent(key, stamp.time_ns) as parent:
             with self._written(key, data, stamp, named=False) as temporary:
@@ -163,7 +165,7 @@ class Directory:
     def replace(
         self, key: str, data: list[Buffer], stamp: Stamp, condition: Condition | None
     ) -> str:
-        """Put, or put if the version matches; the etag."""
+        """Put, unconditionally or if the version matches, and return the etag."""
         path = self._path(key)
         with self._parent(key, stamp.time_ns) as parent:
             with self._written(key, data, stamp, named=True) as temporary, self._locked(key):
@@ -183,7 +185,7 @@ class Directory:
         return etag
 
     def remove(self, keys: Sequence[str], now_ns: int) -> None:
-        """Delete; absent is no error. Each directory is synced once."""
+        """Delete the objects; an absent key is no error. Each directory is synced once."""
         present: dict[str, list[str]] = {}
         for key in keys:
             self._refuse_after_failure(key)
@@ -200,8 +202,11 @@ class Directory:
                     self._sync_visible(first, parent)
 
     def walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
-        """The objects in key order. Reads the names of a directory when it comes to it, and of no
-        directory in which all keys lie outside `prefix` or not above `start_after`."""
+        """The objects in key order.
+
+        The walk reads a directory when it reaches it, and skips directories whose keys all lie
+        outside `prefix` or at or below `start_after`.
+        """
         self._refuse_after_failure(prefix)
         parent, separator, _ = prefix.rpartition("/")
         yield from self._walk(parent + separator, prefix, start_after)
@@ -232,8 +237,10 @@ class Directory:
 
     @contextmanager
     def _parent(self, key: str, now_ns: int) -> Iterator[int]:
-        """The object's directory, made if it is missing. It is open before anything is visible in
-        it, so that no descriptor is lacking when it has to be synced."""
+        """The open descriptor of the object's directory, which is created if missing.
+
+        It is open before the object becomes visible, so the later sync needs no new descriptor.
+        """
         self._refuse_after_failure(key)
         directory = os.path.dirname(self._path(key))
         with nothing_applied(key):
@@ -253,9 +260,11 @@ class Directory:
 
     @contextmanager
     def _written(self, key: str, data: list[Buffer], stamp: Stamp, *, named: bool) -> Iterator[str]:
-        """A durable temporary file with the data, gone afterwards; the path by which it can be
-        linked or, if it must be `named`, renamed. Within, an error of the system means that nothing
-        was applied."""
+        """The path of a durable temporary file with the data; removed on exit.
+
+        The path can be linked, or renamed if `named` is set. Inside the context, a system error
+        means that the put was not applied.
+        """
         with nothing_applied(key):
             if self._has_unnamed_files and not named:
                 with _unnamed_file(self._temporary) as descriptor:
@@ -272,7 +281,8 @@ class Directory:
                     os.close(descriptor)
                 yield temporary
             finally:
-                # The object may be visible by now, so this must not fail; the sweep comes later.
+                # The object may be visible by now, so this must not fail. The sweep removes the
+                # rest.
                 with suppress(OSError):
                     os.unlink(temporary)
 
@@ -280,7 +290,8 @@ class Directory:
         try:
             link_file(temporary, path)
         except FileNotFoundError:
-            # The directory was removed since it was opened, or the temporary file swept.
+            # The directory was removed after it was opened, or the sweep removed the temporary
+            # file.
             self._known.clear()
             raise
 
@@ -326,7 +337,7 @@ class Directory:
         self._known.add(directory)
 
     def _ensure_open(self, key: str, now_ns: int) -> None:
-        """Before the first change: create our own directories, try the file system, sweep."""
+        """Before the first change: create `.tidelog`, test the file system, sweep."""
         if self._open:
             return
         with self._opening:
@@ -342,7 +353,7 @@ class Directory:
             self._open = True
 
     def _try_file_system(self, key: str, now_ns: int) -> None:
-        # A time of now, or another process that opens the store would sweep the file away.
+        # Use the current time: another process that opens the store sweeps older files.
         time_ns = now_ns - now_ns % 1_000_000_000 + _PROBE_FRACTION_NS
         first = f"{self._temporary}/probe-{os.getpid()}-{id(self)}"
         second = f"{first}-link"
@@ -366,8 +377,10 @@ class Directory:
         self._has_unnamed_files = self._try_unnamed_file(second)
 
     def _try_unnamed_file(self, path: str) -> bool:
-        """Whether a file without a name can be made here, and linked: NFS and old kernels have
-        none, and the link goes through /proc. Leaves nothing at `path`."""
+        """True if the file system can create and link an unnamed file. Leaves nothing at `path`.
+
+        NFS and old kernels lack unnamed files, and the link needs /proc.
+        """
         if not _UNNAMED_FLAG:
             return False
         try:
@@ -379,7 +392,10 @@ class Directory:
         return True
 
     def _sweep(self, now_ns: int) -> None:
-        """Remove what dead processes left. A slow put that loses its file is not applied."""
+        """Remove the temporary files of dead processes.
+
+        A slow put that loses its file is not applied.
+        """
         oldest_ns = now_ns - LEFTOVER_AGE_SECONDS * 1_000_000_000
         with os.scandir(self._temporary) as entries:
             for entry in entries:
@@ -394,19 +410,21 @@ def _open_directory(directory: str) -> int:
 
 @contextmanager
 def _unnamed_file(directory: str) -> Iterator[int]:
-    """A file on the directory's file system that vanishes when it is closed, unless it is linked;
-    its descriptor."""
+    """The descriptor of an unnamed file on the directory's file system.
+
+    Closing it deletes the file unless it was linked.
+    """
     descriptor = os.open(directory, os.O_WRONLY | _UNNAMED_FLAG | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
     finally:
-        # Durable or not applied by now: what an error here would say is known already.
+        # The file is already durable or not applied, so an error here adds nothing.
         with suppress(OSError):
             os.close(descriptor)
 
 
 def _path_of(descriptor: int) -> str:
-    """The name by which an open file without one can be linked."""
+    """The path by which an open unnamed file can be linked."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -417,7 +435,7 @@ def _fill(descriptor: int, data: list[Buffer], stamp: Stamp) -> None:
 
 
 def _child(parent: str, entry: os.DirEntry[str]) -> str:
-    """The entry's key; a directory's ends in `/`, which also puts it in its place in key order."""
+    """The entry's key. A directory's ends in `/`, which also sorts it in key order."""
     return f"{parent}{entry.name}/" if entry.is_dir() else f"{parent}{entry.name}"
 
 

@@ -1,4 +1,4 @@
-"""A store that fails: for tests of whatever must survive that."""
+"""A store with injected faults, for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class StoreFault(Enum):
-    """What may befall one request."""
+    """A fault that one request meets."""
 
     REFUSED = "certainly not applied (a 409 or 429, a refused connection)"
     REQUEST_LOST = "not applied, and the caller does not know (a 503, a broken connection)"
@@ -43,7 +43,10 @@ _WRITES_ONLY = frozenset({StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST, Store
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
-    """The probability of each fault, per request; and for how long a late or slow one is held."""
+    """The probability of each fault, per request.
+
+    `late_seconds_max` bounds the delay of a late or slow request.
+    """
 
     refused: float = 0.0
     request_lost: float = 0.0
@@ -53,7 +56,7 @@ class FaultRates:
     late_seconds_max: float = 30.0
 
     def drawn(self, chance: float) -> StoreFault | None:
-        """The fault that a number from [0, 1) falls on."""
+        """The fault for a random number from [0, 1), or None."""
         for rate, fault in (
             (self.refused, StoreFault.REFUSED),
             (self.request_lost, StoreFault.REQUEST_LOST),
@@ -75,11 +78,11 @@ class _Planned:
 
 
 class FaultyStore:
-    """Another store, with faults: drawn at the given rates, or planned for certain requests.
+    """Another store, with faults drawn at the given rates or planned for certain requests.
 
-    A put or delete, once sent, is carried out by a task of the store's own: cancelling the caller
-    does not call it back, as little as a dead process can call back what it has sent. `settled`
-    waits for all of them. While paused, the store acts on nothing, and forgets nothing either.
+    A task of this store carries out each put and delete. Cancelling the caller does not recall it,
+    just as a dead process cannot recall a sent request. `settled` waits for all of these tasks.
+    While paused, the store holds every request and drops none.
     """
 
     def __init__(
@@ -99,22 +102,24 @@ class FaultyStore:
         return self._store.url
 
     def plan(self, operation: str, *faults: StoreFault, key: str = "") -> None:
-        """The next requests of this kind, of this key if one is given, meet these faults in turn;
-        planned faults come before drawn ones."""
+        """Give the next requests of this kind these faults in turn, before any drawn fault.
+
+        With `key` set, only requests for that key meet them.
+        """
         self._planned += [_Planned(fault, operation, key) for fault in faults]
 
     def pause(self) -> None:
-        """Act on nothing until `resume`."""
+        """Hold all requests until `resume`."""
         self._running = asyncio.Event()
 
     def resume(self) -> None:
-        """Go on with everything that has waited."""
+        """Release the held requests."""
         if self._running is not None:
             self._running.set()
         self._running = None
 
     async def settled(self) -> None:
-        """Wait until every put and delete that was sent has been acted on."""
+        """Wait until the store has carried out every put and delete sent to it."""
         while self._under_way:
             await asyncio.wait(list(self._under_way))
 
@@ -143,7 +148,7 @@ class FaultyStore:
         await self._write(keys[0], fault, self._store.delete(*keys))
 
     async def close(self) -> None:
-        """Let go what was sent, then close."""
+        """Release the held requests, wait for them, then close."""
         self.resume()
         await self.settled()
         await self._store.close()
@@ -194,7 +199,7 @@ class FaultyStore:
 
     def _acted(self, task: asyncio.Task[Any]) -> None:
         self._under_way.pop(task, None)
-        # What went wrong after the caller had its answer, or had left, nobody wants to know.
+        # Retrieve the exception: the caller already has its answer, or was cancelled.
         if not task.cancelled():
             task.exception()
 

@@ -1,6 +1,6 @@
-"""File calls that are complete, durable, or an error of the store's."""
+"""File calls that finish completely and durably, or raise one of the store's errors."""
 
-# Plain system calls on strings: this is the path of every put.
+# Plain system calls on strings: every put takes this path.
 # ruff: noqa: PTH102, PTH110, PTH116, PTH120
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 def create_root(root: str) -> None:
-    """Create the directory and those above it that are missing, durably."""
+    """Create the directory and its missing parents, durably."""
     missing: list[str] = []
     while not os.path.exists(root):
         missing.append(root)
@@ -49,7 +49,8 @@ def create_root(root: str) -> None:
             os.mkdir(directory)
         sync_directory(os.path.dirname(directory))
     if not missing:
-        # Its creator may not have synced it yet. Where we may not read above, it is long there.
+        # Its creator may not have synced it yet. A parent without read permission is old enough to
+        # be durable.
         with suppress(PermissionError):
             sync_directory(os.path.dirname(root))
 
@@ -73,7 +74,7 @@ def link_file(source: str, path: str) -> None:
 
 
 def write_fully(descriptor: int, data: list[Buffer]) -> None:
-    """Write all of the buffers to an empty file, however little the system takes at a time."""
+    """Write all of the buffers to an empty file, in as many system calls as it takes."""
     remaining = [view for view in (memoryview(piece).cast("B") for piece in data) if view.nbytes]
     first = 0
     size_bytes = sum(map(len, remaining))
@@ -118,12 +119,11 @@ def stat_or_none(path: str) -> os.stat_result | None:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """The version of the object that is in this file."""
+    """The version of the object in this file."""
     return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
 
 
 def meta_of(key: str, status: os.stat_result) -> ObjectMeta:
-    """What a listing says of the file."""
     return ObjectMeta(
         key=key,
         size=status.st_size,
@@ -134,7 +134,7 @@ def meta_of(key: str, status: os.stat_result) -> ObjectMeta:
 
 @contextmanager
 def nothing_applied(key: str) -> Iterator[None]:
-    """Errors of the system from here come before anything is visible."""
+    """Convert system errors of a put that is not visible yet into store errors."""
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ def read_error(key: str, error: OSError) -> StoreError:
 
 
 def write_error(key: str, error: OSError) -> StoreError:
-    """The store's error for a change that failed before anything was visible."""
+    """The store's error for a change that failed before it became visible."""
     if error.errno in _DENIED:
         return AccessDenied(key, f"writing is not allowed ({error.strerror}); nothing was stored")
     if error.errno in _FULL:

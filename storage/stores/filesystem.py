@@ -36,13 +36,13 @@ def _next_page(found: Iterator[ObjectMeta]) -> list[ObjectMeta]:
 
 
 class FilesystemStore:
-    """Objects as files below `root`; `Directory` has the file calls and why they are safe.
+    """Objects as files below `root`. `Directory` has the file calls and why they are safe.
 
-    The file calls block, so they run in `threads` threads of the store's own: that many puts may
-    wait for the disk at once. A call whose task is cancelled runs to its end in its thread: the
-    outcome of a cancelled put is unknown, as with a request that was sent.
+    The file calls block, so they run in `threads` threads of this store: at most that many puts
+    wait for the disk at once. A call whose task is cancelled runs to its end in its thread, so the
+    outcome of a cancelled put is unknown.
 
-    The root is created by the first put; before that the store is empty.
+    The first put creates the root. Until then the store is empty.
     """
 
     def __init__(self, root: Path | str, clock: Clock, entropy: Entropy, threads: int = 16) -> None:
@@ -81,7 +81,7 @@ class FilesystemStore:
         await self._run(self._directory.remove, found, self._stamp().time_ns)
 
     async def close(self) -> None:
-        """End the threads; calls that run are finished first."""
+        """Finish the running calls and end the threads."""
         await asyncio.to_thread(self._pool.shutdown, wait=True)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -30,9 +30,9 @@ T = TypeVar("T")
 class TidelogFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no types
     """Objects of a store, read-only, under the protocol `tidelog`.
 
-    A path is an object's key; directories are what the slashes make of the keys. The store is given
-    as an option, by URL (as in `tidelog.storage.stores.location.open_reader`, so fsspec URLs too)
-    or as an ObjectStore:
+    A path is an object's key. The slashes in keys make the directories. The option `store` names
+    the store: an ObjectStore, or a URL as `tidelog.storage.stores.location.open_reader` takes it
+    (fsspec URLs included):
 
         pandas.read_parquet("tidelog://topics/.../part.parquet",
                             storage_options={"store": "s3://bucket/prefix?region=eu-west-1"})
@@ -41,13 +41,13 @@ class TidelogFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no 
         duckdb.register_filesystem(TidelogFileSystem(store))
         duckdb.sql("select * from read_parquet('tidelog://topics/**/*.parquet')")
 
-    or behind the key, in fsspec's notation for chains: `tidelog://key::file:///var/tidelog`.
+    A chained URL names the store behind the key: `tidelog://key::file:///var/tidelog`.
 
-    Credentials are best left to the environment: fsspec keeps a file system's options to make it
-    again elsewhere (pickle, Dask), and so would keep those of a URL.
+    Leave credentials to the environment: fsspec keeps a file system's options, with those of a URL,
+    to recreate it elsewhere (pickle, Dask).
 
-    Requests run on fsspec's own event loop in its background thread; with `asynchronous=True` the
-    `_`-methods run on the caller's. Nothing is ever written: brokers alone write a bucket.
+    Requests run on fsspec's event loop in its background thread. With `asynchronous=True` the
+    `_`-methods run on the caller's loop. Writes are refused: only brokers write a bucket.
     """
 
     protocol = "tidelog"
@@ -71,7 +71,7 @@ class TidelogFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no 
             store = _chained_url(target_protocol, fo)
         if store is None:
             raise ValueError(
-                "tidelog:// needs to know the store: storage_options={'store': 'file:///dir'}"
+                "tidelog:// needs the option store: storage_options={'store': 'file:///dir'}"
             )
         if isinstance(store, str):
             store = open_reader(store, SystemClock(), SystemEntropy())
@@ -164,17 +164,17 @@ class TidelogFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no 
         return TidelogFile(self, path, mode, **kwargs)
 
     def modified(self, path: str) -> datetime:
-        """When the object was stored, by the store's clock."""
+        """The time of the put that stored the object, by the store's clock."""
         return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
 
     def created(self, path: str) -> datetime:
-        """The same: an object is created by the put that made it what it is."""
+        """The modification time: a put creates the whole object."""
         return self.modified(path)
 
     async def _found(
         self, path: str, maxdepth: int | None, withdirs: bool
     ) -> dict[str, dict[str, Any]]:
-        """What lies below a directory, by path; directories among it if they are asked for."""
+        """The files below a directory by path, and its directories if `withdirs`."""
         prefix = f"{path}/" if path else ""
         found: dict[str, dict[str, Any]] = {}
         if withdirs and maxdepth is None and path:
@@ -195,7 +195,7 @@ class TidelogFileSystem(AsyncFileSystem):  # type: ignore[misc] # fsspec has no 
 
 
 class TidelogFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
-    """An object opened for reading; fsspec's caches decide how much is read ahead."""
+    """An object opened for reading; fsspec's caches decide the read-ahead."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         data: bytes = self.fs.cat_file(self.path, start, end)
@@ -209,7 +209,7 @@ def _chained_url(protocol: str, path: str) -> str:
 
 
 def _save(path: Path, data: bytes | None) -> None:
-    """A file with the data, or without data a directory."""
+    """Write the data to a file; without data, create a directory."""
     (path if data is None else path.parent).mkdir(parents=True, exist_ok=True)
     if data is not None:
         path.write_bytes(data)
@@ -230,12 +230,12 @@ def _directory(path: str) -> dict[str, Any]:
 
 
 def _refuse(path: str) -> NoReturn:
-    raise PermissionError(f"{path}: tidelog:// is read-only; brokers alone write a bucket")
+    raise PermissionError(f"{path}: tidelog:// is read-only; only brokers write a bucket")
 
 
 @contextmanager
 def _fsspec_errors(path: str) -> Iterator[None]:
-    """The errors that users of a file system expect."""
+    """Convert store errors into the errors that fsspec's users expect."""
     try:
         yield
     except ObjectNotFound as error:

@@ -1,4 +1,4 @@
-"""Whatever fsspec can open, as a read-only store: `gs://`, `abfs://`, `sftp://` and others."""
+"""A read-only store for every URL that fsspec opens: `gs://`, `abfs://`, `sftp://` and others."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _MODIFIED_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modifi
 
 
 class FsspecStore:
-    """Objects below an fsspec URL, to be read only: fsspec has no conditional writes.
+    """Read-only objects below an fsspec URL: fsspec has no conditional writes.
 
-    A get costs two requests, one for size and version and one for the bytes. A listing is read
-    whole, then sorted: fsspec lists in no certain order. The calls run in threads of the store's
-    own. Where the file system tells no ETag, size and modification time make one.
+    A get costs two requests: one for size and version, one for the bytes. A listing is read whole,
+    then sorted, because fsspec guarantees no order. The calls run in threads of this store. If the
+    file system reports no ETag, size and modification time form one.
     """
 
     def __init__(self, url: str, threads: int = 8, **options: Any) -> None:
@@ -76,7 +76,6 @@ class FsspecStore:
         self._refuse(keys[0])
 
     async def close(self) -> None:
-        """End the threads."""
         await asyncio.to_thread(self._pool.shutdown, wait=True)
 
     def _read(self, key: str, byte_range: ByteRange | Suffix | None) -> StoredObject:
@@ -139,7 +138,7 @@ def _described(key: str, info: dict[str, Any]) -> ObjectMeta:
 
 
 def _modified_ms(info: dict[str, Any]) -> int:
-    """The time that the file system tells under one of several names, or 0."""
+    """The file system's modification time, or 0 if it reports none."""
     modified = next((info[field] for field in _MODIFIED_FIELDS if info.get(field)), 0)
     if isinstance(modified, str):
         modified = datetime.fromisoformat(modified)
@@ -151,6 +150,6 @@ def _modified_ms(info: dict[str, Any]) -> int:
 
 
 def _without_credentials(url: str) -> str:
-    """Neither what stands before the host nor the query is shown: either may hold a secret."""
+    """The URL without user information and query: either may hold a secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

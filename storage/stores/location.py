@@ -15,7 +15,7 @@ from tidelog.storage.stores.metered import MeteredStore, StoreStatistics
 from tidelog.storage.stores.retrying import RetryingStore, StoreRetrySettings
 
 _memory_stores: dict[str, MemoryStore] = {}
-"""The stores of `memory://` URLs live as long as the process."""
+"""The stores of `memory://` URLs, which live as long as the process."""
 
 
 def open_store(
@@ -26,11 +26,11 @@ def open_store(
     retry: StoreRetrySettings | None = None,
     statistics: StoreStatistics | None = None,
 ) -> ObjectStore:
-    """The store at `file:///dir`, `memory://name` or `s3://bucket/prefix?option=value`, with each
-    request counted in `statistics` and repeated where that is safe.
+    """The store at `file:///dir`, `memory://name` or `s3://bucket/prefix?option=value`.
 
-    Nothing is asked of the store yet: `tidelog.storage.stores.probe` does that. A `memory://` URL
-    names the same store throughout the process. InvalidConfiguration for any other URL.
+    `statistics` counts each request, and safe requests are retried. This function sends no request:
+    `tidelog.storage.stores.probe` does. A `memory://` URL names the same store throughout the
+    process. InvalidConfiguration for any other URL.
     """
     return _composed(_bare_store(url, clock, entropy), clock, entropy, retry, statistics)
 
@@ -43,20 +43,22 @@ def open_reader(
     retry: StoreRetrySettings | None = None,
     statistics: StoreStatistics | None = None,
 ) -> ObjectStore:
-    """Like `open_store`; any other URL is given to fsspec (`gs://`, `abfs://`, ...) and the store
-    is then read-only."""
+    """Like `open_store`, and a read-only fsspec store for other URLs (`gs://`, `abfs://`)."""
     scheme = urlsplit(url).scheme
     if scheme in {"file", "memory", "s3", ""}:
         return open_store(url, clock, entropy, retry=retry, statistics=statistics)
-    # fsspec takes its time to import, and few need it.
+    # The import of fsspec is slow, and few processes need it.
     from tidelog.storage.stores.fsspec_store import FsspecStore
 
     return _composed(FsspecStore(url), clock, entropy, retry, statistics)
 
 
 def bills_requests(url: str) -> bool:
-    """Whether each request to the store of this address is taken to have a price: S3 has one, a
-    store that is spoken to without encryption is the operator's own."""
+    """True if each request to this store is assumed to cost money: S3 without a plain HTTP
+    endpoint.
+
+    A store without encryption is assumed to be the operator's own.
+    """
     parts = urlsplit(url)
     endpoints = parse_qs(parts.query).get("endpoint", [])
     return parts.scheme == "s3" and not any(each.startswith("http://") for each in endpoints)
@@ -88,7 +90,7 @@ def _bare_store(url: str, clock: Clock, entropy: Entropy) -> ObjectStore:
                 _memory_stores[name] = MemoryStore(clock, f"memory://{name}")
             return _memory_stores[name]
         case "s3":
-            # boto3 takes its time to import, and a local store does without.
+            # The import of boto3 is slow, and a local store does not need it.
             from tidelog.storage.stores.s3 import S3Store
             from tidelog.storage.stores.s3_address import parse_s3_url
 
@@ -105,5 +107,5 @@ def _bare_store(url: str, clock: Clock, entropy: Entropy) -> ObjectStore:
 
 
 def _shown(url: str) -> str:
-    """Without the query, which may hold credentials."""
+    """The URL without its query, which may hold credentials."""
     return repr(url.partition("?")[0])

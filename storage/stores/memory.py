@@ -28,13 +28,14 @@ from tidelog.storage.object_store import (
 
 _PAGE_ENTRIES = 1000
 _DELETED_KEYS_MAX = 1000
-"""Beside as many as there are objects: to take one out of a list costs as much as to go through
-it."""
+"""Deleted keys kept beside the live ones: removing one from the list costs a pass over it."""
 
 
 class _Body:
-    """An object's bytes. What nobody can change is kept as it was given: to copy a segment of tens
-    of MiB would hold the event loop up for as many milliseconds. Whoever reads it first joins it.
+    """An object's bytes.
+
+    Immutable buffers are kept without a copy: copying a segment of tens of MiB would block the
+    event loop for as many milliseconds. The first read joins the pieces.
     """
 
     __slots__ = ("_pieces", "size")
@@ -44,15 +45,18 @@ class _Body:
         self.size = sum(map(len, self._pieces))
 
     def whole(self) -> memoryview:
-        """All of it, read-only."""
+        """All bytes, read-only."""
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return memoryview(self._pieces[0])
 
 
 def _frozen(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Pieces that never change. A view of bytes, or of an array that cannot be written to, is one,
-    unless that is kept alive for less than half of it."""
+    """The parts as buffers that never change.
+
+    An immutable view is kept as it is, unless it would keep an owner alive that is more than twice
+    as large. Other parts are copied.
+    """
     owners = [part.obj if isinstance(part, memoryview) else part for part in parts]
     wanted: Counter[int] = Counter()
     for owner, part in zip(owners, parts, strict=True):
@@ -66,7 +70,10 @@ def _frozen(parts: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _never_changes(owner: Any) -> bool:
-    """Whoever makes an array unwritable must have given out no view of it before."""
+    """True if the buffer's owner is immutable.
+
+    Code that makes an array read-only must not have handed out a writable view before.
+    """
     if isinstance(owner, np.ndarray):
         is_its_own = owner.flags.owndata or isinstance(owner.base, SealedMemory)
         return is_its_own and not owner.flags.writeable
@@ -74,10 +81,10 @@ def _never_changes(owner: Any) -> bool:
 
 
 class MemoryStore:
-    """Every method acts at once, without suspending: faults and delays are FaultyStore's.
+    """A store whose methods act at once, without suspending; FaultyStore adds faults and delays.
 
-    Gets return read-only memoryviews, as the S3 store does, so that what runs here runs there.
-    Etags count the puts of the store, so they never repeat and are the same in each run.
+    Gets return read-only memoryviews, as the S3 store does, so that callers work on both. Etags
+    count the store's puts: they never repeat and are the same in each run.
     """
 
     def __init__(self, clock: Clock, url: str = "memory://") -> None:
@@ -85,7 +92,7 @@ class MemoryStore:
         self._url = url
         self._objects: dict[str, tuple[_Body, ObjectMeta]] = {}
         self._keys: list[str] = []
-        """In order; also some that were deleted, at most half of them (`delete`)."""
+        """Sorted. At most half of them are deleted keys, plus _DELETED_KEYS_MAX."""
         self._puts = 0
 
     @property
@@ -137,11 +144,11 @@ class MemoryStore:
         for key in keys:
             self._objects.pop(validate_key(key), None)
         if len(self._keys) > 2 * len(self._objects) + _DELETED_KEYS_MAX:
-            # Not in place: listings may be under way.
+            # Replace the list instead of changing it: a listing may be reading it.
             self._keys = [key for key in self._keys if key in self._objects]
 
     async def close(self) -> None:
-        """Nothing to release; the objects stay."""
+        """Do nothing: the objects stay."""
 
     def _remember(self, key: str) -> None:
         position = bisect_left(self._keys, key)

@@ -1,4 +1,4 @@
-"""Counts what is asked of a store and how it answers."""
+"""Counts a store's requests, outcomes, bytes and latencies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LATENCY_BOUNDS_SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-"""Upper bounds of the latency buckets; one more bucket has what is above."""
+"""Upper bounds of the latency buckets; one more bucket holds slower requests."""
 
 Operation = Literal["get", "head", "put", "list", "delete"]
 Outcome = Literal[
@@ -56,13 +56,16 @@ _OUTCOMES: dict[type[BaseException], Outcome] = {
 
 @dataclass(slots=True)
 class OperationStatistics:
-    """One kind of request. Latencies are of all outcomes; a listing counts until its end."""
+    """Statistics of one kind of request.
+
+    Latencies cover all outcomes. A listing lasts until its end.
+    """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     bytes_total: int = 0
-    """Of the bodies that gets brought and puts stored."""
+    """Bytes of the bodies that gets returned and puts stored."""
     entries_total: int = 0
-    """That listings brought."""
+    """Entries that listings returned."""
     seconds_total: float = 0.0
     latency_buckets: list[int] = field(
         default_factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
@@ -70,11 +73,11 @@ class OperationStatistics:
 
     @property
     def requests(self) -> int:
-        """How many were answered, whatever the answer."""
+        """Completed requests, whatever their outcome."""
         return self.outcomes.total()
 
     def observe(self, outcome: Outcome, seconds: float) -> None:
-        """Count one answer."""
+        """Count one completed request."""
         self.outcomes[outcome] += 1
         self.seconds_total += seconds
         self.latency_buckets[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
@@ -82,7 +85,7 @@ class OperationStatistics:
 
 @dataclass(slots=True)
 class StoreStatistics:
-    """Everything that one MeteredStore saw, since its start."""
+    """The statistics of one MeteredStore since its start."""
 
     get: OperationStatistics = field(default_factory=OperationStatistics)
     head: OperationStatistics = field(default_factory=OperationStatistics)
@@ -92,7 +95,7 @@ class StoreStatistics:
     in_flight: int = 0
 
     def operations(self) -> Iterator[tuple[Operation, OperationStatistics]]:
-        """Each kind of request by name."""
+        """Each kind of request, by name."""
         yield "get", self.get
         yield "head", self.head
         yield "put", self.put
@@ -101,7 +104,7 @@ class StoreStatistics:
 
 
 class MeteredStore:
-    """Another store, with statistics. Put it below RetryingStore to count each attempt."""
+    """Another store, with statistics. Place it below RetryingStore to count each attempt."""
 
     def __init__(
         self, store: ObjectStore, clock: Clock, statistics: StoreStatistics | None = None
@@ -154,7 +157,7 @@ class MeteredStore:
             yield
             outcome = "ok"
         except GeneratorExit:
-            # Whoever reads a listing may stop before its end.
+            # A caller may stop reading a listing before its end.
             outcome = "ok"
             raise
         except Exception as error:

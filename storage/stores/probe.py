@@ -1,4 +1,4 @@
-"""Proves at start-up that a store honours what Tidelog's safety rests on."""
+"""A start-up check that the store keeps the promises on which Tidelog's safety rests."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _REMEDY = (
 async def probe(store: ObjectStore, entropy: Entropy) -> None:
     """Write, overwrite, read, list and delete an object below `probe/`, and leave nothing there.
 
-    StoreMisconfigured names the promise that the store breaks, or the bucket that is missing;
-    AccessDenied the permission that is missing; a passing fault is raised when its time has come.
+    StoreMisconfigured names the broken promise or the missing bucket. AccessDenied names the
+    missing permission. After repeated transient faults the last one is raised.
     """
     for attempt in range(_ATTEMPTS_MAX):
         key = f"{PROBE_PREFIX}{entropy.uuid().hex}"
         try:
             await _Probe(store, key).run()
         except StoreOutcomeUnknown:
-            # What this key holds is open now, so the question is put again with another key.
+            # The content of this key is now unknown, so the next attempt uses another key.
             if attempt + 1 == _ATTEMPTS_MAX:
                 raise
         except StoreFull as error:
@@ -69,7 +69,7 @@ class _Probe:
             await self._reads()
             await self._deletes()
         except StoreNotApplied:
-            # Whatever does not answer a put will not answer a delete either.
+            # A store that does not answer a put will not answer a delete.
             raise
         except BaseException:
             with suppress(StoreError):
@@ -105,7 +105,7 @@ class _Probe:
             raise self._broken("list-after-write: the object just written is not listed")
 
     async def _deletes(self) -> None:
-        # Two keys, one of them absent: what collections send.
+        # Two keys, one of them absent, as garbage collection sends them.
         await self._allowed("delete", self._store.delete(self._key, f"{self._key}-absent"))
         with suppress(ObjectNotFound):
             await self._store.get(self._key)

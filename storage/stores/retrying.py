@@ -1,4 +1,4 @@
-"""Repeats the requests that may be repeated, for as long as a deadline allows."""
+"""Retries the requests that are safe to repeat, up to a deadline."""
 
 from __future__ import annotations
 
@@ -33,29 +33,37 @@ _NOT_APPLIED: tuple[type[StoreError], ...] = (StoreNotApplied,)
 
 @dataclass(frozen=True, slots=True)
 class StoreRetrySettings:
-    """How long and how often. The pause doubles from the first to the longest; a random part of up
-    to a half is taken off it, so that those who failed together do not come back together."""
+    """The deadline and the pauses of retries.
+
+    The pause doubles from the first to the longest. A random part of up to a half is subtracted, so
+    that clients that failed together do not retry together.
+    """
 
     deadline_ms: int = 60_000
-    """From the first attempt's start; no attempt begins after it."""
+    """Counted from the start of the first attempt; no attempt begins after it."""
     pause_ms_first: int = 50
     pause_ms_max: int = 5_000
 
 
 class RetryingStore:
-    """Another store, asked again after passing faults.
+    """Another store, whose requests are retried after transient faults.
 
-    Repeated: gets, heads, listings (from the last entry on) and deletes; every put that was
-    certainly not applied; and an unconditional put whose outcome is unknown, as putting the same
-    bytes again changes nothing. Not repeated: a conditional put whose outcome is unknown. Its
-    second attempt would be refused by the first one's success, and only the caller, who knows what
-    the object holds, can tell that from a defeat.
+    | request | retried after |
+    |---|---|
+    | get, head, delete, unconditional put | not applied, unknown outcome |
+    | list | the same, from the last entry on |
+    | conditional put | not applied |
 
-    AccessDenied is repeated once the same operation has succeeded on this store, since credentials
-    are rotated and policies take time to spread. Before that a permission is missing: it is final.
+    A conditional put with an unknown outcome is not retried. The first attempt's success would
+    refuse the second attempt. Only the caller knows the object's expected content and can tell that
+    from a defeat.
 
-    The last error is raised when the deadline has come. A caller that is cancelled before finds the
-    last error as the cause of the cancellation.
+    AccessDenied is retried once the same operation has succeeded on this store: credentials are
+    rotated, and policies take time to spread. Before that a permission is missing, and the error is
+    final.
+
+    At the deadline the last error is raised. If the caller is cancelled before, the cancellation
+    carries the last error as its cause.
     """
 
     def __init__(
@@ -70,7 +78,7 @@ class RetryingStore:
         self._entropy = entropy
         self._settings = settings or StoreRetrySettings()
         self._succeeded: set[str] = set()
-        """Operations that have succeeded once."""
+        """Operations that have succeeded at least once."""
 
     @property
     def url(self) -> str:
@@ -136,7 +144,7 @@ class RetryingStore:
     def _raise_final(
         self, error: StoreError, operation: str, repeatable: tuple[type[StoreError], ...]
     ) -> None:
-        """Raise it unless the request may be repeated."""
+        """Raise the error unless the request may be repeated."""
         if isinstance(error, AccessDenied) and operation in self._succeeded:
             return
         if not isinstance(error, repeatable):
@@ -161,8 +169,8 @@ class _Attempts:
         self._deadline = clock.monotonic() + settings.deadline_ms / 1000
 
     async def pause(self, error: StoreError) -> None:
-        """Wait before the next attempt, or raise `error` if that would begin too late."""
-        # The exponent is bounded, as doubling a float for hours would overflow it.
+        """Wait before the next attempt; raise `error` if that would pass the deadline."""
+        # The exponent is bounded: doubling a float for hours would overflow it.
         pause_ms = min(
             self._settings.pause_ms_max, self._settings.pause_ms_first * 2 ** min(self._failed, 30)
         )
@@ -171,7 +179,7 @@ class _Attempts:
             raise error
         self._failed += 1
         _log.warning(
-            "a store request failed and is repeated",
+            "a store request failed; it is retried",
             extra={
                 "store": self._url,
                 "operation": self._operation,

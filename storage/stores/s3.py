@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 JOINED_AT_ONCE_BYTES_MAX = 1024 * 1024
-"""More would hold up the event loop for a millisecond and longer."""
+"""Joining more would block the event loop for a millisecond or longer."""
 _LIST_PAGE_ENTRIES = 1000
-# boto3 renews credentials that are valid for less than ten minutes, so what it gives is good for
-# longer than this.
+# boto3 renews credentials that are valid for less than ten minutes, so the ones it returns outlive
+# this period.
 _CREDENTIALS_TTL = timedelta(minutes=5)
 _ERRORS = (BaseError, FileNotFoundError)
 _UNRANGED = re.compile(
-    # MinIO answers the suffix of an empty object with a range that is none.
+    # MinIO answers the suffix of an empty object with an invalid range.
     "non-partial response when range requested|parse value for CONTENT_RANGE"
 )
 
@@ -52,17 +52,20 @@ _UNRANGED = re.compile(
 class S3Store:
     """Objects of a bucket below the address's prefix.
 
-    Each method sends one request and never repeats it (`max_retries=0`): repeating is the caller's,
-    who knows whether that is safe. Several keys are deleted by one DeleteObjects, or by a DELETE
-    each where the address says so. Puts are single PUTs, never multipart. Bodies are not hashed
-    into the signature unless the address says so. A HEAD's answer has no body, so `head` cannot
-    tell a missing bucket from a missing object; every other method can.
+    - Each method sends one request and never repeats it (`max_retries=0`): only the caller knows
+      whether a retry is safe.
+    - One DeleteObjects request deletes several keys; a DELETE each if the address says so.
+    - Puts are single PUTs, never multipart.
+    - Bodies are hashed into the signature only if the address says so.
+    - A HEAD's response has no body, so `head` cannot tell a missing bucket from a missing object.
+      Every other method can.
 
-    Listings are checked to be in key order, as AWS S3 and MinIO list. SeaweedFS lists a directory
-    `a` before its siblings `a-b` and `a.b`, and knows no `start_after` that is a directory's name;
-    Tidelog's own keys have no such siblings, and it starts listings after objects.
+    A listing must arrive in key order, as AWS S3 and MinIO list; else StoreMisconfigured. SeaweedFS
+    lists a directory `a` before its siblings `a-b` and `a.b`, and does not accept a directory's
+    name as `start_after`. Tidelog's keys have no such siblings, and it starts listings after
+    objects.
 
-    A cancelled call is abandoned; the request that was sent may still be applied.
+    A cancelled call is abandoned; the store may still apply the sent request.
     """
 
     def __init__(self, address: S3Address) -> None:
@@ -86,7 +89,7 @@ class S3Store:
         except _ERRORS as error:
             answer = HttpAnswer.of(error)
             if answer.status == 416 or _UNRANGED.search(answer.message):
-                # Nothing of the object lies in the range, which HTTP cannot answer.
+                # The range holds no byte of the object, which HTTP cannot express.
                 return await self._nothing_of(key, byte_range)
             raise store_error(error, key, self._address.bucket, StoreOperation.GET) from error
         return StoredObject(data=data, size=meta["size"], etag=_etag(key, meta["e_tag"]))
@@ -103,7 +106,7 @@ class S3Store:
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
     ) -> str:
         path = self._path(key)
-        # Joined here: handing pieces over costs as much or more, piece by piece.
+        # Join the pieces here: passing them one by one to obstore costs as much or more.
         is_large = len(pieces(data)) > 1 and size_of(data) > JOINED_AT_ONCE_BYTES_MAX
         body = await asyncio.to_thread(joined, data) if is_large else joined(data)
         try:
@@ -123,7 +126,7 @@ class S3Store:
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
         validate_prefix(prefix)
         directory, separator, partial = prefix.rpartition("/")
-        # obstore lists whole directories: begin close below the prefix, and stop behind it.
+        # obstore lists whole directories: begin just below the prefix, and stop after it.
         begin = max(start_after, prefix[:-1] if len(partial) > 1 else "")
         last = ""
         pages = obstore.list(
@@ -164,7 +167,7 @@ class S3Store:
             ) from error
 
     async def close(self) -> None:
-        """Nothing to wait for: idle connections go with the store."""
+        """Do nothing: idle connections end with the store."""
 
     def _path(self, key: str) -> str:
         validate_key(key)
@@ -199,7 +202,7 @@ def _obstore(address: S3Address, *, bulk_delete: bool) -> ObstoreS3:
             "no AWS credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
             " AWS_PROFILE, or the URL's access_key_id and secret_access_key",
         ) from error
-    # What is not given here obstore takes from the environment, which may contradict the address.
+    # obstore takes missing options from the environment, which may contradict the address.
     config: S3Config = {
         "region": address.region,
         "virtual_hosted_style_request": not address.path_style,

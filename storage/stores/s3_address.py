@@ -1,4 +1,6 @@
-"""Where an S3 bucket is and who asks for it: `s3://bucket/prefix?...` and the AWS environment."""
+"""The address of an S3 bucket and its credentials, from `s3://bucket/prefix?...` and the AWS
+environment.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class S3Address:
-    """A bucket and how to reach it. Secrets are kept out of `repr` and `url`."""
+    """A bucket and how to reach it. `repr` and `url` show no secrets."""
 
     bucket: str
     prefix: str = ""
-    """Of all keys, without a slash at either end."""
+    """The prefix of all keys, without a slash at either end."""
     endpoint: str | None = None
-    """Scheme, host and port; None for AWS's own."""
+    """Scheme, host and port; None for AWS."""
     region: str = DEFAULT_REGION
     profile: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
@@ -48,13 +50,14 @@ class S3Address:
     path_style: bool = False
     """`endpoint/bucket/key` instead of `bucket.endpoint/key`; the default with an endpoint."""
     sign_payload: bool = False
-    """Hash each body into the signature. Without it only the headers are signed: TLS protects the
-    body, and over plain HTTP (loopback, a private network) the checksums of our formats do."""
+    """Hash each body into the signature. Otherwise only the headers are signed. TLS then protects
+    the body; over plain HTTP (loopback, a private network) the checksums of Tidelog's formats do.
+    """
     bulk_delete: bool = True
-    """Delete several objects by one DeleteObjects request; some stores have none."""
+    """Delete several objects with one DeleteObjects request; some stores lack it."""
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
-    """From connecting to the last byte of the answer."""
+    """The longest time from connecting to the last byte of the response."""
 
     @property
     def url(self) -> str:
@@ -65,12 +68,14 @@ class S3Address:
 
     @property
     def allow_http(self) -> bool:
-        """Whether the endpoint is plain HTTP."""
+        """True if the endpoint is plain HTTP."""
         return self.endpoint is not None and self.endpoint.startswith("http://")
 
     def session(self) -> boto3.session.Session:
-        """boto3's session: the URL's credentials, else the usual chain (environment, profiles,
-        web identity, containers, instance roles)."""
+        """boto3's session, with the URL's credentials or the usual chain.
+
+        The chain is environment, profiles, web identity, containers, instance roles.
+        """
         try:
             return boto3.session.Session(
                 aws_access_key_id=self.access_key_id,
@@ -87,10 +92,11 @@ def parse_s3_url(url: str) -> S3Address:
     """The address that an `s3://bucket/prefix?option=value` URL and the AWS environment name.
 
     Options: endpoint, region, profile, path_style, sign_payload, bulk_delete, connect_timeout_ms,
-    request_timeout_ms, access_key_id, secret_access_key, session_token. An endpoint comes from the
-    URL, else from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile; a region from the URL, else
-    from AWS_REGION, AWS_DEFAULT_REGION or the profile. InvalidConfiguration names what is wrong,
-    and never a credential.
+    request_timeout_ms, access_key_id, secret_access_key, session_token.
+
+    The endpoint comes from the URL, else from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile.
+    The region comes from the URL, else from AWS_REGION, AWS_DEFAULT_REGION or the profile.
+    InvalidConfiguration names the wrong part, and never a credential.
     """
     parts = urlsplit(url)
     if parts.scheme != "s3" or not parts.netloc:

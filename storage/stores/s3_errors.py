@@ -1,9 +1,9 @@
-"""What obstore's exceptions say of the data.
+"""Conversion of obstore's exceptions into the store's errors.
 
-obstore raises one class for several HTTP statuses (a 409 is an AlreadyExistsError, as is a 412) and
-one class for everything else, so the status, S3's error code and the stage of a broken connection
-are read from the text. Text that is not recognised counts as an unknown outcome. The tests run each
-case against a scripted server, so that a change of the text does not pass unnoticed.
+obstore raises one class for several HTTP statuses (AlreadyExistsError for 409 and 412) and one
+class for all else. So the status, S3's error code and the stage of a broken connection come from
+the exception's text. Unrecognised text counts as an unknown outcome. The tests run each case
+against a scripted server and so detect a changed text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.storage.object_store import (
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>|\(code: (\w{1,100})\)")
-"""In the body of an error, or of one key of a DeleteObjects that was answered with 200."""
+"""In the body of an error, or of one key in a DeleteObjects response with status 200."""
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _CONNECT = re.compile(r"Error\(\s*Connect,|HttpError \{\s*kind: Connect,")
 _CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
@@ -55,8 +55,6 @@ _CREDENTIALS_REMEDY = (
 
 
 class StoreOperation(Enum):
-    """What was asked of the store."""
-
     GET = "get"
     HEAD = "head"
     PUT = "put"
@@ -66,7 +64,10 @@ class StoreOperation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What an exception's text tells: the HTTP status (None: no answer), S3's code and message."""
+    """The contents of an exception's text: HTTP status, S3's code and message.
+
+    `status` is None if the store did not answer.
+    """
 
     status: int | None
     code: str
@@ -76,7 +77,6 @@ class HttpAnswer:
 
     @classmethod
     def of(cls, error: BaseException) -> HttpAnswer:
-        """Read obstore's text."""
         text, _, debug = str(error).partition(_DEBUG)
         status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
         if status is None and (cause := _CAUSE.search(debug)) is not None:
@@ -103,8 +103,11 @@ def store_error(
     operation: StoreOperation,
     condition: Condition | None = None,
 ) -> StoreError:
-    """The contract's error for one of obstore's. Reads change nothing: they never end unknown. Nor
-    is any 5xx believed to mean that a put was not applied, whatever its code says."""
+    """The store's error for an obstore exception.
+
+    Reads never have an unknown outcome: they change nothing. A 5xx on a put never counts as not
+    applied, whatever its code says.
+    """
     if isinstance(error, InvalidPathError):
         return StoreMisconfigured(
             key,

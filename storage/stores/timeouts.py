@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class TimeoutStore:
-    """Another store, whose answers are waited for `seconds` at most (for a listing: each entry).
+    """Another store, whose answers may take at most `seconds` (each entry, for a listing).
 
-    A read that is late fails as StoreNotApplied, a put or delete as StoreOutcomeUnknown: it was
-    sent, and the store may still act on it.
+    A late read raises StoreNotApplied. A late put or delete raises StoreOutcomeUnknown: the store
+    may still apply it.
     """
 
     def __init__(self, store: ObjectStore, seconds: float) -> None:

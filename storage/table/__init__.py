@@ -1,1 +1,1 @@
-"""A topic's table: a log of commits and their checkpoints, which Delta Lake's readers read."""
+"""A topic's table: a log of commits and checkpoints that Delta Lake readers understand."""

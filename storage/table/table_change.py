@@ -1,7 +1,7 @@
-"""Changes of a table: what one commit does to it, as its writer means it and as the log says it.
+"""The changes of one commit to a table, and their encoding as an entry of the table log.
 
-An entry of the table log is a text of one JSON object a line (actions, in Delta Lake's words). The
-last one is `commitInfo`, which holds the writer's id and a checksum of all.
+An entry is text with one JSON object a line (an action, in Delta Lake's terms). The last action is
+`commitInfo`, which holds the writer id and a checksum of the entry.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ _CHECKSUM_MARK = b'"checksum":"'
 _NO_CHECKSUM = b"00000000"
 _WRITER_ID_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What statistics can say as a date, by ISO 8601 with four digits of the year.
+# Delta Lake's statistics hold a time as ISO 8601 with four digits of the year.
 _DATED_MIN = -62_135_596_800_000
 _DATED_MAX = 253_402_300_799_999
 
 
 class TableAdvance(NamedTuple):
-    """How far the table goes on for a partition."""
+    """The range of offsets by which a commit extends a partition's table."""
 
     base_offset: int
-    """Where the table must end before (rule E1)."""
+    """The offset at which the table must end before the commit (rule E1)."""
     next_offset: int
-    """Where it ends then."""
+    """The offset at which the table ends after the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What a commit does to one partition."""
+    """The changes of a commit to one partition."""
 
     partition: int
     advance: TableAdvance | None = None
-    """Set where the table goes on for this partition."""
+    """Set if the commit extends the partition's table."""
     appended: tuple[Segment, ...] = ()
-    """Ascending within the advance; of the offsets that they do not cover there is no record."""
+    """Ascending within the advance. Offsets that no segment covers have no record."""
     removed: tuple[SegmentName, ...] = ()
     """Segments that must be in the table (rule E3)."""
     rewritten: tuple[Segment, ...] = ()
-    """In their place, ascending: what compaction made of the removed ones."""
+    """Compaction's replacements for the removed segments, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +67,21 @@ class Commit:
     """One entry of the table log."""
 
     writer_id: bytes
-    """Unique for each commit, so that its writer knows it again (rule A1)."""
+    """Unique for each commit, so that its writer recognises it (rule A1)."""
     timestamp_ms: int
-    """The writer's clock; when what it removes was removed."""
+    """The writer's clock; also the removal time of the removed segments."""
     changes: tuple[PartitionChange, ...]
-    """One a partition."""
+    """One per partition."""
     metadata: dict[str, Any] | None = None
-    """The table's, if this is its first commit."""
+    """The table's metadata, in its first commit."""
 
 
 def writer_id_of(key: str, data: Buffer) -> bytes:
-    """The writer's id in an entry. CorruptObject."""
+    """The writer id in an entry. CorruptObject."""
     return _read_info(key, _checked_lines(key, data)[-1])[0]
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The entry's bytes."""
     actions: list[dict[str, Any]] = []
     if commit.metadata is not None:
         actions += [{"protocol": protocol()}, {"metaData": commit.metadata}]
@@ -116,7 +115,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(key: str, data: Buffer, topic_id: TopicId) -> Commit:
-    """An entry of the topic's table log. Actions that are not known are passed over.
+    """An entry of the topic's table log. Unknown actions are ignored.
 
     CorruptObject, UnsupportedFormat.
     """
@@ -147,7 +146,7 @@ def decode_commit(key: str, data: Buffer, topic_id: TopicId) -> Commit:
 
 
 def txn_action(partition: int, next_offset: int) -> dict[str, Any]:
-    """The content of the `txn` action that says where the table ends for a partition."""
+    """The content of the `txn` action that records a partition's end in the table."""
     return {"appId": f"{APPLICATION_PREFIX}{partition}", "version": next_offset}
 
 
@@ -243,7 +242,7 @@ def _date(timestamp_ms: int) -> str:
 
 
 def _checked_lines(key: str, data: Buffer) -> list[dict[str, Any]]:
-    """The entry's actions; the last one is `commitInfo`."""
+    """The entry's actions, after a check of its checksum. The last one is `commitInfo`."""
     body = bytes(data)
     at = body.rfind(_CHECKSUM_MARK) + len(_CHECKSUM_MARK)
     end = at + len(_NO_CHECKSUM)
@@ -261,7 +260,7 @@ def _checked_lines(key: str, data: Buffer) -> list[dict[str, Any]]:
 
 
 def _read_info(key: str, line: dict[str, Any]) -> tuple[bytes, int, dict[int, TableAdvance]]:
-    """Writer id, time, and for each partition that advances from where to where."""
+    """The writer id, the time, and the advance of each extended partition."""
     try:
         info = line["commitInfo"]
         writer_id = bytes.fromhex(info["writerId"])

@@ -1,4 +1,4 @@
-"""Checkpoints of a table: its state as of one version, as Delta Lake's Parquet (version 1 form)."""
+"""Checkpoints of a table: its state at one version, as Delta Lake's Parquet (version 1 form)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _METADATA_FIELDS = [field.name for field in _SCHEMA.field("metaData").type]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCheckpoint:
-    """All that a checkpoint holds; a copy, so that the state may go on meanwhile."""
+    """The contents of a checkpoint: a copy, so that the table's state may change meanwhile."""
 
     topic_id: TopicId
     version: int
@@ -92,12 +92,12 @@ class TableCheckpoint:
 
     @property
     def actions(self) -> int:
-        """Rows of the file."""
+        """The number of rows in the file."""
         return 2 + len(self.next_offsets) + len(self.segments) + len(self.removed)
 
 
 def capture(state: TableState) -> TableCheckpoint:
-    """The state as it is now."""
+    """A copy of the current state."""
     tables = {partition: state.partition(partition) for partition in state.partitions}
     return TableCheckpoint(
         topic_id=state.topic_id,
@@ -110,7 +110,6 @@ def capture(state: TableState) -> TableCheckpoint:
 
 
 def encode_checkpoint(checkpoint: TableCheckpoint) -> SealedFile:
-    """The file."""
     description = {"topicId": str(checkpoint.topic_id), "version": checkpoint.version}
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -122,10 +121,10 @@ def encode_checkpoint(checkpoint: TableCheckpoint) -> SealedFile:
 
 
 def decode_checkpoint(key: str, data: Buffer, topic_id: TopicId, version: int) -> TableState:
-    """The state that a checkpoint of this version holds. CorruptObject, UnsupportedFormat.
+    """The state in a checkpoint of this version. CorruptObject, UnsupportedFormat.
 
-    Other engines may write checkpoints into any table, and point readers to them. Theirs say the
-    same, but have no seal.
+    Other engines may write checkpoints into any table and point readers to them. Theirs have the
+    same content without a seal.
     """
     try:
         if is_sealed(data):
@@ -137,7 +136,7 @@ def decode_checkpoint(key: str, data: Buffer, topic_id: TopicId, version: int) -
 
 
 def _check(key: str, data: Buffer, topic_id: TopicId, version: int) -> None:
-    """Whether the file is as it was written, and of this table and version."""
+    """Raise CorruptObject unless the file is intact and of this table and version."""
     footer = open_footer(key, data)
     columns = range(footer.metadata.num_columns)
     for group in range(footer.metadata.num_row_groups):
@@ -162,7 +161,7 @@ def _rows(checkpoint: TableCheckpoint) -> Iterator[dict[str, Any]]:
 
 
 def _with_pairs(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Arrow takes maps as lists of pairs."""
+    """The metadata with its maps as lists of pairs, as Arrow takes them."""
     described = dict(metadata)
     kind = metadata["format"]
     described["format"] = {"provider": kind["provider"], "options": list(kind["options"].items())}

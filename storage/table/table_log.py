@@ -1,7 +1,7 @@
 """The table log of a topic: commits by put-if-absent, checkpoints, clean-up.
 
-Its entries are a Delta Lake log, so that other engines read the table as it is. The rules are A1 to
-A3, E1 to E3 and G1 of `docs/ARCHITECTURE.md`; `docs/formats/table.md` has the bytes.
+Its entries are a Delta Lake log, so that other engines can read the table. The rules are A1 to A3,
+E1 to E3 and G1 of `docs/ARCHITECTURE.md`; `docs/formats/table.md` has the bytes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tidelog.storage.table.table_state import NO_VERSION, CommitRefusal, TableSt
 
 LOG_FOLDER: Final = "_delta_log/"
 CHECKPOINT_COMMITS: Final = 50
-"""A checkpoint is due after so many commits: what one has to read at most behind it."""
+"""Commits after which a checkpoint is due: the most that a reader replays after one."""
 DELETE_GRACE_SECONDS: Final = 600.0
-"""`log.delete.grace.ms`: how long an entry stays after a checkpoint has made it needless."""
+"""`log.delete.grace.ms`: how long an entry stays after a checkpoint has superseded it."""
 REMOVED_RETENTION_MS: Final = 24 * 3600 * 1000
-"""How long checkpoints name segments that were removed."""
+"""How long checkpoints name removed segments."""
 APPEND_DEADLINE_SECONDS: Final = 30.0
 COMMIT_ATTEMPTS: Final = 32
-"""Against others' commits. Each lost attempt means that somebody else's commit succeeded."""
+"""Attempts of one commit. Each lost attempt means that another writer's commit succeeded."""
 CLEAN_UP_DELETES_MAX: Final = 1000
 _OPEN_ATTEMPTS = 5
 _FRESH_SHARE = 0.25
@@ -64,7 +64,7 @@ class TableCommitted:
 
 
 class SegmentsTooOld(StoreNotApplied):
-    """The segments of a commit may be taken for superfluous. Nothing was committed."""
+    """A collector may already treat the commit's segments as garbage. Nothing was committed."""
 
 
 CommitResult: TypeAlias = TableCommitted | CommitRefusal
@@ -72,29 +72,28 @@ CommitResult: TypeAlias = TableCommitted | CommitRefusal
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """What `_last_checkpoint` says. Its version only grows."""
+    """The contents of `_last_checkpoint`. Its version only grows."""
 
     version: int
     etag: str
 
 
 def log_prefix(topic_id: TopicId) -> str:
-    """The beginning of the key of everything in a topic's table log."""
+    """The key prefix of all objects of a topic's table log."""
     return table_prefix(topic_id) + LOG_FOLDER
 
 
 def commit_key(topic_id: TopicId, version: int) -> str:
-    """The object key of a commit."""
     return f"{log_prefix(topic_id)}{version:0{NUMBER_DIGITS}d}.json"
 
 
 class TableLog:
     """One topic's table, as one process reads and changes it.
 
-    Staleness. An entry is deleted only when a checkpoint at or above it is older than the grace. So
-    whoever saw entry n + 1 absent less than the grace ago, and puts it, cannot hit a number that
-    was used and deleted (A2). `commit` looks again when its view is older than a quarter of the
-    grace, and believes no answer that comes after half of it.
+    Staleness: an entry is deleted only when a checkpoint at or above it is older than the grace. So
+    a writer that saw entry n + 1 absent less than the grace ago cannot create a number that was
+    used and deleted (A2). `commit` refreshes a view older than a quarter of the grace. It rejects
+    answers that come more than half of the grace after the view.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class TableLog:
         grace_seconds: float = DELETE_GRACE_SECONDS,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """Use `open`. `topic`: its name, for people who read the table with other engines."""
+        """Use `open`. `topic` is the name that other engines show."""
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -124,7 +123,7 @@ class TableLog:
         self._seen_at = float("-inf")
         self._checkpointed = NO_VERSION
         self.state = TableState(topic_id)
-        """As of the version that was read or committed last. Not to be changed by others."""
+        """The state at the version that was read or committed last. Callers must not change it."""
 
     @classmethod
     async def open(
@@ -138,10 +137,10 @@ class TableLog:
         grace_seconds: float = DELETE_GRACE_SECONDS,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> TableLog:
-        """The table as it is now; one without a commit has no version yet.
+        """The table's current state. A table without a commit has NO_VERSION.
 
-        One read of the hint, one of the checkpoint, those of the commits behind it, and a listing
-        of what lies above. CorruptObject names the object that is wrong or missing.
+        It costs a read of the hint, of the checkpoint and of the commits after it, and a listing of
+        later keys. CorruptObject names the wrong or missing object.
         """
         log = cls(store, clock, entropy, offload, topic_id, topic, grace_seconds, crash_points)
         async with log._lock:
@@ -150,24 +149,21 @@ class TableLog:
 
     @property
     def topic_id(self) -> TopicId:
-        """Whose table this is."""
         return self.state.topic_id
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether so many commits lie behind the newest checkpoint that one is worth its cost."""
+        """True if CHECKPOINT_COMMITS commits follow the newest checkpoint."""
         return self.state.version - self._checkpointed >= CHECKPOINT_COMMITS
 
     def key(self, version: int) -> str:
-        """The object key of a commit."""
         return self._sequence.key(version)
 
     def checkpoint_key(self, version: int) -> str:
-        """The object key of a checkpoint."""
         return f"{self._prefix}{version:0{NUMBER_DIGITS}d}.checkpoint.parquet"
 
     async def refresh(self) -> int:
-        """Read what others have committed; the version then."""
+        """Read other writers' commits; returns the current version."""
         async with self._lock:
             await self._refresh()
             return self.state.version
@@ -175,16 +171,18 @@ class TableLog:
     async def commit(
         self, changes: tuple[PartitionChange, ...], begun_at: float | None = None
     ) -> CommitResult:
-        """Make the changes one version of the table, or say why they are not valid any more.
+        """Make the changes one version of the table, or return why they are invalid.
 
-        `begun_at`: before this moment, by the clock's `monotonic`, none of the segments that the
-        changes add was put. A segment that no table lists may be collected when its table has gone
-        on the grace after it was put; so after each look at the table it is asked whether they are
-        younger than half of that, and nothing is committed if they are not (SegmentsTooOld).
+        `begun_at` (the clock's `monotonic`): none of the added segments was put before this time. A
+        collector may delete an unlisted segment once its table has advanced the grace after the
+        put. So after each refresh `commit` checks that the segments are younger than half of the
+        grace. If they are older, it raises SegmentsTooOld and commits nothing.
 
-        Refused: the table is as others made it; read `state`, drop what it has, go on from there
-        (E2). StoreNotApplied: nothing was committed. AppendUndecided: it may have been, or may yet
-        be; the next call finds out before it does anything, so what depends on it waits for that.
+        | Outcome | Meaning |
+        |---|---|
+        | CommitRefusal | the table has changed: read `state`, drop what it has, continue (E2) |
+        | StoreNotApplied | nothing was committed |
+        | AppendUndecided | the commit may be, or become, durable; the next call resolves it first |
         """
         if not changes:
             raise ValueError("a commit changes at least one partition")
@@ -195,7 +193,7 @@ class TableLog:
             for _ in range(COMMIT_ATTEMPTS):
                 refusal = self.state.refusal(changes)
                 if refusal is not None:
-                    # What we know may be old, and the change right for what is there.
+                    # This view may be stale, and the change valid in the current state.
                     if looked:
                         return refusal
                     await self._refresh()
@@ -210,8 +208,11 @@ class TableLog:
             )
 
     async def fence(self) -> int:
-        """Make a version that changes nothing; which it is. Whoever was about to make it reads it
-        first, and looks at the age of its segments again. Raises as `commit` does."""
+        """Commit a version without changes, and return its number.
+
+        A concurrent writer that was about to commit reads this version first and checks the age of
+        its segments again. Raises as `commit` does.
+        """
         async with self._lock:
             for _ in range(COMMIT_ATTEMPTS):
                 if self._is_stale():
@@ -234,16 +235,16 @@ class TableLog:
             )
 
     async def write_checkpoint(self) -> int:
-        """Write a checkpoint of the current version and point readers to it. The version.
+        """Write a checkpoint of the current version, point readers to it, and return the version.
 
-        ValueError for a table that has no version yet.
+        ValueError for a table without a commit.
         """
         if self.state.version == NO_VERSION:
             raise ValueError(f"{self._prefix}: a table without a commit has no checkpoint")
         self.state.forget_removed(self._clock.time_ms() - REMOVED_RETENTION_MS)
         checkpoint = capture(self.state)
         file = await self._offload.run(encode_checkpoint, checkpoint)
-        # Where somebody else's is, of the same version, it says the same.
+        # Another writer's checkpoint of the same version has the same content.
         with suppress(PreconditionFailed):
             await self._store.put(self.checkpoint_key(checkpoint.version), file.pieces, IfAbsent())
         self._crash_points.hit(CrashPoint.TABLE_CHECKPOINT_STORED)
@@ -259,12 +260,12 @@ class TableLog:
         return checkpoint.version
 
     async def clean_up(self) -> int:
-        """Delete commits and checkpoints that a checkpoint older than the grace has made needless,
-        the oldest first. How many objects were deleted: at most CLEAN_UP_DELETES_MAX.
+        """Delete commits and checkpoints below a checkpoint that is older than the grace, oldest
+        first.
 
-        A checkpoint is old when this process has seen it for longer than the grace by its monotonic
-        clock (`Sightings`): no wall clock can make one look old. A process that starts again waits
-        once more.
+        Returns the number of deleted objects: at most CLEAN_UP_DELETES_MAX. A checkpoint is old if
+        this process has observed it for longer than the grace by its monotonic clock (`Sightings`).
+        So no wall clock can make a checkpoint look old. A restarted process waits again.
         """
         hint = await self._read_hint()
         if hint is None:
@@ -294,8 +295,8 @@ class TableLog:
         missing: str | None = None
         for _ in range(_OPEN_ATTEMPTS):
             seen_at = self._clock.monotonic()
-            # What is missing was cleaned up since we read the hint, or is lost: reading it again
-            # says which (rule F4).
+            # A missing object was cleaned up after the hint was read, or is lost. A second read of
+            # the hint tells which (rule F4).
             lost = await self._read_all()
             if lost is None:
                 self._seen_at = seen_at
@@ -306,7 +307,7 @@ class TableLog:
         raise StoreNotApplied(self._prefix, "the log changed while it was read; nothing was done")
 
     async def _read_all(self) -> str | None:
-        """Read the newest checkpoint and all behind it; the key of what is missing, if anything."""
+        """Read the newest checkpoint and later commits; returns the key of a missing object."""
         hint = await self._read_hint()
         topic_id = self.state.topic_id
         if hint is None:
@@ -333,14 +334,14 @@ class TableLog:
         seen_at = self._clock.monotonic()
         hint = await self._read_hint()
         if hint is not None and hint.version > self.state.version:
-            # What we miss may have been deleted already.
+            # The missing commits may already be deleted.
             await self._open()
             return
         await self._replay()
         self._seen_at = seen_at
 
     async def _replay(self) -> None:
-        """Apply the commits behind the current version, up to the first that is absent."""
+        """Apply the commits after the current version, up to the first absent one."""
         async for entry in self._sequence.iterate(self.state.version + 1):
             await self._apply(entry.number, entry.data)
 
@@ -350,7 +351,11 @@ class TableLog:
         self.state.apply(key, version, commit)
 
     async def _append(self, changes: tuple[PartitionChange, ...]) -> bool:
-        """Whether the changes became the next version. Otherwise others' commits were read."""
+        """True if the changes became the next version.
+
+        If another writer's commit took it, that commit and later ones are applied, and the result
+        is False.
+        """
         version, now_ms = self.state.version + 1, self._clock.time_ms()
         described = metadata(self.state.topic_id, self._topic, now_ms) if version == 0 else None
         commit = Commit(
@@ -362,7 +367,7 @@ class TableLog:
         data = encode_commit(commit)
         seen_at, self._seen_at = self._seen_at, float("-inf")
         started_at = self._clock.monotonic()
-        # With the age that a view may have it makes half the grace (A2).
+        # Together with the greatest age of a view this makes half of the grace (A2).
         seconds = min(APPEND_DEADLINE_SECONDS, self._grace_seconds * _FRESH_SHARE)
         result = await self._sequence.append(version, data, commit.writer_id, seconds)
         answered_at = self._clock.monotonic()
@@ -374,7 +379,7 @@ class TableLog:
             )
         if isinstance(result, Mine):
             self.state.apply(self.key(version), version, commit)
-            # What is above this entry was put later.
+            # Entries above this one are put later.
             self._seen_at = started_at
             return True
         await self._apply(version, result.data)
@@ -387,7 +392,7 @@ class TableLog:
         return age > self._grace_seconds * _FRESH_SHARE
 
     async def _has_more(self) -> bool:
-        """Whether a commit is listed above the current version."""
+        """True if the listing has a commit above the current version."""
         after = self.key(self.state.version) if self.state.version > NO_VERSION else ""
         async for meta in self._store.list(self._prefix, after):
             if self._sequence.number(meta.key) is not None:
@@ -405,7 +410,7 @@ class TableLog:
             raise CorruptObject(self._hint_key, f"it does not decode: {error!r}") from None
 
     async def _point_to(self, version: int, data: bytes) -> None:
-        """Put the hint, unless it is there already with a newer version."""
+        """Put the hint, unless the stored hint has the same or a newer version."""
         while True:
             hint = await self._read_hint()
             if hint is not None and hint.version >= version:
@@ -416,7 +421,7 @@ class TableLog:
                 )
                 return
             except PreconditionFailed:
-                # Somebody moved it, and only forward: this ends.
+                # Another writer moved the hint forward. It only moves forward, so this loop ends.
                 continue
 
     def _checkpoint_version(self, key: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What a topic's table says of itself to any engine: protocol, schema, properties (Delta Lake)."""
+"""The protocol, schema and properties that a topic's table declares (Delta Lake)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ PARTITION_COLUMN: Final = "partition"
 READER_VERSION: Final = 1
 WRITER_VERSION: Final = 7
 WRITER_FEATURES: Final = ("invariants", "tidelog")
-"""`invariants`, as there are columns that are never null. Nobody else knows `tidelog`, so by the
-protocol's rules everybody else refuses to write: to append, to delete, to compact, to vacuum."""
+"""`invariants`: some columns are never null. Only Tidelog knows `tidelog`, so the protocol makes
+all other engines refuse to write (append, delete, compact, vacuum).
+"""
 
 _DELTA_TYPES = {
     pa.int64(): "long",
@@ -52,7 +53,7 @@ def metadata(topic_id: TopicId, topic: str, created_ms: int) -> dict[str, Any]:
 
 
 def check_protocol(key: str, found: dict[str, Any]) -> None:
-    """Whether this version may read and write a table with that protocol. UnsupportedFormat."""
+    """Raise UnsupportedFormat unless this version may read and write the table."""
     features = tuple(found.get("writerFeatures") or ())
     if (found.get("minReaderVersion"), found.get("minWriterVersion"), features) != (
         READER_VERSION,
@@ -66,9 +67,10 @@ def check_protocol(key: str, found: dict[str, Any]) -> None:
 
 
 def check_metadata(key: str, found: dict[str, Any], topic_id: TopicId) -> None:
-    """Whether the table is the topic's and of a format that is known here.
+    """Raise unless the table is the topic's and its format is known.
 
-    CorruptObject, UnsupportedFormat."""
+    CorruptObject, UnsupportedFormat.
+    """
     if found.get("id") != str(topic_id):
         raise CorruptObject(key, f"it is the table of {found.get('id')}, not of {topic_id}")
     version = str((found.get("configuration") or {}).get(FORMAT_PROPERTY))
@@ -92,8 +94,8 @@ def _field(field: pa.Field) -> dict[str, Any]:
         "name": field.name,
         "type": _type(field.type),
         "nullable": field.nullable,
-        # Not the field's id: without column mapping it is of no use to any reader, and DuckDB finds
-        # no column any more, so that all values are null.
+        # Leave the field id out: without column mapping no reader uses it. With it, DuckDB finds no
+        # column, and all values are null.
         "metadata": {},
     }
 

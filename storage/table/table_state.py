@@ -1,6 +1,6 @@
-"""The state of a topic's table: which segments it has, and where it ends for each partition.
+"""The state of a topic's table: its segments, and its end for each partition. Pure.
 
-Pure. What one commit costs does not grow with the segments, unless it removes some.
+A commit that removes no segment costs the same however many segments there are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tidelog.storage.segment.segment import Segment, SegmentName
 from tidelog.storage.table.table_change import Commit, PartitionChange
 
 NO_VERSION = -1
-"""The version of a table that has no commit yet."""
+"""The version of a table without a commit."""
 _NEVER = -(2**63)
 _UNDATED = -1
-"""The time of a record without one, in Kafka."""
+"""Kafka's timestamp for a record without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRefusal:
-    """Why a change is not valid in a state (rules E1 to E3). Nothing was changed."""
+    """Why a change is invalid in a state (rules E1 to E3). Nothing was changed."""
 
     partition: int
     reason: str
@@ -35,11 +35,9 @@ class CommitRefusal:
 
 @dataclass(frozen=True, slots=True)
 class TableSegment:
-    """A segment of the table."""
-
     segment: Segment
     added_ms: int
-    """When, by the clock of who added it."""
+    """The time of the commit that added it, by its writer's clock."""
 
 
 @dataclass(slots=True)
@@ -47,42 +45,45 @@ class PartitionTable:
     """One partition's part of the table: its segments by offset."""
 
     next_offset: int = 0
-    """The next offset that is not in the table yet; what lies below is, or had no record."""
+    """The first offset that is not in the table. Lower offsets are in it or have no record."""
     _segments: list[TableSegment] = field(default_factory=list)
     _bases: list[int] = field(default_factory=list)
     _times: array[int] = field(default_factory=lambda: array("q"))
-    """The latest timestamp of each segment, as Kafka would say it."""
+    """The latest timestamp of each segment, -1 for none as in Kafka."""
     _latest: list[int] = field(default_factory=list)
     """The latest timestamp of each segment and all before it."""
 
     @property
     def segments(self) -> Sequence[TableSegment]:
-        """All segments, ascending; not to be changed."""
+        """All segments, ascending. Callers must not change them."""
         return self._segments
 
     def at(self, offset: int) -> Segment | None:
-        """The segment with the first row at or above an offset, or the one that covers it though
-        its rows end before; None where there is none, in the table, at or above it."""
+        """The segment that covers an offset, or the first one above it; None if there is neither.
+
+        A covering segment's rows may end below the offset.
+        """
         index = bisect_right(self._bases, offset) - 1
         if index < 0 or self._segments[index].segment.name.last_offset < offset:
             index += 1
         return self._segments[index].segment if index < len(self._segments) else None
 
     def after(self, name: SegmentName) -> Segment | None:
-        """The segment that follows one that is, or was, in the table."""
+        """The next segment after one that is, or was, in the table."""
         index = bisect_right(self._bases, name.last_offset)
         return self._segments[index].segment if index < len(self._segments) else None
 
     def since(self, timestamp_ms: int) -> Segment | None:
-        """The first segment with a row of that time or a later one."""
+        """The first segment with a row of this time or later."""
         index = bisect_left(self._latest, timestamp_ms)
         return self._segments[index].segment if index < len(self._segments) else None
 
     def latest_first(self, offset: int) -> Iterator[Segment]:
-        """The segments with a row at or above an offset, those with the latest timestamp first, of
-        equals in their order.
+        """The segments with a row at or above an offset, latest timestamp first, ties in offset
+        order.
 
-        Few are asked for, mostly one: each costs a pass in place of all a sort."""
+        Callers take few, mostly one: each costs a pass, where a sort would order all.
+        """
         segments = self._segments
         first = max(0, bisect_right(self._bases, offset) - 1)
         times = np.array(self._times[first:], np.int64)
@@ -94,12 +95,12 @@ class PartitionTable:
                 yield segment
 
     def holds(self, name: SegmentName) -> bool:
-        """Whether exactly this segment is in the table."""
+        """True if exactly this segment is in the table."""
         index = bisect_left(self._bases, name.base_offset)
         return index < len(self._bases) and self._segments[index].segment.name == name
 
     def covers(self, first: int, last: int) -> Iterator[SegmentName]:
-        """The segments that cover some of the offsets from first to last."""
+        """The segments that cover any offset from `first` to `last`."""
         index = max(0, bisect_right(self._bases, first) - 1)
         while index < len(self._bases) and self._bases[index] <= last:
             name = self._segments[index].segment.name
@@ -108,7 +109,6 @@ class PartitionTable:
             index += 1
 
     def copy(self) -> PartitionTable:
-        """As it is now."""
         return PartitionTable(
             next_offset=self.next_offset,
             _segments=self._segments[:],
@@ -127,7 +127,7 @@ class PartitionTable:
         self._latest.append(max(before, _NEVER if latest is None else latest))
 
     def replace(self, removed: set[SegmentName], added: Sequence[TableSegment]) -> None:
-        """Remove some segments and put others in their place."""
+        """Replace some segments by others."""
         kept = [stored for stored in self._segments if stored.segment.name not in removed]
         kept += added
         kept.sort(key=lambda stored: stored.segment.name.base_offset)
@@ -138,35 +138,35 @@ class PartitionTable:
 
 
 class TableState:
-    """A table as of one version. One owner changes it, by `apply`."""
+    """A table at one version. Its single owner changes it, through `apply`."""
 
     def __init__(self, topic_id: TopicId) -> None:
         self.topic_id = topic_id
         self.version = NO_VERSION
         self.metadata: dict[str, Any] = {}
-        """What the first commit says of the table (Delta Lake's `metaData`)."""
+        """The table's metadata from its first commit (Delta Lake's `metaData`)."""
         self.removed: dict[SegmentName, int] = {}
-        """Segments that are not in the table any more, and when they were removed: so long as
-        somebody may still read an older version."""
+        """Removed segments and their removal times, kept while readers may still use an older
+        version.
+        """
         self._partitions: dict[int, PartitionTable] = {}
         self._segments = 0
 
     @property
     def segment_count(self) -> int:
-        """Of all partitions."""
         return self._segments
 
     @property
     def partitions(self) -> Sequence[int]:
-        """The partitions that the table knows, ascending."""
+        """The table's partitions, ascending."""
         return sorted(self._partitions)
 
     def partition(self, partition: int) -> PartitionTable:
-        """One partition's part; not to be changed."""
+        """One partition's part. Callers must not change it."""
         return self._partitions.get(partition, PartitionTable())
 
     def refusal(self, changes: Sequence[PartitionChange]) -> CommitRefusal | None:
-        """Why a commit of these changes would not be valid now; None if it would be."""
+        """Why a commit of these changes would be invalid now; None if it is valid."""
         if len({change.partition for change in changes}) != len(changes):
             raise ValueError("a commit changes each partition once")
         for change in changes:
@@ -176,7 +176,7 @@ class TableState:
         return None
 
     def copy(self) -> TableState:
-        """This version, for who is not to see later ones."""
+        """A copy that later commits do not change."""
         found = TableState(self.topic_id)
         found.version = self.version
         found.metadata = self.metadata
@@ -186,8 +186,11 @@ class TableState:
         return found
 
     def apply(self, key: str, version: int, commit: Commit) -> None:
-        """Go on to the next version. CorruptObject, naming `key`, if the commit is not valid here:
-        each was checked before it was put."""
+        """Advance to the next version.
+
+        Each commit was checked before its put, so an invalid one raises CorruptObject, which names
+        `key`.
+        """
         if version != self.version + 1 or (commit.metadata is None) != (version > 0):
             raise CorruptObject(key, f"it does not continue version {self.version} of its table")
         refusal = self.refusal(commit.changes)
@@ -200,8 +203,10 @@ class TableState:
         self.version = version
 
     def restore(self, partition: int, next_offset: int, segments: Sequence[TableSegment]) -> None:
-        """Set one partition's part, as a checkpoint has it. ValueError where segments overlap or
-        reach beyond the end."""
+        """Set one partition's part from a checkpoint.
+
+        ValueError if segments overlap or reach beyond the end.
+        """
         table = PartitionTable(next_offset)
         covered = 0
         for stored in sorted(segments, key=lambda stored: stored.segment.name.base_offset):
@@ -214,7 +219,7 @@ class TableState:
         self._partitions[partition] = table
 
     def forget_removed(self, before_ms: int) -> None:
-        """Forget the segments that were removed before a time: nobody reads them any more."""
+        """Forget segments removed before a time, which no reader uses any more."""
         self.removed = {name: time for name, time in self.removed.items() if time >= before_ms}
 
     def _apply(self, change: PartitionChange, now_ms: int) -> None:
@@ -270,7 +275,7 @@ def _wrong_replacement(table: PartitionTable, change: PartitionChange) -> str | 
 def _disorder(
     change: PartitionChange, segments: Sequence[Segment], first: int, following: int
 ) -> str | None:
-    """Whether segments are not the partition's, in order and within [first, following)."""
+    """Why segments are not the partition's, in order and within [first, following); or None."""
     covered = first
     for segment in segments:
         name = segment.name

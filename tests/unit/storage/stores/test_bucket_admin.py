@@ -71,10 +71,10 @@ def test_a_bucket_is_created_in_the_region_of_the_url(moto: S3Server) -> None:
     assert place == "eu-central-1"
 
 
-def test_somebody_else_s_bucket_is_not_ours() -> None:
+def test_a_bucket_of_another_account_is_refused() -> None:
     with (
         ScriptedServer([answer(403), error(409, "BucketAlreadyExists")]) as server,
-        pytest.raises(StoreMisconfigured, match="somebody else's"),
+        pytest.raises(StoreMisconfigured, match="another account owns"),
     ):
         create_bucket(server.url)
 
