@@ -1,8 +1,8 @@
-"""The record batch of message format v2 (KIP-98): its 61-byte header, read and stamped.
+"""The record batch of message format v2 (KIP-98): reading and patching its 61-byte header.
 
-A batch is: base offset (8 bytes), length of what follows (4), leader epoch (4), magic (1), CRC-32C
-of what follows (4), then attributes, counts, timestamps and producer identity, then the records.
-Base offset and leader epoch lie outside the checksum, so offsets are assigned by patching 12 bytes.
+A batch is base offset (8 bytes), length of the rest (4), leader epoch (4), magic (1), CRC-32C of
+the rest (4), then attributes, counts, timestamps and producer identity, then the records. Base
+offset and leader epoch lie outside the checksum, so an append assigns offsets by patching 12 bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.records.compression import Compression
 
 HEADER_SIZE = 61
 LENGTH_PREFIX_SIZE = 12
-"""Bytes before the ones that the batch's own length counts: base offset and length."""
+"""The bytes that the batch length does not count: base offset and length."""
 BATCH_LENGTH_MIN = HEADER_SIZE - LENGTH_PREFIX_SIZE
 MAGIC = 2
 SEQUENCE_MAX = 2**31 - 1
@@ -37,7 +37,7 @@ LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-"""Log compaction has put a time of deletion into the base timestamp (KIP-534)."""
+"""Log compaction has stored a deletion time in the base timestamp (KIP-534)."""
 KNOWN_ATTRIBUTES = 0x7F
 
 CRC_POSITION = 17
@@ -70,15 +70,15 @@ HEADER_DTYPE = np.dtype(
         ("record_count", ">i4"),
     ]
 )
-"""A header as one row of a numpy structured array; the same names as `BatchHeader`'s."""
+"""A header as one row of a numpy structured array, with the names of `BatchHeader`."""
 
 
 class MalformedBatch(TidelogError):
-    """Bytes that are no record batch of format v2; nothing was read from or changed in them."""
+    """The bytes are no record batch of format v2. The bytes stay unchanged."""
 
 
 class TimestampType(IntEnum):
-    """Who dated a batch's records: the producer, or the broker at the time of the append."""
+    """The origin of a batch's timestamps: the producer, or the broker at the append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -103,9 +103,9 @@ class BatchHeader(NamedTuple):
 
     @classmethod
     def parse(cls, buffer: Buffer, position: int = 0) -> BatchHeader:
-        """The header at a position; checks that it is there and of format v2, not what it says.
+        """The header at a position.
 
-        Raises MalformedBatch.
+        Checks only that the bytes hold a header of format v2. Raises MalformedBatch.
         """
         if position < 0 or len(buffer) - position < HEADER_SIZE:
             raise MalformedBatch(
@@ -122,7 +122,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, with its header."""
         return LENGTH_PREFIX_SIZE + self.batch_length
 
     @property
@@ -168,17 +168,17 @@ class BatchHeader(NamedTuple):
 
 
 def advance_sequence(sequence: int, records: int) -> int:
-    """The sequence that lies `records` after one; 0 follows 2147483647."""
+    """The sequence number `records` after `sequence`; 0 follows 2147483647."""
     return (sequence + records) % (SEQUENCE_MAX + 1)
 
 
 def iterate_batches(
     buffer: Buffer, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch's position and header; a batch cut off by the end is left out.
+    """The position and header of each whole batch; a batch that the end cuts off is left out.
 
-    A Fetch response may end in a cut batch; who must not meet one compares the last batch's end
-    with the buffer's. Raises MalformedBatch.
+    A Fetch response may end in a cut batch. To detect one, compare the last batch's end with the
+    buffer's. Raises MalformedBatch.
     """
     stop = len(buffer) if end is None else end
     position = start
@@ -192,9 +192,9 @@ def iterate_batches(
 
 
 def batch_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
-    """Where each whole batch starts, by lengths alone; a batch cut off by the end is left out.
+    """The start of each whole batch, by lengths alone; a batch that the end cuts off is left out.
 
-    Raises MalformedBatch for a length that no batch can have. Read the headers with `headers_of`.
+    Raises MalformedBatch for an impossible length. `headers_of` reads the headers.
     """
     stop = len(buffer) if end is None else end
     unpack = _INT32.unpack_from
@@ -213,9 +213,9 @@ def batch_positions(buffer: Buffer, start: int = 0, end: int | None = None) -> N
 
 
 def headers_of(buffer: Buffer, positions: NDArray[np.int64]) -> NDArray[np.void]:
-    """The headers at many positions as one structured array (HEADER_DTYPE), read in one gather.
+    """The headers at many positions as one structured array (HEADER_DTYPE), in one gather.
 
-    Each position must leave room for a header: IndexError otherwise.
+    IndexError if a position leaves no room for a header.
     """
     if not len(positions):
         return np.empty(0, HEADER_DTYPE)
@@ -226,14 +226,17 @@ def headers_of(buffer: Buffer, positions: NDArray[np.int64]) -> NDArray[np.void]
 
 
 def checksum(buffer: Buffer, position: int, end: int) -> int:
-    """The CRC-32C that belongs into the header of the batch at [position, end)."""
-    # The GIL is released above 5 KiB, and nothing is copied.
+    """The CRC-32C of the batch at [position, end), for its header."""
+    # crc32c releases the GIL above 5 KiB, and copies nothing.
     value: int = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
     return value
 
 
 def stamp(buffer: MutableBuffer, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch its place in the log, in place; both fields lie outside the checksum."""
+    """Set the batch's base offset and leader epoch in place.
+
+    Both fields lie outside the checksum.
+    """
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + 12, leader_epoch)
 
@@ -241,9 +244,9 @@ def stamp(buffer: MutableBuffer, position: int, base_offset: int, leader_epoch: 
 def restamp_timestamps(
     buffer: MutableBuffer, position: int, timestamp_type: TimestampType, max_timestamp: int
 ) -> None:
-    """Set timestamp type and maximum timestamp in place and compute the checksum again.
+    """Set timestamp type and maximum timestamp in place, and recompute the checksum.
 
-    With LOG_APPEND_TIME the maximum is the time of every record of the batch.
+    With LOG_APPEND_TIME the maximum is the timestamp of every record.
     """
     attributes = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)[0]
     attributes &= ~LOG_APPEND_TIME_FLAG
@@ -263,7 +266,7 @@ def restamp_identity(
     base_sequence: int,
     is_transactional: bool,
 ) -> None:
-    """Set who wrote the batch, in place, and compute the checksum again."""
+    """Set the batch's producer in place, and recompute the checksum."""
     attributes = _INT16.unpack_from(buffer, position + ATTRIBUTES_POSITION)[0]
     attributes &= ~TRANSACTIONAL_FLAG
     if is_transactional:
@@ -276,7 +279,7 @@ def restamp_identity(
 
 
 def seal(buffer: MutableBuffer, position: int) -> None:
-    """Compute the batch's checksum from its bytes and put it into its header."""
+    """Compute the batch's checksum and store it in the header."""
     length = _INT32.unpack_from(buffer, position + 8)[0]
     crc = checksum(buffer, position, position + LENGTH_PREFIX_SIZE + length)
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc)
@@ -296,7 +299,7 @@ def build_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """A batch from its records, compressed as the attributes say, and its header's fields."""
+    """A batch from its header fields and its records, compressed as `attributes` say."""
     batch = bytearray(HEADER_SIZE + len(section))
     _HEADER.pack_into(
         batch,

@@ -1,4 +1,4 @@
-"""What this package calls a buffer."""
+"""Types of byte buffers."""
 
 from __future__ import annotations
 

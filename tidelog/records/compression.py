@@ -1,7 +1,7 @@
-"""The codecs of record batches: compression, and decompression that never outgrows a limit.
+"""The codecs of record batches: compression, and decompression within a size limit.
 
-Framings are the ones that Kafka's clients use: gzip members, xerial-framed or raw snappy, standard
-lz4 frames with independent blocks, zstd frames (Java's carry no content size).
+The framings are those of Kafka's clients: gzip members, xerial-framed or raw snappy, standard lz4
+frames with independent blocks, zstd frames (Java's carry no content size).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Compression(IntEnum):
 
 
 class DecompressedTooLarge(TidelogError):
-    """Compressed data holds more than the limit; what was decompressed so far is dropped."""
+    """The decompressed data exceeds the limit; the decompressed part is dropped."""
 
     def __init__(self, size_max: int) -> None:
         super().__init__(f"decompressed data exceeds the limit of {size_max} bytes")
@@ -53,15 +53,15 @@ class DecompressedTooLarge(TidelogError):
 
 
 class CorruptCompression(TidelogError):
-    """Data that its codec cannot decompress, is cut off, or has bytes behind its end."""
+    """The codec cannot decompress the data, the data is cut off, or bytes follow its end."""
 
 
 class _Contexts(threading.local):
-    """zstd contexts are costly to make and not thread-safe: each thread keeps its own."""
+    """The zstd contexts of one thread: they are costly to create and not thread-safe."""
 
     def __init__(self) -> None:
-        # Frames of zstd levels 20 to 22 declare windows up to 128 MiB, which is the library's own
-        # bound. A window takes memory only as far as output is written, so the size limit holds.
+        # Frames of zstd levels 20 to 22 declare windows up to 128 MiB, the library's own bound. A
+        # window takes memory only as output is written, so the size limit holds.
         self.decompressor = zstandard.ZstdDecompressor()
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
 
@@ -76,9 +76,10 @@ _contexts = _Contexts()
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """Data in the codec's framing; `level` is the codec's own scale (gzip, lz4 and zstd have one).
+    """The data in the codec's framing; `level` is the codec's own scale (gzip, lz4 and zstd have
+    one).
 
-    The same data, level and library versions give the same bytes.
+    Equal data, level and library versions give equal bytes.
     """
     match codec:
         case Compression.NONE:
@@ -105,10 +106,10 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, size_max: int) -> bytes | bytearray:
-    """The data that was compressed, at most size_max bytes of it.
+    """The decompressed data, at most `size_max` bytes.
 
-    Allocates no more than that plus a small constant, whatever the data claims.
-    Raises DecompressedTooLarge and CorruptCompression.
+    Allocates that plus a small constant at most, whatever size the data claims. Raises
+    DecompressedTooLarge and CorruptCompression.
     """
     match codec:
         case Compression.NONE:
@@ -172,7 +173,7 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytearray:
 
 
 def _join_snappy(blocks: list[memoryview], size_max: int) -> bytearray:
-    # Each block begins with its decompressed size: all are known before anything is allocated.
+    # Each block begins with its decompressed size, so the total is known before the allocation.
     sizes = [_snappy_size(block) for block in blocks]
     if sum(sizes) > size_max:
         raise DecompressedTooLarge(size_max)
@@ -205,7 +206,7 @@ def _snappy_size(block: memoryview) -> int:
 
 
 class _Output:
-    """Decompressed pieces, joined as they come, so that memory holds one copy and a piece."""
+    """Joins decompressed pieces as they come: memory holds one copy and one piece."""
 
     def __init__(self, data: Buffer, size_max: int) -> None:
         self.content: bytes | bytearray = b""
@@ -214,7 +215,9 @@ class _Output:
         self._size_max = size_max
 
     def room(self) -> int:
-        """What the next piece may hold; at the end a byte more, which tells of too much data."""
+        """The size limit of the next piece. At the end it is one byte more, to detect excess
+        data.
+        """
         if not self.pieces:
             return self._first_room
         return min(_PIECE_BYTES_MAX, self._size_max - len(self.content) + 1)
@@ -232,7 +235,7 @@ class _Output:
 
 
 def _guess(data: Buffer, size_max: int) -> int:
-    """Output room for a first attempt: enough for most data, and cheap where it is not used."""
+    """The output size of a first attempt: enough for most data, and cheap if unused."""
     return min(size_max + 1, max(_PIECE_BYTES_MIN, _GUESS_RATIO * len(data)))
 
 
@@ -258,7 +261,7 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes | bytearray:
 
 
 def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
-    # The library does not always notice what follows a frame; a Java consumer would read on.
+    # The library may miss bytes after a frame; a Java consumer would read on.
     if _zstd_frame_end(data) != len(data):
         raise CorruptCompression("zstd: not exactly one frame")
     decompressor = _contexts.decompressor
@@ -266,9 +269,9 @@ def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
         stated = zstandard.frame_content_size(data)
         if stated > size_max:
             raise DecompressedTooLarge(size_max)
-        # A frame that states its size is given exactly that (one that says it is empty is
-        # believed unread, which no records section can be). Otherwise guess: room that is never
-        # written costs page faults and a system call for each batch.
+        # A frame that states its size gets exactly that. (A frame that claims to be empty is
+        # accepted unread; no records section is empty.) Otherwise guess: unused room costs page
+        # faults and a system call for each batch.
         for room in (_guess(data, size_max), size_max + 1):
             try:
                 plain = decompressor.decompress(data, max_output_size=room)
@@ -287,7 +290,7 @@ def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
 
 
 def _zstd_frame_end(data: Buffer) -> int:
-    """Where the first frame ends by the lengths of its blocks (RFC 8878), -1 if it does not."""
+    """The end of the first frame by its block lengths (RFC 8878), or -1."""
     if len(data) <= len(_ZSTD_MAGIC) or bytes(data[: len(_ZSTD_MAGIC)]) != _ZSTD_MAGIC:
         return -1
     descriptor = data[len(_ZSTD_MAGIC)]
@@ -305,7 +308,7 @@ def _zstd_frame_end(data: Buffer) -> int:
 
 
 def _zstd_exceeds(data: Buffer, size_max: int) -> bool:
-    """Whether a frame that failed did so for want of room: the library's message does not say."""
+    """True if decompression failed for lack of room; the library's message does not tell."""
     size = 0
     try:
         with _contexts.decompressor.stream_reader(data) as reader:

@@ -23,7 +23,7 @@ class MarkerType(IntEnum):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction; who it was is in the batch's header."""
+    """The end of a producer's transaction; the batch's header names the producer."""
 
     type: MarkerType
     coordinator_epoch: int
@@ -39,7 +39,7 @@ def control_batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """A batch of one marker."""
+    """A control batch with one transaction marker."""
     record = NewRecord(
         key=_KEY.pack(_VERSION, marker_type),
         value=_VALUE.pack(_VERSION, coordinator_epoch),
@@ -59,7 +59,7 @@ def control_batch(
 def parse_marker(buffer: Buffer, position: int = 0) -> Marker | None:
     """The marker in the control batch at a position; None for other kinds of control records.
 
-    Raises MalformedBatch, also for a batch that is no control batch.
+    Raises MalformedBatch, also for a data batch.
     """
     header = BatchHeader.parse(buffer, position)
     if not header.is_control:

@@ -1,4 +1,6 @@
-"""Kafka's default partitioner: murmur2 over the key, so that all clients agree on its partition."""
+"""Kafka's default partitioner (murmur2 of the key), so that all clients choose the same
+partition.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _MASK = 0xFFFFFFFF
 _POSITIVE = 0x7FFFFFFF
 _WORD = Struct("<I")
 _TOGETHER_BYTES_MAX = 1024
-"""Keys are hashed together, a word of each at a time; long ones, of which there are few, singly."""
+"""Longer keys are rare and hashed singly; shorter ones are hashed together, word by word."""
 
 
 def murmur2(data: bytes) -> int:
@@ -35,20 +37,22 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that a record with this key goes to."""
+    """The partition of a record with this key."""
     return (murmur2(key) & _POSITIVE) % partitions
 
 
 def positive_hashes(keys: pa.BinaryArray) -> Integers:
-    """What `partition_of` takes modulo the number of partitions, for each key; for null anything
-    from 0 on."""
+    """The hash of each key that `partition_of` takes modulo the number of partitions.
+
+    For a null key the hash is any number from 0 on.
+    """
     offsets = element_offsets(keys).astype(np.int64)
     start, length = offsets[:-1], np.diff(offsets)
     buffer = keys.buffers()[2]
     data = np.frombuffer(b"" if buffer is None else buffer, np.uint8)
     found = np.zeros(len(keys), np.int64)
     together = np.flatnonzero(length <= _TOGETHER_BYTES_MAX)
-    # The longest first: those that have one more word come before those that have not.
+    # The longest first: keys with a further word come before keys without one.
     together = together[np.argsort(-length[together], kind="stable")]
     found[together] = _hashed(data, start[together], length[together])
     for row in np.flatnonzero(length > _TOGETHER_BYTES_MAX):
@@ -57,7 +61,7 @@ def positive_hashes(keys: pa.BinaryArray) -> Integers:
 
 
 def _hashed(data: Bytes, start: Integers, length: Integers) -> Integers:
-    """murmur2 of ranges of bytes, which get shorter from one to the next."""
+    """murmur2 of byte ranges in order of descending length."""
     multiplier = np.uint32(_MULTIPLIER)
     state = length.astype(np.uint32) ^ np.uint32(_SEED)
     words = length >> 2

@@ -1,6 +1,6 @@
-"""Single records: written into a batch and read from batches, in plain Python.
+"""Encodes and decodes single records, in plain Python.
 
-For clients, tools and tests. Nothing on a broker's way calls these for each record.
+For clients, tools and tests. The broker's hot path does not call these functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class NewRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     value: bytes | None
     key: bytes | None = None
@@ -43,7 +43,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record that was read."""
+    """A record read from a batch."""
 
     offset: int
     timestamp: int
@@ -97,9 +97,9 @@ def encode_batch(
 def decode_records(
     buffer: Buffer, *, check_crc: bool = True, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[Record]:
-    """The data records of all whole batches, in order; control batches are passed over.
+    """The data records of all whole batches, in order, without control batches.
 
-    A batch cut off by the end, as Fetch may give it, is left out. Raises MalformedBatch,
+    A batch that the end cuts off, as in a Fetch response, is left out. Raises MalformedBatch,
     CorruptCompression and DecompressedTooLarge.
     """
     for position, header in iterate_batches(buffer):
@@ -122,7 +122,9 @@ def decode_batch(
     check_crc: bool = True,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch at a position, control records too. Raises as `decode_records`."""
+    """The records of the batch at a position, control records included. Raises as
+    `decode_records`.
+    """
     end = position + header.size_bytes
     if check_crc and checksum(buffer, position, end) != header.crc:
         raise MalformedBatch(

@@ -1,4 +1,4 @@
-"""The rows that records become: one table row a record, its columns and their fixed field ids."""
+"""The table schema of records: one row per record, with fixed field ids."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pyarrow as pa
 
 MICROSECONDS_PER_MILLISECOND = 1000
 BUFFER_BYTES_LIMIT = 2**31
-"""Arrow's offsets are of 32 bits: no buffer of keys, values or records may be as large."""
+"""Arrow's offsets have 32 bits, so a buffer of keys, values or records must be smaller."""
 
 
 def _field(field_id: int, name: str, kind: pa.DataType, *, nullable: bool = True) -> pa.Field:
-    """A field with the id that Parquet files keep, so that it can be renamed without a rewrite."""
+    """A field with the id that Parquet files keep, so that a rename needs no rewrite."""
     return pa.field(name, kind, nullable=nullable, metadata={"PARQUET:field_id": str(field_id)})
 
 
@@ -35,14 +35,15 @@ ROW_SCHEMA = pa.schema(
         _field(9, "transaction", pa.int64()),
     ]
 )
-"""A record as a row. Null stands for Kafka's -1 (no timestamp, no producer, outside transactions)
-and for no headers; empty keys and values stay empty. `timestamp_type` as `TimestampType`."""
+"""A record as a row. Null replaces Kafka's -1 (no timestamp, no producer, outside transactions) and
+an empty header list. Empty keys and values stay empty. `timestamp_type` is a `TimestampType`.
+"""
 
 
 class AbortedRange(NamedTuple):
-    """A transaction that was aborted: the producer's transactional batches in it are no data."""
+    """An aborted transaction: the producer's transactional batches in it are not data."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """The marker's."""
+    """The offset of the abort marker."""

@@ -1,1 +1,1 @@
-"""Records of many batches, parsed with numpy."""
+"""Parsers for the records of many batches, with numpy."""

@@ -1,7 +1,7 @@
-"""The headers of many records read at once, with numpy.
+"""Parses the headers of many records together, with numpy.
 
-All records advance in lockstep, a header a step. What is well-formed is what `sequential` says, and
-positions are kept within their records at each step.
+All records advance in lockstep, one header a step. `sequential` defines well-formed headers. Each
+step keeps the positions within their records.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tidelog.records.parse.sequential import is_utf8, read_header_layouts
 from tidelog.records.parse.varints import Booleans, Bytes, Integers, read_varints
 
 _LANES_MIN = 40
-"""With fewer records a step of numpy costs more than a Python loop over them."""
+"""For fewer records a numpy step costs more than a Python loop."""
 _GATHER_BYTES_MAX = 1 << 20
 _LONG_KEY_BYTES = 1 << 10
 
 
 @dataclass(slots=True)
 class HeaderColumns:
-    """The layout of record headers: a row a header, record after record."""
+    """The layout of record headers: one row per header, in record order."""
 
     first_rows: Integers
-    """The first row of each record, and the number of all rows at the end."""
+    """The first row of each record; at the end, the number of all rows."""
     key_start: Integers
     key_length: Integers
     value_start: Integers
@@ -37,10 +37,10 @@ class HeaderColumns:
 def parse_headers(
     data: Bytes, start: Integers, count: Integers, end: Integers
 ) -> tuple[HeaderColumns, Booleans]:
-    """The headers of records that `parsing` took for well-formed, and which records are not.
+    """The headers of well-formed records (`parsing`), and a mask of records with bad headers.
 
-    A record is bad if its headers do not end where it does or if a key is null or not UTF-8; the
-    rows of its headers mean nothing.
+    A record is bad if its headers do not end where it does, or a key is null or not UTF-8. The rows
+    of its headers are then meaningless.
     """
     first_rows = np.zeros(len(count) + 1, np.int64)
     np.cumsum(count, out=first_rows[1:])
@@ -50,14 +50,14 @@ def parse_headers(
 
 
 def check_headers(data: Bytes, start: Integers, count: Integers, end: Integers) -> Booleans:
-    """As `parse_headers`, without keeping what is read: memory does not grow with the headers."""
+    """The mask of `parse_headers`, in memory that does not grow with the headers."""
     return _read_headers(data, start, count, end, None)
 
 
 def _read_headers(
     data: Bytes, start: Integers, count: Integers, end: Integers, headers: HeaderColumns | None
 ) -> Booleans:
-    """Which records have bad headers; `headers` is filled, if given."""
+    """A mask of records with bad headers; fills `headers` if given."""
     bad = np.zeros(len(count), np.bool_)
     position = start.copy()
     rows = np.flatnonzero(count)
@@ -92,7 +92,7 @@ def _read_headers(
 def _step(
     data: Bytes, bad: Booleans, position: Integers, rows: Integers, end: Integers
 ) -> tuple[Integers, Integers, Integers, Integers]:
-    """One more header of each of these records: its layout; `bad` where it does not fit."""
+    """The layout of the next header of these records; sets `bad` if one does not fit."""
     wrong = np.zeros(len(rows), np.bool_)
     limits = end[rows]
     key_length, key_start = read_varints(data, position[rows], wrong)
@@ -117,7 +117,7 @@ def _keep(
 
 
 def _not_utf8(data: Bytes, start: Integers, length: Integers) -> Integers:
-    """Which of these texts are not UTF-8, by index."""
+    """The indexes of the texts that are not UTF-8."""
     suspects = np.flatnonzero(length > _LONG_KEY_BYTES).tolist()
     short = np.flatnonzero((length > 0) & (length <= _LONG_KEY_BYTES))
     rows_max = _GATHER_BYTES_MAX // _LONG_KEY_BYTES

@@ -1,12 +1,11 @@
-"""The records of many batches read at once, with numpy.
+"""Parses the records of many batches together, with numpy.
 
-Record starts are found first (`record_starts`), then each field of all records is decoded together.
-What is well-formed is what `sequential` says.
+`record_starts` finds the record starts, then each field of all records is decoded together.
+`sequential` defines well-formed records.
 
-Nothing that is read is trusted before it is checked, and nothing is read out of bounds: every
-gather clips its positions into the buffer, and what a clipped read yields is refused in the end,
-since positions only grow: a record that ends within its batch has been read within its batch. A
-batch that fails does not disturb the others.
+The parser never reads out of bounds: every gather clips its positions into the buffer. A clipped
+read yields wrong values, but the record is refused in the end. Positions only grow, so a record
+that ends within its batch was read within its batch. A malformed batch does not affect others.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from tidelog.records.parse.sequential import (
 from tidelog.records.parse.varints import Booleans, Bytes, Integers, read_varints
 
 _ROWS = 1 << 14
-"""Rows decoded together: their columns stay in the processor's cache."""
+"""Rows decoded together, so that their columns stay in the processor's cache."""
 
 
 @dataclass(slots=True)
 class RecordColumns:
-    """The layout of the records of several batches: a row a record, batch after batch.
+    """The layout of the records of several batches: one row per record, in batch order.
 
-    Starts and ends are positions in the buffer, lengths are -1 for null. The rows of a malformed
-    batch mean nothing (a batch whose count is impossible has none).
+    Starts and ends are positions in the buffer; a length of -1 is null. The rows of a malformed
+    batch are meaningless. A batch with an impossible count has no rows.
     """
 
     counts: Integers
-    """Rows of each batch."""
+    """Number of rows of each batch."""
     first_rows: Integers
-    """The first row of each batch (of one without rows: where it would be)."""
+    """The first row of each batch; for an empty batch, the next batch's."""
     stops: Integers
-    """Where each batch's last record ends."""
+    """The end of each batch's last record."""
     malformed: Booleans
-    """Whether each batch is."""
+    """A mask of malformed batches."""
     bad: Booleans
-    """Whether each record is malformed."""
+    """A mask of malformed records."""
     start: Integers
-    """Where each record's length stands."""
+    """The position of each record's length."""
     end: Integers
     timestamp_delta: Integers
     offset_delta: Integers
@@ -59,7 +58,7 @@ class RecordColumns:
     header_count: Integers
 
     def mark(self, bad: Booleans) -> None:
-        """Take more records, and their batches, for malformed."""
+        """Mark more records, and their batches, as malformed."""
         self.bad |= bad
         occupied = np.flatnonzero(self.counts)
         if len(occupied):
@@ -71,8 +70,8 @@ def parse_records(
 ) -> RecordColumns:
     """The records of the batches whose decompressed records lie at [start, end).
 
-    `partial`: more records may follow the counted ones; go on at `stops`. Checks everything but
-    the values of offset deltas and what lies within the headers (`header_parsing`).
+    `partial`: more records may follow the counted ones; continue at `stops`. Checks all fields
+    except the values of offset deltas and the contents of headers (`header_parsing`).
     """
     possible = (counts >= 0) & (starts <= ends) & (ends <= len(data))
     possible &= counts * RECORD_BYTES_MIN <= ends - starts
@@ -98,7 +97,7 @@ def _allocate(
 
 
 def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) -> None:
-    """All fields of some records, and whether they are well-formed."""
+    """Decode all fields of some records, and mark malformed ones."""
     bad = columns.bad[rows]
     length, position = read_varints(data, columns.start[rows], bad)
     end = position + length
@@ -109,7 +108,7 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     columns.offset_delta[rows], position = read_varints(data, position, bad)
     key_length, position = read_varints(data, position, bad)
     columns.key_start[rows] = position
-    # Negative lengths must not move back: everything rests on positions that grow.
+    # A negative length must not move back: all checks rely on growing positions.
     position += np.maximum(key_length, 0)
     value_length, position = read_varints(data, position, bad)
     columns.value_start[rows] = position
@@ -117,7 +116,7 @@ def _decode(data: Bytes, columns: RecordColumns, rows: slice, limits: Integers) 
     count, position = read_varints(data, position, bad)
     bad |= (key_length < -1) | (value_length < -1)
     bad |= (count < 0) | (count > RECORD_HEADERS_MAX)
-    # Of a length that is negative or too small nothing is left here, or less.
+    # A negative or too small length leaves a negative rest here, or none.
     room = end - position
     bad |= np.where(count == 0, room != 0, room < HEADER_BYTES_MIN * count)
     columns.end[rows] = end

@@ -1,10 +1,11 @@
-"""Where the records of many batches start, found by their lengths alone.
+"""Finds the starts of the records of many batches, by their lengths alone.
 
-Three ways, as records are: runs of one size are guessed and checked, for all batches at once; else
-all batches go in lockstep (step i finds the i-th record of each); else a plain loop.
+Three methods apply in turn. Runs of equal-sized records are guessed and checked, for all batches
+together. Otherwise all batches advance in lockstep: step i finds the i-th record of each. The last
+method is a plain loop.
 
-Nothing that is read is trusted: positions are clipped into the buffer, and whoever decodes the
-records checks that each lies within its batch.
+Positions are clipped into the buffer. The decoder of the records must check that each lies within
+its batch.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from tidelog.records.parse.sequential import VARINT_BYTES_MAX
 from tidelog.records.parse.varints import Bytes, Integers, read_varints
 
 _LANES_MIN = 40
-"""With fewer batches a step of numpy costs more than a Python loop over them."""
+"""For fewer batches a numpy step costs more than a Python loop."""
 _WALKED_TOGETHER_MIN = 4
-"""Fewer batches are gone through one after the other."""
+"""Fewer batches are processed one after the other."""
 _RUN_ROWS_MIN = 16
-"""Shorter runs of records of one size are not worth looking for."""
+"""Shorter runs of equal-sized records do not pay for the check."""
 _RUN_ROWS_GUESSED = 64
 _RUN_ROWS_MAX = 1024
 _GUESSES_MAX = 1 << 14
-"""Of all batches at once: what is made of them stays in the processor's cache."""
+"""Guesses for all batches together, so that they stay in the processor's cache."""
 _STINT_ROWS = 256
 
 
 def find_records(
     data: Bytes, starts: Integers, counts: Integers, first_rows: Integers
 ) -> tuple[Integers, Integers]:
-    """Where each record starts, by lengths alone, and where the last of each batch ends.
+    """The start of each record, and the end of each batch's last record, by lengths alone.
 
-    Past a malformed length both mean nothing; they may lie outside the buffer.
+    After a malformed length both are meaningless and may lie outside the buffer.
     """
     found = np.empty(int(counts.sum()), np.int64)
     stops = starts.copy()
@@ -61,28 +62,28 @@ def find_records(
                 guess = min(4 * guess, _RUN_ROWS_MAX)
                 continue
             guess = _RUN_ROWS_GUESSED
-        # Sizes vary: trying again at once would cost more than it brings.
+        # Sizes vary: another guess now would cost more than it saves.
         lanes = _step_singly(data, lanes, found, stops, stint)
         stint *= 2
     return found, stops
 
 
 class _Lanes:
-    """Batches whose records are being found, all at once."""
+    """Batches whose records are being found together."""
 
     def __init__(
         self, batches: Integers, first_rows: Integers, starts: Integers, counts: Integers
     ) -> None:
         self.batches = batches
         self.row = first_rows[batches]
-        """Of each, where its next record is noted."""
+        """For each batch, the row of its next record."""
         self.position = starts[batches]
-        """Where that begins."""
+        """The position of that record."""
         self.left = counts[batches]
-        """Records that are not found yet."""
+        """The number of records left to find."""
 
     def without_ended(self, stops: Integers) -> _Lanes:
-        """Those that have records left; where the others end is noted."""
+        """The batches with records left; stores the ends of the others in `stops`."""
         going = self.left > 0
         if np.logical_and.reduce(going):
             return self
@@ -94,9 +95,9 @@ class _Lanes:
 
 
 def _step_by_runs(data: Bytes, lanes: _Lanes, found: Integers, rows_max: int) -> None:
-    """Find in each batch the records that have the size of the next one, up to `rows_max`.
+    """Find in each batch the records with the size of its next one, up to `rows_max`.
 
-    Producers of fixed-size messages are common, and a guess is checked at numpy's speed.
+    Fixed-size messages are common, and numpy checks a guess fast.
     """
     at, left = lanes.position, lanes.left
     length, body = read_varints(data, at, np.zeros(len(at), np.bool_))
@@ -108,7 +109,7 @@ def _step_by_runs(data: Bytes, lanes: _Lanes, found: Integers, rows_max: int) ->
     if (width > 1).any():
         second = data.take(guessed + 1, mode="clip")
         equal &= (second == second[:, :1]) | (width == 1)[:, None]
-    # Of longer ones there are few. The last column stands for those where all are equal.
+    # Longer length fields are rare. The last column means that all are equal.
     equal &= (width < 3)[:, None]
     run = np.where(equal.all(axis=1), rows_max, equal.argmin(axis=1))
     run = np.minimum(np.maximum(run, 1), left)
@@ -121,7 +122,7 @@ def _step_by_runs(data: Bytes, lanes: _Lanes, found: Integers, rows_max: int) ->
 def _step_singly(
     data: Bytes, lanes: _Lanes, found: Integers, stops: Integers, rows_max: int
 ) -> _Lanes:
-    """Find up to `rows_max` records more of each batch, whatever their sizes. Who has some left."""
+    """Find up to `rows_max` more records of each batch; returns the unfinished lanes."""
     while rows_max and len(lanes.batches) >= _LANES_MIN:
         steps = min(rows_max, int(np.minimum.reduce(lanes.left)))
         bad = np.zeros(len(lanes.batches), np.bool_)
@@ -146,7 +147,7 @@ def _step_singly(
 
 
 def _walk(data: Bytes, view: memoryview, position: int, found: Integers) -> int:
-    """The starts of one batch's records from a position on, into `found`; where the last ends."""
+    """Store the starts of one batch's records in `found`; returns the end of the last one."""
     row, stint, guess = 0, _STINT_ROWS, _STINT_ROWS
     while row < len(found):
         left = len(found) - row
@@ -157,7 +158,7 @@ def _walk(data: Bytes, view: memoryview, position: int, found: Integers) -> int:
             row, position = row + run, position + size * run
             guess = min(4 * guess, _RUN_ROWS_MAX) if run == guess else _RUN_ROWS_MIN
         if run < _RUN_ROWS_MIN:
-            # Sizes vary: trying again at once would cost more than it brings.
+            # Sizes vary: another guess now would cost more than it saves.
             following = found[row : row + stint]
             position = _walk_singly(view, position, following)
             row, stint = row + len(following), 2 * stint
@@ -165,9 +166,10 @@ def _walk(data: Bytes, view: memoryview, position: int, found: Integers) -> int:
 
 
 def _run_of_equals(data: Bytes, view: memoryview, position: int, rows_max: int) -> tuple[int, int]:
-    """How many records from a position on have the same size (0 if that one has none); the size.
+    """The number of equal-sized records from a position on (0 if the length is too long), and the
+    size.
 
-    Producers of fixed-size messages are common, and a guess is checked at numpy's speed.
+    Fixed-size messages are common, and numpy checks a guess fast.
     """
     prefix = bytes(view[position : position + 3])
     width = next((i + 1 for i, byte in enumerate(prefix) if byte < 128), 0)
@@ -183,11 +185,11 @@ def _run_of_equals(data: Bytes, view: memoryview, position: int, rows_max: int) 
 
 
 def _record_sizes() -> list[int]:
-    """A record's size by its first two bytes, the first one lowest; 0 where they do not say it."""
+    """A record's size by its first two bytes (low byte first); 0 if they do not determine it."""
     first, second = np.arange(1 << 16) & 255, np.arange(1 << 16) >> 8
     long = np.where(second < 128, 2 + ((second << 7 | first & 127) >> 1), 0)
     sizes = np.where(first < 128, 1 + (first >> 1), long)
-    # One object a number, not one an entry: the table takes half a megabyte instead of two.
+    # Entries share one int object per number, which takes 0.5 MB instead of 2 MB.
     numbers = list(range(int(sizes.max()) + 1))
     return [numbers[size] for size in sizes.tolist()]
 
@@ -216,7 +218,7 @@ def _walk_singly(view: memoryview, position: int, found: Integers) -> int:
                     break
             position += value >> 1
     except (IndexError, StructError):
-        # Beyond the buffer: the record before reaches out of its batch and is refused for it.
+        # Beyond the buffer: the previous record overruns its batch and is refused for that.
         position = len(view) + 1
         rows += [position] * (len(found) - len(rows))
     found[:] = rows

@@ -1,4 +1,4 @@
-"""Arrow arrays of keys, values and headers, made from and read as ranges of bytes."""
+"""Arrow arrays of keys, values and headers, built from byte ranges and read back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.records.row_columns import HEADERS_TYPE
 
 
 def null_bitmap(absent: Booleans) -> pa.Buffer | None:
-    """Arrow's validity bitmap; None where nothing is null."""
+    """Arrow's validity bitmap; None without nulls."""
     if not absent.any():
         return None
     return pa.py_buffer(np.packbits(~absent, bitorder="little"))
@@ -22,13 +22,13 @@ def null_bitmap(absent: Booleans) -> pa.Buffer | None:
 def integer_array(
     values: NDArray[np.signedinteger[Any]], kind: pa.DataType, absent: Booleans | None = None
 ) -> pa.Array:
-    """The numbers as an array of a type as wide as they are, without a copy; null where absent."""
+    """The numbers as an array of a type of the same width, without a copy; null if absent."""
     bitmap = None if absent is None else null_bitmap(absent)
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])
 
 
 def boolean_array(values: Booleans) -> pa.Array:
-    """The values as an array. (Arrow's own `array` imports pandas, where that is installed.)"""
+    """The values as an array. (Arrow's own `array` imports pandas if installed.)"""
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
@@ -36,12 +36,12 @@ def boolean_array(values: Booleans) -> pa.Array:
 def gather(
     source: pa.Buffer, start: Integers, length: Integers, kind: pa.DataType | None = None
 ) -> pa.Array:
-    """The bytes at [start, start + length), copied into one array; null where the length is -1.
+    """The bytes at [start, start + length) copied into one array; a length of -1 gives null.
 
-    The ranges must ascend, be disjoint and lie within the source, of less than 2 GiB. The source as
-    it is becomes an array whose even elements are the ranges and whose odd ones are what lies
-    between them; Arrow's `take` of the even ones is one copy a value, far faster than numpy's
-    indexing of single bytes. `kind`: binary, or string for what is known to be UTF-8.
+    The ranges must ascend, be disjoint and lie within the source, of less than 2 GiB. `kind` is
+    binary, or string for bytes known to be UTF-8. The source becomes an array without a copy: its
+    even elements are the ranges, its odd elements the gaps. Arrow's `take` of the even elements
+    copies each value once, far faster than numpy's indexing of single bytes.
     """
     rows = len(start)
     kind = pa.binary() if kind is None else kind
@@ -62,8 +62,10 @@ def gather(
 
 
 def group_headers(structs: pa.StructArray, first_rows: Integers) -> pa.Array:
-    """Headers as one list a record, null for a record without any. `first_rows`: where the headers
-    of each record begin, and their number at the end."""
+    """Headers as one list per record; null for a record without headers.
+
+    `first_rows` holds the first header of each record, and at the end the number of headers.
+    """
     offsets = first_rows.astype(np.int32)
     absent = offsets[1:] == offsets[:-1]
     return pa.Array.from_buffers(
@@ -75,7 +77,7 @@ def group_headers(structs: pa.StructArray, first_rows: Integers) -> pa.Array:
 
 
 def nulls_of(array: pa.Array) -> Booleans:
-    """Which elements are null."""
+    """A mask of the null elements."""
     bitmap = array.buffers()[0]
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
@@ -89,9 +91,9 @@ def nulls_of(array: pa.Array) -> Booleans:
 
 
 def integers_of(array: pa.Array, absent: int | None = None) -> Integers:
-    """The numbers of an int32, int64 or timestamp array; `absent` stands for null.
+    """The numbers of an int32, int64 or timestamp array; `absent` replaces null.
 
-    (Arrow's own `to_numpy` would import pandas, where that is installed.)
+    (Arrow's own `to_numpy` would import pandas if installed.)
     """
     width = np.int32 if array.type == pa.int32() else np.int64
     held = np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array)]
@@ -104,8 +106,9 @@ def integers_of(array: pa.Array, absent: int | None = None) -> Integers:
 
 
 def element_offsets(array: pa.Array) -> Integers:
-    """Where each element of a binary, string or list array begins in its buffer of values, and
-    where the last ends."""
+    """The start of each element of a binary, string or list array in its values, and the last one's
+    end.
+    """
     if not len(array):
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(array.buffers()[1], np.int32)
@@ -113,7 +116,7 @@ def element_offsets(array: pa.Array) -> Integers:
 
 
 def lengths_of(array: pa.Array) -> Integers:
-    """Bytes of each element of a binary or string array, -1 for null."""
+    """The byte length of each element of a binary or string array; -1 for null."""
     lengths = np.diff(element_offsets(array))
     if array.null_count:
         lengths[nulls_of(array)] = -1
@@ -121,7 +124,7 @@ def lengths_of(array: pa.Array) -> Integers:
 
 
 def binary_array(offsets: NDArray[np.signedinteger[Any]], data: Bytes | pa.Buffer) -> pa.Array:
-    """A binary array without nulls over bytes that are laid out already."""
+    """A binary array without nulls over bytes that are already laid out."""
     source = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     bounds = pa.py_buffer(offsets.astype(np.int32, copy=False))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, bounds, source])

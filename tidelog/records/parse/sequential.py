@@ -1,7 +1,7 @@
-"""The records of a batch read one at a time, in plain Python.
+"""Reads the records of a batch one at a time, in plain Python.
 
-For small batches, for exact error messages, and as the measure of the vectorised parser: what is
-well-formed is defined here, and `parsing` must agree.
+It serves small batches and exact error messages. It also defines well-formed records: the
+vectorised parser (`parsing`) must agree with it.
 
 A record (KIP-82, KIP-98) is a zigzag varint length, then that many bytes: attributes (a zero byte),
 timestamp delta (varlong), offset delta, key length and key, value length and value, header count,
@@ -19,14 +19,14 @@ from tidelog.records.buffers import Buffer
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
 RECORD_BYTES_MIN = 7
-"""A record with no key, value or headers: its length and six fields of a byte each."""
+"""A record without key, value or headers: its length and six fields of a byte each."""
 HEADER_BYTES_MIN = 2
 RECORD_HEADERS_MAX = 1024
-"""Kafka has no such limit; a few kilobytes of zstd could hold tens of millions of headers."""
+"""Tidelog's limit: a few kilobytes of zstd could hold tens of millions of headers."""
 
 
 class HeaderLayout(NamedTuple):
-    """Where one record header's parts lie; a value length of -1 is null."""
+    """The positions of one record header's parts; a value length of -1 is null."""
 
     key_start: int
     key_length: int
@@ -35,7 +35,7 @@ class HeaderLayout(NamedTuple):
 
 
 class RecordLayout(NamedTuple):
-    """Where one record's parts lie in the buffer; lengths are -1 for null."""
+    """The positions of one record's parts in the buffer; a length of -1 is null."""
 
     end: int
     timestamp_delta: int
@@ -48,9 +48,9 @@ class RecordLayout(NamedTuple):
 
 
 def read_layouts(buffer: Buffer, start: int, end: int, count: int) -> Iterator[RecordLayout]:
-    """The layouts of the records that fill [start, end) exactly, as they are read.
+    """The layouts of the records that fill [start, end) exactly, one by one.
 
-    Raises MalformedBatch, naming the record by its index, once it is met.
+    On reaching a malformed record, raises MalformedBatch, which names its index.
     """
     if count < 0 or count * RECORD_BYTES_MIN > end - start:
         raise MalformedBatch(f"{end - start} bytes cannot hold {count} records")
@@ -73,7 +73,7 @@ def read_layout(buffer: Buffer, position: int, batch_end: int) -> RecordLayout:
     if length < 1 or end > batch_end:
         raise MalformedBatch(f"a length of {length} does not fit the batch")
     if buffer[position]:
-        # Kafka defines none: what a bit would mean could not be kept.
+        # Kafka defines no attribute bits, so Tidelog could not keep a bit's meaning.
         raise MalformedBatch(f"attributes are {buffer[position]}, not 0")
     timestamp_delta, position = _read_varint(buffer, position + 1, end, VARLONG_BYTES_MAX)
     offset_delta, position = _read_varint(buffer, position, end)
@@ -115,7 +115,7 @@ def read_header_layouts(buffer: Buffer, position: int, end: int, count: int) -> 
 
 
 def is_utf8(text: Buffer) -> bool:
-    """Whether the bytes are UTF-8, by the strict rules (no surrogates, shortest forms)."""
+    """True if the bytes are strict UTF-8 (no surrogates, shortest forms)."""
     try:
         str(text, "utf-8")
     except UnicodeDecodeError:
@@ -124,7 +124,7 @@ def is_utf8(text: Buffer) -> bool:
 
 
 def _read_length(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """The length of nullable bytes and where they start."""
+    """The length of nullable bytes, and their start."""
     if position < end:
         byte = buffer[position]
         if byte < 0x80 and not byte & 1 and byte >> 1 < end - position:  # short, and it fits
@@ -138,13 +138,13 @@ def _read_length(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
 def _read_varint(
     buffer: Buffer, position: int, end: int, bytes_max: int = VARINT_BYTES_MAX
 ) -> tuple[int, int]:
-    """A zigzag varint of 32 bits, or of 64 with VARLONG_BYTES_MAX, and where it ends.
+    """A zigzag varint of 32 bits (64 with VARLONG_BYTES_MAX), and its end.
 
-    Bits beyond those are refused: Kafka drops them, other readers would not.
+    More bits are refused: Kafka drops them, other readers do not.
     """
     if position < end:
         byte = buffer[position]
-        if byte < 0x80:  # by far the most are this short
+        if byte < 0x80:  # the common case
             return (byte >> 1) ^ -(byte & 1), position + 1
     value = shift = 0
     for following in range(position + 1, min(position + bytes_max, end) + 1):

@@ -1,4 +1,4 @@
-"""Rows of varints encoded at once, with numpy."""
+"""Encodes rows of varints together, with numpy."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Sizes: TypeAlias = NDArray[np.uint8]
 
 _ROWS = 1 << 14
-"""Rows encoded together: their matrix stays in the processor's cache."""
+"""Rows encoded together, so that their matrix stays in the processor's cache."""
 
 
 class Varints(NamedTuple):
-    """A column of numbers, zigzag-encoded, and the bytes that each takes as a varint."""
+    """A column of zigzag-encoded numbers, and the size of each as a varint."""
 
     values: Unsigned
     sizes: Sizes
 
 
 def zigzag(values: Integers) -> Varints:
-    """Signed numbers as the varints that Kafka writes."""
+    """Signed numbers as zigzag-encoded varints."""
     encoded: Unsigned = ((values << 1) ^ (values >> 63)).view(np.uint64)
     greatest = int(encoded.max()) if len(encoded) else 0
-    # What follows is several times faster with narrow numbers.
+    # The following steps are several times faster with narrow numbers.
     encoded = encoded.astype(np.min_scalar_type(max(greatest, 255)), copy=False)
     sizes = np.ones(len(encoded), np.uint8)
     limit = 1 << 7
@@ -40,14 +40,14 @@ def zigzag(values: Integers) -> Varints:
 
 
 def constant(value: int, rows: int) -> Varints:
-    """The same small number in each row: a byte that is its own varint."""
+    """One small number in every row: a byte that is its own varint."""
     if not 0 <= value < 128:
         raise ValueError(f"{value} is no varint of one byte")
     return Varints(np.full(rows, value, np.uint8), np.ones(rows, np.uint8))
 
 
 def write_varints(columns: list[Varints]) -> pa.Array:
-    """Each row's varints one behind the other, as a binary array without nulls."""
+    """Each row's varints in column order, as a binary array without nulls."""
     rows = len(columns[0].values)
     total = columns[0].sizes.astype(np.int32)
     for column in columns[1:]:
@@ -80,8 +80,10 @@ def _fill(
     values: Unsigned,
     sizes: Sizes,
 ) -> None:
-    """One column's bytes at [at, at + width) of each row, and which of them count. Of `mask` the
-    columns of first bytes, which always count, are set already."""
+    """Write one column's bytes at [at, at + width) of each row, and mark the used ones in `mask`.
+
+    The columns of first bytes, which are always used, are already set in `mask`.
+    """
     for index in range(width):
         byte = values if not index else values >> values.dtype.type(7 * index)
         byte = byte.astype(np.uint8, copy=False)

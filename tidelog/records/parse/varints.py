@@ -1,4 +1,4 @@
-"""Varints of many positions decoded at once, with numpy."""
+"""Decodes varints at many positions together, with numpy."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 _ZIGZAG = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
-"""The values of varints of one byte."""
+"""The values of one-byte varints."""
 
 
 def read_varints(
     data: Bytes, positions: Integers, bad: Booleans, bytes_max: int = VARINT_BYTES_MAX
 ) -> tuple[Integers, Integers]:
-    """Zigzag varints at the positions, and where they end; `bad` is set where there is none.
+    """The zigzag varints at the positions, and their ends; sets `bad` if there is none.
 
-    As `sequential` reads them: of 32 bits, or of 64 with VARLONG_BYTES_MAX.
+    As in `sequential`, they have 32 bits, or 64 with VARLONG_BYTES_MAX.
     """
     byte = data.take(positions, mode="clip")
     if not len(byte) or np.maximum.reduce(byte) < 128:
@@ -34,7 +34,7 @@ def read_varints(
         both |= second.astype(np.int16) << 7
         ends += 1
         return ((both >> 1) ^ -(both & 1)).astype(np.int64), ends
-    # Zero where nothing follows: the rest is done with numbers as small as they may be.
+    # `two` is zero without a second byte. The rest uses the narrowest possible numbers.
     two = byte >> 7
     pair = (second & (two * np.uint8(127))).astype(np.uint16) << 7
     pair |= byte & np.uint8(127)
@@ -55,7 +55,7 @@ def _extend(
     bad: Booleans,
     bytes_max: int,
 ) -> None:
-    """The values of the rows that have three bytes or more, of which `pairs` has two."""
+    """Set the values of the rows with three bytes or more; `pairs` has the first two bytes."""
     every, sums = rows, pairs[rows].astype(np.int64)
     at = ends[rows]
     going = np.arange(len(rows))
@@ -64,7 +64,7 @@ def _extend(
         at += 1
         ends[rows] = at
         if index == bytes_max - 1:
-            # The last byte that there may be has room for the top bits only.
+            # The last possible byte has room for the top bits only.
             room = 15 if bytes_max == VARINT_BYTES_MAX else 1
             bad[rows[byte > room]] = True
             byte &= np.uint8(room)
@@ -73,5 +73,5 @@ def _extend(
         if not len(more):
             break
         rows, going, at = rows[more], going[more], at[more]
-    # The shift must not drag the top bit along.
+    # The shift must not extend the sign bit.
     values[every] = ((sums >> 1) & np.int64(2**63 - 1)) ^ -(sums & 1)

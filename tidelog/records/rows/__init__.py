@@ -1,1 +1,1 @@
-"""Record batches to table rows, and back."""
+"""Conversion of record batches to table rows, and back."""

@@ -1,7 +1,7 @@
-"""Record batches to table rows: committed records only, with numpy and Arrow.
+"""Converts record batches to table rows (committed records only), with numpy and Arrow.
 
-No Python runs for a record. All batches of a slice are parsed together (`parsing`); keys, values
-and headers are gathered by Arrow. A slice is some MiB of decompressed records, which bounds memory.
+No Python runs per record. `parsing` parses all batches of a slice together; Arrow gathers keys,
+values and headers. A slice is some MiB of decompressed records, which bounds memory.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ SLICE_ROWS = 1 << 16
 NO_ORDINAL = -1
 
 BatchHeaders: TypeAlias = NDArray[np.void]
-"""Headers of batches as rows of HEADER_DTYPE."""
+"""Batch headers as rows of HEADER_DTYPE."""
 
 _CODECS = tuple(Compression)
 _EMPTY_BATCH_LENGTH = HEADER_SIZE - LENGTH_PREFIX_SIZE
 
 
 class _SliceLimits(NamedTuple):
-    """What one slice may hold, and what one batch may."""
+    """The limits of one slice and of one batch."""
 
     bytes_max: int
     rows_max: int
@@ -67,8 +67,9 @@ class _SliceLimits(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    """Consecutive batches of the buffer: batch i's records, as they are stored, lie at
-    [starts[i], ends[i])."""
+    """Consecutive batches of the buffer. The stored records of batch i lie at [starts[i],
+    ends[i]).
+    """
 
     starts: Integers
     ends: Integers
@@ -81,14 +82,13 @@ class _Batches(NamedTuple):
         return codecs
 
     def select(self, chosen: slice | Integers) -> _Batches:
-        """Some of them."""
         return _Batches(
             self.starts[chosen], self.ends[chosen], self.headers[chosen], self.ordinals[chosen]
         )
 
 
 class _Slice(NamedTuple):
-    """Decompressed records of consecutive batches: batch i's lie at [starts[i], ends[i])."""
+    """Decompressed records of consecutive batches: those of batch i lie at [starts[i], ends[i])."""
 
     buffer: Buffer
     starts: Integers
@@ -110,15 +110,16 @@ def decode_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The committed records of one partition's batches as rows (ROW_SCHEMA), some MiB at a time.
 
-    `positions`: where the batches start, ascending; without it the whole buffer is batches, without
-    a rest. `ordinals`: for each position the number of the transaction that the batch belongs to,
-    NO_ORDINAL outside one or where it is unknown. Control batches are left out, and transactional
-    batches in `aborted`. All that is left must be decided: an open transaction's batches would come
-    out as rows.
+    - `positions`: the ascending starts of the batches. Without it, batches fill the whole buffer.
+    - `ordinals`: for each position the number of the batch's transaction; NO_ORDINAL outside one or
+      if unknown.
 
-    Memory beyond the buffer: one slice decompressed and as rows; a single batch may have up to
-    decompressed_bytes_max. Raises MalformedBatch (also for offsets that do not grow),
-    CorruptCompression and DecompressedTooLarge; rows already given are right.
+    Control batches, and transactional batches in `aborted`, are left out. All other batches must be
+    decided: batches of an open transaction would become rows.
+
+    Memory beyond the buffer: one slice, decompressed and as rows; a single batch may take up to
+    `decompressed_bytes_max`. Raises MalformedBatch (also for offsets that do not ascend),
+    CorruptCompression and DecompressedTooLarge; rows already yielded are correct.
     """
     if len(buffer) >= BUFFER_BYTES_LIMIT:
         raise ValueError(f"{len(buffer)} bytes of batches in one buffer; the limit is 2 GiB")
@@ -149,7 +150,7 @@ def decode_rows(
 
 
 def aborted_batches(headers: BatchHeaders, aborted: Sequence[AbortedRange]) -> Booleans:
-    """Which batches are transactional and lie in an aborted transaction of their producer.
+    """A mask of the transactional batches within an aborted transaction of their producer.
 
     One producer's ranges must not overlap.
     """
@@ -157,14 +158,14 @@ def aborted_batches(headers: BatchHeaders, aborted: Sequence[AbortedRange]) -> B
         return np.zeros(len(headers), np.bool_)
     ranges = np.array([entry[:3] for entry in aborted], np.int64)
     ids, firsts = np.unique(ranges[:, 0]), np.unique(ranges[:, 1])
-    # Producer and offset as one number, by rank: offsets alone may take 63 bits.
+    # Producer and offset as one number, by rank: an offset alone may take 63 bits.
     width = len(firsts) + 1
     rank = np.searchsorted(ids, ranges[:, 0]) * width + np.searchsorted(firsts, ranges[:, 1])
     order = np.argsort(rank)
     producers, bases = headers["producer_id"], headers["base_offset"]
     sought = np.searchsorted(ids, producers) * width
     sought += np.searchsorted(firsts, bases, "right") - 1
-    # The range that begins last at or before the batch, if there is one of this producer.
+    # The producer's last range that begins at or before the batch, if there is one.
     found = ranges[order][np.searchsorted(rank[order], sought, "right") - 1]
     inside = (found[:, 0] == producers) & (found[:, 1] <= bases) & (bases <= found[:, 2])
     transactional = (headers["attributes"] & TRANSACTIONAL_FLAG) != 0
@@ -183,7 +184,7 @@ def _read_headers(buffer: Buffer, positions: Integers) -> BatchHeaders:
     wrong |= (headers["attributes"] & COMPRESSION_MASK) > Compression.ZSTD
     wrong |= headers["base_offset"] < 0
     wrong |= headers["record_count"] < 0
-    # One that is left without records has nothing behind its header either.
+    # A batch without records has no bytes after its header.
     wrong |= (headers["record_count"] == 0) & (headers["batch_length"] > _EMPTY_BATCH_LENGTH)
     if wrong.any():
         at = positions[int(wrong.argmax())]
@@ -211,11 +212,11 @@ def _is_data(headers: BatchHeaders) -> Booleans:
 
 
 def _slices(buffer: Buffer, batches: _Batches, limits: _SliceLimits) -> Iterator[_Slice]:
-    """The batches in groups whose decompressed records keep the limits, or one at a time."""
+    """The batches in groups whose decompressed records keep the limits; one batch at least."""
     if batches.codecs.any():
         yield from _decompressed_slices(buffer, batches, limits)
         return
-    # Nothing is compressed: the records are parsed where they are.
+    # No batch is compressed: parse the records in place.
     filled = np.cumsum(batches.ends - batches.starts)
     rows = np.cumsum(batches.headers["record_count"].astype(np.int64))
     first = 0
@@ -268,7 +269,7 @@ def _rows_of(piece: _Slice, slice_rows: int) -> Iterator[pa.RecordBatch]:
     if len(counts) > 1 or counts[0] <= slice_rows:
         yield _table(piece, counts, partial=False)[0]
         return
-    # One batch of very many records: a piece of it at a time.
+    # One batch with very many records: one part at a time.
     position, left = int(piece.starts[0]), int(counts[0])
     while left:
         rows = min(left, slice_rows)
@@ -279,7 +280,7 @@ def _rows_of(piece: _Slice, slice_rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _table(piece: _Slice, counts: Integers, *, partial: bool) -> tuple[pa.RecordBatch, int]:
-    """The rows of the slice's next records, and where the last of them ends."""
+    """The rows of the slice's next records, and the end of the last one."""
     data = np.frombuffer(piece.buffer, np.uint8)
     columns = parse_records(data, piece.starts, piece.ends, counts, partial=partial)
     if columns.malformed.any():
@@ -309,7 +310,7 @@ def _raise_malformed(piece: _Slice, malformed: Booleans) -> None:
 
 
 def _check_deltas(piece: _Slice, columns: RecordColumns) -> None:
-    """Each record lies within the offsets that its batch's header says."""
+    """Raise unless each record lies within the offsets in its batch's header."""
     last = _repeat(piece.headers["last_offset_delta"].astype(np.int64), columns.counts)
     wrong = (columns.offset_delta < 0) | (columns.offset_delta > last)
     if wrong.any():
@@ -318,7 +319,7 @@ def _check_deltas(piece: _Slice, columns: RecordColumns) -> None:
 
 
 def _check_order(rows: pa.RecordBatch, previous: int) -> int:
-    """Row order is offset order. The last offset."""
+    """The last offset; raises MalformedBatch unless the rows' offsets ascend."""
     offsets = integers_of(rows.column(0))
     if offsets[0] <= previous or (offsets[1:] <= offsets[:-1]).any():
         raise MalformedBatch(f"the offsets of the records behind {previous} do not grow")
@@ -326,7 +327,7 @@ def _check_order(rows: pa.RecordBatch, previous: int) -> int:
 
 
 def _repeat(values: Integers, counts: Integers) -> Integers:
-    """A batch's value for each of its records."""
+    """Each batch's value, repeated for each of its records."""
     return np.repeat(values, counts)
 
 
@@ -334,7 +335,7 @@ def _timestamps(piece: _Slice, columns: RecordColumns) -> pa.Array:
     headers, counts = piece.headers, columns.counts
     base = _repeat(headers["base_timestamp"].astype(np.int64), counts)
     milliseconds = base + columns.timestamp_delta
-    # A sum of two numbers of one sign has overflowed if it has the other.
+    # The sum of two numbers of the same sign has overflowed if its sign differs.
     wrong = ((milliseconds ^ base) & (milliseconds ^ columns.timestamp_delta)) < 0
     append_time: Booleans = (headers["attributes"] & LOG_APPEND_TIME_FLAG) != 0
     if append_time.any():
@@ -352,7 +353,7 @@ def _timestamps(piece: _Slice, columns: RecordColumns) -> pa.Array:
 
 
 def _nullable(values: Integers, absent: int, counts: Integers) -> pa.Array:
-    """A batch's value for each of its records, null where it is `absent`."""
+    """Each batch's value, repeated for each of its records; `absent` becomes null."""
     if (values == absent).all():
         return pa.nulls(int(counts.sum()), pa.int64())
     each = _repeat(values, counts)
@@ -361,7 +362,7 @@ def _nullable(values: Integers, absent: int, counts: Integers) -> pa.Array:
 
 def _producer_epochs(headers: BatchHeaders, counts: Integers) -> pa.Array:
     epochs = headers["producer_epoch"].astype(np.int64)
-    # Without an id an epoch means nothing, whatever the header says.
+    # Without a producer id the epoch is meaningless.
     epochs[headers["producer_id"] == NO_PRODUCER_ID] = NO_PRODUCER_EPOCH
     return _nullable(epochs, NO_PRODUCER_EPOCH, counts).cast(pa.int32())
 

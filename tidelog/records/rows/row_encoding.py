@@ -1,7 +1,7 @@
-"""Table rows to record batches, with numpy and Arrow: what a consumer of segments is sent.
+"""Converts table rows to record batches for consumers of segments, with numpy and Arrow.
 
-No Python runs for a record. Batches are cut anew, to about a MiB each. They name no producer and no
-transaction: what is in a table is decided, so that no fetcher needs to know.
+No Python runs per record. New batches have about a MiB each. They name no producer and no
+transaction: all rows of a table are decided, so consumers need no aborted transactions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidelog.records.rows.row_joining import interleave, join
 BATCH_BYTES = 1024 * 1024
 OFFSET_DELTA_MAX = 2**31 - 1
 _OVERHEAD_BYTES_MAX = 30
-"""Of a record without headers: its length, attributes, deltas, lengths and header count."""
+"""Overhead of a record without headers: length, attributes, deltas, lengths and header count."""
 _LONG_ROW_BYTES = 400
 _NULL = -1
 
@@ -52,7 +52,7 @@ _NO_HEADERS = binary_array(np.array([0, 1], np.int32), pa.py_buffer(b"\x00"))
 
 
 class EncodedBatch(NamedTuple):
-    """A record batch in two pieces, so that the records are not copied once more."""
+    """A record batch in two pieces, which saves a copy of the records."""
 
     base_offset: int
     last_offset: int
@@ -62,7 +62,7 @@ class EncodedBatch(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, with its header."""
         return len(self.header) + len(self.records)
 
 
@@ -78,13 +78,14 @@ def encode_rows(
 ) -> list[EncodedBatch]:
     """The rows as record batches that cover all offsets in [first_offset, next_offset).
 
-    `rows` has ROW_SCHEMA's first six columns at least, by name, ascending by offset, all in that
-    range; with keys, values and headers below 2 GiB together. Where rows are missing (markers,
-    aborted or compacted records), the batch before them covers their offsets, or an empty batch
-    does, so that a consumer's position passes them.
+    `rows` has at least ROW_SCHEMA's first six columns, by name, ascending by offset and within the
+    range. Keys, values and headers total less than 2 GiB. Missing rows are markers, aborted records
+    or compacted records. The preceding batch or an empty batch covers their offsets, so that a
+    consumer's position passes them.
 
-    A batch has about batch_bytes of records before compression, or one record. Rows dated by the
-    broker share a batch only with rows of the same time, as the format has one such time a batch.
+    A batch has about `batch_bytes` of records before compression, or one record. Rows with log
+    append time share a batch only with rows of the same time: the format has one such time per
+    batch.
     """
     if next_offset <= first_offset:
         raise ValueError(f"no offsets lie between {first_offset} and {next_offset}")
@@ -105,7 +106,7 @@ def encode_rows(
     leading = int(offsets[0])
     if leading > first_offset:
         encoded += empty_batches(first_offset, leading, leader_epoch)
-    # What a batch covers ends where the next one begins.
+    # A batch covers the offsets up to the next batch's beginning.
     following = [*offsets[starts[1:]].tolist(), next_offset]
     for index, head in enumerate(_heads(columns, starts, bounds)):
         section: Buffer = content[cuts[index] : cuts[index + 1]]
@@ -119,7 +120,7 @@ def encode_rows(
 
 
 class _RowColumns:
-    """The rows' columns as numpy has them; timestamps in milliseconds, -1 for none."""
+    """The rows' columns as numpy arrays; timestamps in milliseconds, -1 for none."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.offsets = integers_of(rows.column("offset"))
@@ -142,10 +143,10 @@ class _RowColumns:
 
 
 def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
-    """How many headers each row has, and all of them encoded; None where no row has any."""
+    """Each row's number of headers, and their encoding; None if no row has headers."""
     counts = np.diff(element_offsets(headers))
     if headers.null_count:
-        # What the offsets of a null list span does not count.
+        # A null list's offsets may span elements, which do not count.
         counts[nulls_of(headers)] = 0
     if not counts.any():
         return counts, None
@@ -189,7 +190,7 @@ def _batch_starts(columns: _RowColumns, batch_bytes: int) -> Integers:
 def _records(
     columns: _RowColumns, starts: Integers, counts: Integers
 ) -> tuple[memoryview, Integers]:
-    """The records of all batches, one behind the other, and where each ends."""
+    """The records of all batches, contiguous, and the end of each record."""
     rows = len(columns.offsets)
     offset_deltas = zigzag(columns.offsets - np.repeat(columns.offsets[starts], counts))
     stamps = columns.timestamps
@@ -212,7 +213,7 @@ def _records(
     is_long = int(ends[-1]) >= _LONG_ROW_BYTES * rows
     is_folded = columns.headers is None and not is_long
     if is_folded:
-        # Each record ends in a zero, which is written with the next one's beginning.
+        # Each record ends in a zero byte, which is written with the next record's beginning.
         prefix.insert(0, attributes)
     parts = [write_varints([*prefix, value_sizes] if without_keys else prefix)]
     if not without_keys:
@@ -227,7 +228,7 @@ def _records(
 
 
 class _Head(NamedTuple):
-    """What a batch's header says of its rows."""
+    """The header fields that depend on a batch's rows."""
 
     base_offset: int
     record_count: int

@@ -1,6 +1,6 @@
-"""The bytes of several columns put together row by row.
+"""Joins the bytes of several columns row by row.
 
-Apart from `row_arrays`, as loading Arrow's functions takes its time, and readers do without.
+Separate from `row_arrays`: loading Arrow's functions is slow, and readers do not need them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import pyarrow.compute as pc
 
 from tidelog.records.parse.row_arrays import binary_array, integer_array
 
-# Arrow imports pandas, where that is installed, to make a scalar of Python's bytes.
+# Arrow imports pandas, if installed, to make a scalar of Python bytes.
 _NOTHING = binary_array(np.zeros(2, np.int32), pa.py_buffer(b""))[0]
 
 
 def interleave(columns: Sequence[pa.Array], last: pa.Array | None = None) -> pa.Buffer | None:
-    """The bytes of binary arrays of one length, row by row, and those of `last` behind; null counts
-    as empty. None: there are none. All together must be below 2 GiB.
+    """The bytes of binary arrays of equal length, row by row, then those of `last`; null counts as
+    empty.
 
-    One `take` from all of them: half of what `join` costs where rows are short.
+    None if there are no bytes. All arrays together must be below 2 GiB. It costs one `take`, half
+    of `join` for short rows.
     """
     rows, count = len(columns[0]), len(columns)
     behind = 0 if last is None else len(last)
@@ -37,7 +38,7 @@ def interleave(columns: Sequence[pa.Array], last: pa.Array | None = None) -> pa.
 
 
 def join(columns: Sequence[pa.Array]) -> pa.Buffer | None:
-    """As `interleave`, without a copy of all columns before: for rows that are long."""
+    """As `interleave`, without first copying all columns: for long rows."""
     joined = pc.binary_join_element_wise(
         *columns, _NOTHING, null_handling="replace", null_replacement=b""
     )

@@ -1,7 +1,7 @@
-"""The records of produced batches examined: form, order, keys, timestamps.
+"""Examines the records of produced batches: form, order, keys, timestamps.
 
-Few records are walked over in plain Python, many with numpy. Both ways give the same verdicts, down
-to the messages. Where they are few, a plain loop takes what is ordinary first (`scanning`).
+Plain Python checks few records, numpy checks many. Both give the same verdicts and messages. For
+few records, a plain loop accepts ordinary batches first (`scanning`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tidelog.records.validate.rules import (
 from tidelog.records.validate.scanning import scan
 
 _SCANNED_MAX = 512
-"""Up to so many records a plain loop is faster: numpy's fixed cost is some 0.4 ms a call."""
+"""Up to this number a plain loop is faster: numpy costs a fixed 0.4 ms a call."""
 _SINGLY_MAX = 64
-"""The same for the thorough walk, which takes several times as long."""
+"""The same limit for the thorough walk, which takes several times as long."""
 _JOIN_BYTES_MAX = 256 * 1024
-"""Larger sections are not copied together: they have records enough, or few to walk over."""
+"""Larger sections are not copied together: they are examined alone."""
 _PIECE_ROWS = 1 << 16
-"""Rows of a large section in memory at a time: a row takes a hundred bytes."""
+"""Rows of a large section in memory at a time; a row takes about a hundred bytes."""
 
 
 class Section(NamedTuple):
-    """The decompressed records of a batch, and what its header says of them."""
+    """A batch's decompressed records and the header fields needed to check them."""
 
     buffer: Buffer
     start: int
@@ -49,16 +49,16 @@ class Section(NamedTuple):
 
 
 class BatchSurvey(NamedTuple):
-    """What the records of a valid batch show."""
+    """The timestamps of a valid batch."""
 
     first_timestamp: int
     max_timestamp: int
     max_timestamp_index: int
-    """The first record that has the maximum."""
+    """The index of the first record with the maximum."""
 
 
 def examine(sections: Sequence[Section], now_ms: int) -> list[BatchSurvey | InvalidBatch]:
-    """A survey or the refusal of each."""
+    """The survey or the refusal of each section."""
     if sum([section.record_count for section in sections]) > _SCANNED_MAX:
         return _examine_thoroughly(sections, now_ms)
     found: list[BatchSurvey | InvalidBatch | None] = [_scanned(each, now_ms) for each in sections]
@@ -68,7 +68,7 @@ def examine(sections: Sequence[Section], now_ms: int) -> list[BatchSurvey | Inva
 
 
 def _scanned(section: Section, now_ms: int) -> BatchSurvey | None:
-    """The survey of an ordinary batch of which nothing can be wrong."""
+    """The survey of an ordinary, valid batch; None for every other batch."""
     buffer, start, end, count, base, limits = section
     scanned = scan(buffer, start, end, count)
     if scanned is None:
@@ -104,7 +104,7 @@ def _examine_thoroughly(
 
 @dataclass(slots=True)
 class _Inquiry:
-    """What is known so far of one section."""
+    """The findings so far about one section."""
 
     section: Section
     now_ms: int
@@ -115,14 +115,14 @@ class _Inquiry:
     max_index: int = -1
 
     def note(self, first_index: int, first_delta: int, max_delta: int, max_index: int) -> None:
-        """Timestamp deltas of some consecutive records; indexes count from the batch's start."""
+        """Record timestamp deltas of consecutive records; indexes count from the batch's start."""
         if first_index == 0:
             self.first_delta = first_delta
         if max_delta > self.max_delta or self.max_index < 0:
             self.max_delta, self.max_index = max_delta, max_index
 
     def is_suspect(self, min_delta: int, max_delta: int, shortest_key: int) -> bool:
-        """Whether some of the records with these extremes may have to be refused."""
+        """True if records with these extremes may have to be refused."""
         base, limits = self.section.base_timestamp, self.section.limits
         if shortest_key < 0 and limits.keys_required:
             return True
@@ -130,7 +130,7 @@ class _Inquiry:
         return base + min_delta < low or base + max_delta > high
 
     def check_record(self, index: int, timestamp_delta: int, key_length: int) -> None:
-        """Note what is wrong with a well-formed record, if anything is."""
+        """Record the error of a well-formed record, if it has one."""
         section = self.section
         if section.limits.keys_required and key_length < 0:
             message = "a compacted topic accepts no record without a key"
@@ -220,7 +220,7 @@ def _judge(
     ends: Integers,
     first_index: int,
 ) -> None:
-    """Tell each inquiry what its rows show. Their indexes in their batch begin at first_index."""
+    """Give each inquiry the findings of its rows; their indexes begin at `first_index`."""
     if not len(columns.start):
         for inquiry in inquiries:
             inquiry.malformed = _overcrowded(inquiry.section)
@@ -243,11 +243,11 @@ def _judge(
 
 
 def _survey(columns: RecordColumns, inquiries: Sequence[_Inquiry], first_index: int) -> None:
-    """Timestamps and keys of the well-formed batches."""
+    """Record timestamps and keys of the well-formed batches."""
     batches = np.flatnonzero(~columns.malformed)
     if not len(batches):
         return
-    # Malformed batches stay in while reducing: their rows are numbers like others, only unused.
+    # Malformed batches take part in the reduction; their results are unused.
     occupied = np.flatnonzero(columns.counts)
     firsts, counts = columns.first_rows[occupied], columns.counts[occupied]
     deltas = columns.timestamp_delta
@@ -280,7 +280,7 @@ def _survey(columns: RecordColumns, inquiries: Sequence[_Inquiry], first_index: 
 def _check_records(
     inquiry: _Inquiry, deltas: Integers, key_lengths: Integers, first_index: int
 ) -> None:
-    """Note the errors of single records, up to the limit, after finding them with numpy."""
+    """Find faulty records with numpy, and record their errors up to the limit."""
     limits = inquiry.section.limits
     wrong = np.zeros(len(deltas), np.bool_)
     if limits.keys_required:
@@ -290,7 +290,7 @@ def _check_records(
         base = np.int64(inquiry.section.base_timestamp)
         timestamps = deltas + base
         wrong |= (timestamps != NO_TIMESTAMP) & ((timestamps < low) | (timestamps > high))
-        # The sum of two numbers of one sign has overflowed if it has the other.
+        # The sum of two numbers of the same sign has overflowed if its sign differs.
         wrong |= ((timestamps ^ base) & (timestamps ^ deltas)) < 0
     for row in np.flatnonzero(wrong)[: RECORD_ERRORS_MAX - len(inquiry.errors)].tolist():
         inquiry.check_record(first_index + row, int(deltas[row]), int(key_lengths[row]))
@@ -299,7 +299,7 @@ def _check_records(
 def _describe(
     data: Bytes, columns: RecordColumns, batch: int, section: Section, end: int, first_index: int
 ) -> str:
-    """What is wrong with a malformed batch, in the words of the plain walk."""
+    """The error of a malformed batch, in the words of `sequential`."""
     first, count = int(columns.first_rows[batch]), int(columns.counts[batch])
     if not count:
         return _overcrowded(section)

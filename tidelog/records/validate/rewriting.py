@@ -1,4 +1,4 @@
-"""Batches brought into the form in which their topic stores them: timestamps and codec."""
+"""Rewrites valid batches into their topic's form: timestamps and codec."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tidelog.records.validate.validation import too_large, validate
 
 
 class Admitted(NamedTuple):
-    """Records of one partition in the form in which they are to be stored."""
+    """Records of one partition in the form to be stored."""
 
     buffer: Buffer
-    """The request's own if nothing had to change."""
+    """The request's own buffer if no batch changed."""
     batches: list[BatchInfo]
-    """Their positions are in that buffer; none needs a rewrite any more."""
+    """Their positions are in that buffer; no batch needs another rewrite."""
 
 
 def admit(
@@ -36,9 +36,9 @@ def admit(
     *,
     small_only: bool = False,
 ) -> list[Admitted | InvalidBatch]:
-    """`validate`, and `rewrite` where it is needed: all that is to be done before the append.
+    """`validate` and, where needed, `rewrite`: the whole preparation for the append.
 
-    A batch that grows beyond `max.message.bytes` by the topic's codec is refused, as in Kafka.
+    As in Kafka, a batch that the topic's codec makes larger than `max.message.bytes` is refused.
     """
     each = [limits] * len(requests) if isinstance(limits, BatchLimits) else limits
     verdicts = validate(requests, each, now_ms, small_only=small_only)
@@ -51,7 +51,7 @@ def admit(
 def _finish(
     request: Buffer, batches: list[BatchInfo], limits: BatchLimits
 ) -> Admitted | InvalidBatch:
-    # Not a generator: there are thousands of requests a second, by far the most of one batch.
+    # A list, not a generator: thousands of requests a second have mostly one batch.
     if not [True for batch in batches if batch.needs_rewrite]:
         return Admitted(request, batches)
     joined = bytearray()
@@ -66,10 +66,10 @@ def _finish(
 
 
 def rewrite(buffer: Buffer, info: BatchInfo, limits: BatchLimits) -> tuple[bytearray, BatchInfo]:
-    """The valid batch as its topic stores it, and what is then to be known of it (at position 0).
+    """The valid batch as its topic stores it, and its new description at position 0.
 
-    Timestamp type and maximum become those of `info`; the codec becomes `limits.compression`,
-    unless that is None.
+    Timestamp type and maximum come from `info`. The codec becomes `limits.compression` unless that
+    is None.
     """
     start, end = info.position, info.position + info.length
     codec = info.codec if limits.compression is None else limits.compression

@@ -1,4 +1,4 @@
-"""What the validation of produced batches is told, and what it tells."""
+"""The inputs and results of the validation of produced batches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
-"""Table rows hold microseconds in 64 bits; the bound holds for negative timestamps too."""
+"""Table rows hold microseconds in 64 bits; the bound also holds for negative timestamps."""
 RECORD_ERRORS_MAX = 100
-"""How many records of one batch are named in its refusal."""
+"""Records of one batch that its refusal names."""
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 SMALL_BYTES = 1024 * 1024
 SMALL_RATIO = 16
-"""A compressed batch is large if its records take more than so many bytes, and so many times those
-that were sent: then to decompress them takes out of proportion to what the client did."""
+"""A compressed batch is large if its records exceed SMALL_BYTES plus SMALL_RATIO times the sent
+bytes. Decompression then costs far more than the client's request.
+"""
 _BUFFER_BYTES_LIMIT = 2**31
 _NO_BOUND_MS = 2**63 - 1
 
 
 class BatchErrorCode(IntEnum):
-    """The Kafka error codes that a batch can be refused with."""
+    """The Kafka error codes with which a batch can be refused."""
 
     CORRUPT_MESSAGE = 2
     MESSAGE_TOO_LARGE = 10
@@ -34,35 +35,35 @@ class BatchErrorCode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What a topic accepts, and in which form it stores it. Make one a topic, not one a request."""
+    """A topic's limits and storage form. Create one per topic, not per request."""
 
     batch_bytes_max: int = 1_048_588
     """`max.message.bytes`."""
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
-    """The records of one batch, decompressed; below 2 GiB."""
+    """Bytes of one batch's records, decompressed; below 2 GiB."""
     batches_max: int = 1
-    """Batches in one partition of a request: one since Produce v3."""
+    """Batches per partition of a request: one since Produce v3."""
     zstd_allowed: bool = True
     """Produce before v7 must not carry zstd (KIP-110)."""
     keys_required: bool = False
-    """`cleanup.policy` has compact."""
+    """True if `cleanup.policy` has compact."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     """`message.timestamp.type`."""
     timestamp_before_max_ms: int = _NO_BOUND_MS
-    """`message.timestamp.before.max.ms`; heeded with CREATE_TIME only, like the next."""
+    """`message.timestamp.before.max.ms`; like the next, it applies to CREATE_TIME only."""
     timestamp_after_max_ms: int = 3_600_000
     """`message.timestamp.after.max.ms`."""
     compression: Compression | None = None
     """`compression.type`; None keeps the producer's."""
     compression_level: int | None = None
-    """The codec's `compression.*.level`, None for our default."""
+    """The codec's `compression.*.level`; None for the default."""
 
     def __post_init__(self) -> None:
         if not 0 < self.decompressed_bytes_max < _BUFFER_BYTES_LIMIT:
             raise ValueError("decompressed_bytes_max must lie between 1 and 2 GiB - 1")
 
     def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
-        """The least and the greatest timestamp that is accepted; -1 is in any case."""
+        """The least and the greatest accepted timestamp; -1 is always accepted."""
         return (
             max(-TIMESTAMP_MS_MAX, now_ms - self.timestamp_before_max_ms),
             min(TIMESTAMP_MS_MAX, now_ms + self.timestamp_after_max_ms),
@@ -70,37 +71,37 @@ class BatchLimits:
 
 
 class BatchInfo(NamedTuple):
-    """A valid batch: what the log and its index need to know of it.
+    """A valid batch, as the log and its index need it.
 
-    Timestamps are as they are to be stored: with LOG_APPEND_TIME, the time given to `validate`.
+    Timestamps are those to be stored: with LOG_APPEND_TIME, the time passed to `validate`.
     """
 
     position: int
-    """Where it starts in the request's records."""
+    """The batch's start in the request's records."""
     length: int
-    """All of its bytes, header included."""
+    """Size of the batch, with its header."""
     record_count: int
     last_offset_delta: int
     codec: Compression
     timestamp_type: TimestampType
     first_timestamp: int
-    """The first record's, -1 for none."""
+    """The first record's timestamp, -1 for none."""
     max_timestamp: int
-    """The true maximum over its records."""
+    """The true maximum of its records' timestamps."""
     max_timestamp_delta: int
-    """Offset delta of the first record that has the maximum."""
+    """Offset delta of the first record with the maximum."""
     producer_id: int
-    """-1 without one; then epoch and sequences are -1 too, whatever the header says."""
+    """-1 for none; then epoch and sequences are -1 too, whatever the header has."""
     producer_epoch: int
     base_sequence: int
     last_sequence: int
     is_transactional: bool
     needs_rewrite: bool
-    """The bytes are not what is to be stored (timestamps, codec): store what `rewrite` makes."""
+    """True if the stored form differs (timestamps, codec): store the result of `rewrite`."""
 
 
 class RecordError(NamedTuple):
-    """Why one record made its batch invalid."""
+    """The reason why a record makes its batch invalid."""
 
     batch_index: int
     """The record's index in the batch, from 0."""
@@ -109,13 +110,13 @@ class RecordError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InvalidBatch:
-    """A refusal; nothing of the request's records for that partition is to be stored."""
+    """A refusal: none of the request's records for the partition may be stored."""
 
     error_code: BatchErrorCode
     message: str
     record_errors: tuple[RecordError, ...] = ()
-    """The first RECORD_ERRORS_MAX of them, where single records were refused."""
+    """The first RECORD_ERRORS_MAX errors, if single records were refused."""
 
 
 class LargeBatch(InvalidBatch):
-    """No refusal yet: the batch is large, and only small ones were to be examined."""
+    """Not a refusal yet: the batch is large, and the caller asked for small ones only."""

@@ -1,8 +1,8 @@
-"""The records of small, ordinary batches surveyed in one plain loop.
+"""Surveys the records of small, ordinary batches in one plain loop.
 
-Ordinary is what producers send most: no headers, numbers of few bytes. Anything else is not judged
-here: what this loop does not take, malformed or merely unusual, `sequential` and `parsing` look
-at. So it needs no messages and no exact limits; it must only take nothing that they would refuse.
+Ordinary batches are what most producers send: no headers, small numbers. `sequential` and `parsing`
+check every batch that this loop does not accept. So it needs neither messages nor exact limits; it
+must only accept no batch that they would refuse.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from tidelog.records.buffers import Buffer
 
 
 class ScannedRecords(NamedTuple):
-    """What the records of a well-formed batch without headers show."""
+    """The findings about a well-formed batch without headers."""
 
     first_delta: int
-    """Of the first record's timestamp; then the least and the greatest."""
+    """The first record's timestamp delta; then the least and the greatest."""
     min_delta: int
     max_delta: int
     max_index: int
-    """The first record that has the greatest."""
+    """The index of the first record with the greatest delta."""
     has_null_key: bool
 
 
 def scan(buffer: Buffer, start: int, end: int, count: int) -> ScannedRecords | None:
     """A survey of the records that fill [start, end) exactly; None if they are not ordinary.
 
-    One loop with everything in it: a call a field would double its time. Each record is read field
-    by field and has to end where its length says; positions only grow, so nothing beyond that is
-    believed.
+    One loop does it all: a call per field would double its time. Each record must end where its
+    length says. Positions only grow, so no other check is needed.
     """
     position = start
     index = first = least = greatest = at_greatest = 0

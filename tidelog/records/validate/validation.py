@@ -1,17 +1,19 @@
-"""Validation of produced record batches, before offsets are assigned.
+"""Validates produced record batches, before offsets are assigned.
 
-What is acknowledged must be readable for ever, by every client and as table rows: so each record
-is walked over, compressed ones after a bounded decompression. Where Kafka checks, the error is
-Kafka's.
+Every client must be able to read an acknowledged record for ever, also as a table row. So every
+record is checked, compressed ones after a bounded decompression. Kafka's checks give Kafka's
+errors.
 
-Stricter than Kafka, which would store what later cannot be kept or read by all: offset deltas must
-be consecutive; record attributes, unknown batch attributes and bits beyond a number's width must be
-zero; lengths below -1, bytes behind the batch, header keys that are not UTF-8, more than
-RECORD_HEADERS_MAX headers a record, and timestamps that microseconds cannot hold are refused.
+Tidelog refuses more than Kafka, which stores records that some readers or tables cannot keep:
 
-As lenient as Kafka: a batch that states another maximum timestamp than its records have is
-accepted, for librdkafka (which starts from 0) and KafkaJS do so for some inputs. Its `BatchInfo`
-has the true one and `needs_rewrite`.
+- offset deltas that are not consecutive;
+- record attributes, unknown batch attributes and bits beyond a number's width that are not zero;
+- lengths below -1, and bytes after the batch;
+- header keys that are not UTF-8, and more than RECORD_HEADERS_MAX headers a record;
+- timestamps that microseconds cannot hold.
+
+Like Kafka, it accepts a batch whose header has a wrong maximum timestamp: librdkafka (which starts
+from 0) and KafkaJS send some. Its `BatchInfo` has the true maximum and `needs_rewrite`.
 """
 
 from __future__ import annotations
@@ -68,12 +70,12 @@ def validate(
     *,
     small_only: bool = False,
 ) -> list[list[BatchInfo] | InvalidBatch]:
-    """For each request's records of one partition: its batches, or why they are refused.
+    """For each request's records of one partition: its batches, or the refusal.
 
-    `limits`: for all requests, or one for each. `now_ms`: the time, for the bounds of timestamps
-    and as the log append time. Does not change the requests; pure and thread-safe. Examines many
-    requests together, which is far cheaper than one by one; decompresses some 4 MiB at a time, or
-    one batch. With `small_only`, the verdict of a request with a large batch is a LargeBatch.
+    `limits` apply to all requests, or one to each. `now_ms` bounds the timestamps and is the log
+    append time. The function is pure and thread-safe and leaves the requests unchanged. Validating
+    many requests together is far cheaper than one by one. It decompresses some 4 MiB at a time, or
+    one batch. With `small_only`, a request with a large batch gets LargeBatch.
     """
     each = [limits] * len(requests) if isinstance(limits, BatchLimits) else limits
     verdicts: list[list[BatchInfo] | InvalidBatch] = []
@@ -100,7 +102,7 @@ def validate(
 
 
 class _PendingBatch(NamedTuple):
-    """A batch whose records wait to be examined with those of others."""
+    """A batch whose records are examined together with those of others."""
 
     verdict: int
     position: int
@@ -157,7 +159,7 @@ def _describe(entry: _PendingBatch, survey: BatchSurvey, now_ms: int) -> BatchIn
 def _read_batches(
     request: Buffer, limits: BatchLimits
 ) -> list[tuple[int, BatchHeader]] | InvalidBatch:
-    """The batches of a request, their headers and checksums verified."""
+    """The batches of a request, after checks of their headers and checksums."""
     batches: list[tuple[int, BatchHeader]] = []
     position, end = 0, len(request)
     while position < end or not batches:
