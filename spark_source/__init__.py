@@ -1,5 +1,7 @@
-"""Spark reads buckets without a broker (batches, streams, coordinators' states, plain files), and
-writes each batch exactly once."""
+"""Spark's data sources for a bucket, read without a broker, and its exactly-once sink.
+
+The sources read batches, streams, coordinators' states and plain files.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ PYSPARK_OLDEST = (4, 2)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session: tidelog, tidelog.transactions, tidelog.groups.
+    """Register the formats tidelog, tidelog.transactions and tidelog.groups with a session.
 
-    InvalidConfiguration where PySpark is missing or too old.
+    InvalidConfiguration if PySpark is missing or too old.
     """
     _check_pyspark()
     from tidelog.spark_source.source import TidelogSource
@@ -56,7 +58,7 @@ def _check_pyspark() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    # The pure modules of this package are to be imported without opening stores.
+    # Importing the pure modules of this package must not load the stores.
     if name in __all__:
         from tidelog.spark_source import files
 

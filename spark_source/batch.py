@@ -1,7 +1,7 @@
-"""Batch reads: one DataFrame is one snapshot, however often it is planned and read.
+"""Batch reads: a DataFrame is one snapshot, however often Spark plans and reads it.
 
-The reader takes no filters from Spark (`pushFilters`): Spark 4.2 keeps those of one use of a
-DataFrame for its other uses, which then lack rows.
+The reader takes no filters from Spark (`pushFilters`). Spark 4.2 applies the filters of one use of
+a DataFrame to its other uses too, which then lack rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.spark_source.snapshots import offsets_since
 
 
 class PieceReader:
-    """Reads pieces in tasks, for batches and for streams. Holds no connection: it is pickled."""
+    """Reads pieces in tasks, for batches and streams. It holds no connection: Spark pickles it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
@@ -34,7 +34,7 @@ class PieceReader:
         """The rows of one piece. Raises CorruptObject, DataLost, StoreError."""
         piece: Piece | None = partition.value
         if piece is None:
-            # Spark's stand-in for an empty list of partitions.
+            # Spark passes this in place of an empty list of partitions.
             return
         limits = piece.range.limits
         columns = row_columns(self._schema.names)
@@ -48,7 +48,7 @@ class PieceReader:
 
 
 class BatchReader(DataSourceReader):
-    """Plans a snapshot's pieces, and reads them."""
+    """Plans and reads a snapshot's pieces."""
 
     def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
         self._options = options.for_batch()
@@ -56,7 +56,9 @@ class BatchReader(DataSourceReader):
         self._pieces = PieceReader(self._options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each piece. Raises InvalidConfiguration, DataLost, CorruptObject, StoreError."""
+        """One partition per piece. Raises InvalidConfiguration, DataLost, CorruptObject,
+        StoreError.
+        """
         with Session(self._options.store_url) as session:
             return [InputPartition(piece) for piece in session.run(self._plan(session))]
 

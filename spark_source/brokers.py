@@ -1,4 +1,4 @@
-"""Where brokers are, from the option that has the name of Kafka's. Pure."""
+"""Broker addresses, from the option with Kafka's name. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 
 def addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Brokers' addresses. InvalidConfiguration."""
+    """The brokers' hosts and ports. InvalidConfiguration."""
     found = []
     for part in text.split(","):
         host, _, port = part.strip().rpartition(":")

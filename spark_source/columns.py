@@ -1,4 +1,4 @@
-"""The columns that Spark is given: those of Spark's Kafka connector, and three more. Pure."""
+"""The columns of the source: those of Spark's Kafka connector, and three more. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 from tidelog.errors import InvalidConfiguration
 
 BATCH_ROWS: Final = 10_000
-"""Of one Arrow batch: more is slower, as Spark takes them over its socket."""
+"""Rows of one Arrow batch. Larger batches are slower: Spark sends them over its socket."""
 
 
 class Column(NamedTuple):
-    """A column: its name and type for Spark, and which column of our rows it is."""
+    """A column's name and type in Spark, and its source column in Tidelog's rows."""
 
     name: str
     spark_type: str
     row_column: str | None
-    """None: not in the rows, as it is the same for all of a partition."""
+    """None: constant for a partition, so the rows lack it."""
 
 
 COLUMNS: Final = (
@@ -40,7 +40,7 @@ _PRODUCER_COLUMNS = {"producerId", "producerEpoch", "transaction"}
 
 
 def default_schema(*, headers: bool, producer: bool) -> str:
-    """The schema, as DDL, where the user gives none."""
+    """The default schema, as DDL."""
     return ", ".join(
         f"{column.name} {column.spark_type}"
         for column in COLUMNS
@@ -50,9 +50,7 @@ def default_schema(*, headers: bool, producer: bool) -> str:
 
 
 def check_schema(fields: Iterable[tuple[str, str]]) -> None:
-    """Whether a user's schema (names and Spark's simple strings of types) can be given.
-
-    InvalidConfiguration."""
+    """Check a user's schema: names, and types as Spark's simple strings. InvalidConfiguration."""
     for name, kind in fields:
         column = _BY_NAME.get(name)
         if column is None:
@@ -67,26 +65,26 @@ def check_schema(fields: Iterable[tuple[str, str]]) -> None:
 
 
 def row_columns(names: Sequence[str]) -> list[str]:
-    """The columns of our rows that these columns of Spark's need; the offset comes first."""
+    """The row columns that these Spark columns need; the offset comes first."""
     wanted = [_BY_NAME[name].row_column for name in names]
     return list(dict.fromkeys(["offset", *(name for name in wanted if name is not None)]))
 
 
 class BatchMaker:
-    """Makes rows of one partition into what Spark is given."""
+    """Converts rows of one partition into Spark's batches."""
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
         self._schema = schema
         constants = {"topic": topic, "partition": partition}
         self._constants = {
-            # One for all batches, of which each gets its length: they are not written again.
+            # One constant array for all batches; each batch takes a slice without a copy.
             field.name: pa.repeat(pa.scalar(constants[field.name], field.type), BATCH_ROWS)
             for field in schema
             if _BY_NAME[field.name].row_column is None
         }
 
     def batches(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows, some thousands at a time, with exactly the types that Spark expects."""
+        """The rows in batches of some thousands, with exactly the types that Spark expects."""
         for start in range(0, rows.num_rows, BATCH_ROWS):
             piece = rows.slice(start, BATCH_ROWS)
             arrays = [self._array(piece, wanted) for wanted in self._schema]

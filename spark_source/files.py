@@ -18,7 +18,8 @@ SEGMENT_SCHEMA = (
     " headers array<struct<key: string, value: binary>>, producer_id bigint, producer_epoch int,"
     " transaction bigint"
 )
-"""The files' columns as DDL, for `spark.read.schema(...)`; else Spark reads a footer first."""
+"""The files' columns as DDL, for `spark.read.schema(...)`. Without it Spark first reads a footer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +29,24 @@ class CommittedFile:
     topic: str
     partition: int
     path: str
-    """For Hadoop's file systems: s3a://bucket/key or file:///path."""
+    """Path for Hadoop's file systems: s3a://bucket/key or file:///path."""
     size_bytes: int
     rows: int
     first_offset: int
     last_offset: int
-    """Of its last row, inclusive."""
+    """Offset of the last row, inclusive."""
     log_start: int
-    """Rows below it were deleted and are not to be shown; they are in the first file at most."""
+    """Offset below which rows are deleted and must be skipped. Only the first file has such rows.
+    """
 
 
 def committed_files(store: str, *topics: str, **options: str) -> list[CommittedFile]:
-    """The files of some topics, by topic and offset, as of now. What is committed but not in the
-    tables yet is not among them. A file that compaction or retention has removed since stays for
-    `log.delete.grace.ms`.
+    """The current files of some topics, by topic and offset.
 
-    `options`: what stands behind `store.` in the source's options, such as endpoint and region.
+    Committed records that are not in the tables yet are missing. A file that compaction or
+    retention removes later stays for `log.delete.grace.ms`.
+
+    `options` are the source's `store.` options without that prefix, such as endpoint and region.
     Raises NoSuchTopic, InvalidConfiguration, CorruptObject, StoreError.
     """
     with _session(store, options) as session:
@@ -51,8 +54,7 @@ def committed_files(store: str, *topics: str, **options: str) -> list[CommittedF
 
 
 def table_path(store: str, topic: str, **options: str) -> str:
-    """Where a topic's Delta Lake table lies, for any engine that reads such. Raises as
-    `committed_files`."""
+    """The path of a topic's Delta Lake table, for other engines. Raises as `committed_files`."""
     with _session(store, options) as session:
         session.run(session.bucket.refresh())
         topic_id = session.bucket.topic(topic).topic_id
@@ -60,12 +62,13 @@ def table_path(store: str, topic: str, **options: str) -> str:
 
 
 def s3a_options(store: str, **options: str) -> dict[str, str]:
-    """Hadoop's options under which Spark itself opens this store's bucket, and no other, by s3a:
-    for `spark.read.options(...)`, or with `spark.hadoop.` before each name in the session's
-    settings. Empty for a store that is not at s3://. Credentials are in it where they were given:
-    else s3a looks for some itself, where AWS's usual chain has them.
+    """Hadoop's options with which Spark opens this store's bucket, and only this bucket, by s3a.
 
-    `options` and what they may say are those of `committed_files`. Raises InvalidConfiguration.
+    Pass them to `spark.read.options(...)`, or to the session's settings with `spark.hadoop.` before
+    each name. Empty if the store is not at s3://. They hold the given credentials; without any, s3a
+    searches AWS's usual chain.
+
+    `options` are those of `committed_files`. Raises InvalidConfiguration.
     """
     url = store_url_of({"store": store, **_named(options)})
     if not url.startswith("s3://"):
@@ -121,7 +124,7 @@ async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]
 
 
 def _path(store_url: str, key: str) -> str:
-    """For Hadoop, which knows S3 as s3a; endpoint and credentials are in `s3a_options`."""
+    """Hadoop's path: S3 is s3a; `s3a_options` has endpoint and credentials."""
     base = store_url.partition("?")[0].rstrip("/")
     if base.startswith("s3://"):
         base = f"s3a://{base.removeprefix('s3://')}"

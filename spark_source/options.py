@@ -1,8 +1,8 @@
 """The options of the sources: names, precedence and rules of Spark's Kafka connector. Pure.
 
-What is wrong is said when the options are read, before anything is asked of the store. Rules that
-hold for batches or for streams alone are applied by `for_batch` and `for_stream`: a source learns
-only later which of them it is used for. No message repeats a value that may be a credential.
+Parsing reports errors before any request to the store. `for_batch` and `for_stream` apply the rules
+of batches and streams: a source learns its use only later. No message repeats a value that may be a
+credential.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What stands for an edge of the log in maps of offsets, as in Kafka's connector."""
+"""Kafka's connector uses these numbers for the edges of the log in maps of offsets."""
 
 PerPartition: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Topic, partition, offset or milliseconds."""
+"""Topic, partition, then offset or milliseconds."""
 
 _CHOICES = ("assign", "subscribe", "subscribePattern")
 _READ_OPTIONS = (
@@ -60,7 +60,7 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """An offset for each partition; EARLIEST and LATEST stand for the edges."""
+    """An offset for each partition; EARLIEST and LATEST mean the edges."""
 
     option: str
     by_partition: PerPartition
@@ -68,7 +68,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """The first offset of a time or later, for each partition; or one time for all."""
+    """The first offset at or after a time, for each partition, or one time for all."""
 
     option: str
     by_partition: PerPartition | int
@@ -93,12 +93,11 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """All topics with a name that an expression describes wholly; internal ones are left out."""
+    """All topics whose whole name matches an expression, except internal ones."""
 
     expression: str
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is meant."""
         return matches(self.expression, topic)
 
 
@@ -107,16 +106,16 @@ Choice: TypeAlias = Assigned | Subscribed | Pattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """All that a source is told."""
+    """The parsed options of a source."""
 
     store_url: str = field(repr=False)
-    """With the credentials that the options name."""
+    """The store's URL, with the credentials from the options."""
     choice: Choice
     starting: Bound | None
-    """None: by the default, which differs between batches and streams."""
+    """None: the default, which differs between batches and streams."""
     ending: Bound | None
     is_latest_without_match: bool
-    """Where no record is as late as the starting time: begin at the end, instead of failing."""
+    """If no record is at or after the starting time: start at the end instead of failing."""
     fail_on_data_loss: bool
     is_atomic: bool
     include_tail: bool
@@ -124,17 +123,17 @@ class ReadOptions:
     include_producer: bool
     partitions_min: int | None
     records_max: int | None
-    """Of one input partition, counted in offsets."""
+    """Offsets in one input partition."""
     trigger_offsets_max: int | None
     trigger_offsets_min: int | None
     trigger_delay_max_ms: int
     publish_group: str | None
-    """The consumer group whose offsets say what a stream has committed."""
+    """The consumer group under which a stream publishes its committed offsets."""
     bootstrap: tuple[tuple[str, int], ...]
-    """Brokers; empty unless there is something to publish."""
+    """Broker addresses; empty unless the stream publishes offsets."""
 
     def for_batch(self) -> ReadOptions:
-        """With the defaults of a batch. InvalidConfiguration for what only a stream may ask."""
+        """The options with a batch's defaults. InvalidConfiguration for a stream's options."""
         starting = self.starting or Edge.EARLIEST
         ending = self.ending or Edge.LATEST
         _refuse(starting, Edge.LATEST, LATEST, "startingOffsets", "a batch cannot start at latest")
@@ -162,7 +161,7 @@ class ReadOptions:
         return replace(self, starting=starting, ending=ending)
 
     def for_stream(self) -> ReadOptions:
-        """With the defaults of a stream. InvalidConfiguration for what only a batch may ask."""
+        """The options with a stream's defaults. InvalidConfiguration for a batch's options."""
         if self.ending is not None:
             option = "endingOffsets" if isinstance(self.ending, Edge) else self.ending.option
             raise InvalidConfiguration(f"{option} is for batches: a stream has no end")
@@ -175,13 +174,12 @@ class ReadOptions:
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Whether the options say what to read, in whatever way."""
+    """True if the options select topics to read."""
     return not lowered(options).keys().isdisjoint(name.lower() for name in _CHOICES)
 
 
 def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOptions:
-    """What the options of a read say, besides the store's address. InvalidConfiguration, naming the
-    option and the remedy."""
+    """The options of a read. InvalidConfiguration names the option and the remedy."""
     given = lowered(options)
     _check_names(given)
     isolation = given.get(_ISOLATION_LEVEL, "read_committed")
@@ -225,7 +223,7 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
 
 
 def lowered(options: Mapping[str, str]) -> dict[str, str]:
-    """By names in lower case: Spark's options have no case."""
+    """The options under lower-case names: Spark's options are case-insensitive."""
     return {name.lower(): value for name, value in options.items()}
 
 
@@ -243,7 +241,7 @@ def _group(given: Mapping[str, str]) -> str | None:
 
 def _bootstrap(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     if "publishgroupid" not in given:
-        # Kafka's connector has it always; reading asks no broker.
+        # Kafka's connector always has this option; a read needs no broker.
         return ()
     text = given.get(BOOTSTRAP, "").strip()
     if not text:
@@ -257,7 +255,7 @@ def _bootstrap(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 def _check_names(given: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in ("store", *_READ_OPTIONS)}
     for name in given:
-        # Settings of Kafka's clients mean nothing where no broker is asked.
+        # Settings of Kafka's clients have no effect on a read without brokers.
         if name in known or name in _IGNORED or name.startswith(("kafka.", "store.")):
             continue
         similar = get_close_matches(name, known, 1)
@@ -310,7 +308,7 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _bound(given: Mapping[str, str], which: str) -> Bound | None:
-    """By Kafka's precedence: one time for all, times, offsets."""
+    """The bound by Kafka's precedence: one time for all, times, offsets."""
     option = f"{which}Timestamp"
     text = given.get(option.lower())
     if text is not None:

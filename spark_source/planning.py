@@ -1,8 +1,8 @@
-"""Which task reads what: ranges of offsets, with the segments and tails that hold them. Pure.
+"""Divides a read into pieces: ranges of offsets, with their segments and tails. Pure.
 
-A piece is what one task reads: consecutive offsets of one partition, in as many segments as it
-takes. Small segments are read together, up to `PIECE_BYTES`; a segment is cut only where
-`maxRecordsPerPartition` or `minPartitions` ask for it, which count offsets as in Kafka's connector.
+One task reads one piece: consecutive offsets of one partition, in any number of segments. Small
+segments share a piece, up to `PIECE_BYTES`. Only `maxRecordsPerPartition` and `minPartitions` cut a
+segment; they count offsets, as in Kafka's connector.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.wal.log.extents import Extent, Extents
 
 PIECE_BYTES = 128 * 1024 * 1024
-"""Of stored bytes; as Spark's own `spark.sql.files.maxPartitionBytes`."""
+"""Stored bytes of a piece; Spark's default for `spark.sql.files.maxPartitionBytes`."""
 PIECES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task reads."""
+    """The work of one task."""
 
     range: ReadRange
     segments: tuple[Segment, ...]
-    """Those with rows in the range, by offset."""
+    """The segments with rows in the range, by offset."""
     tail: PartitionView | None
-    """The partition, with what its tail has of the range; None where that is nothing."""
+    """The partition's tail within the range; None if it has none."""
     excluded: frozenset[TransactionName] | None
     """As in `Snapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive offsets, and about how many stored bytes hold them."""
+    """Consecutive offsets, and the approximate size of their stored bytes."""
 
     start: int
     end: int
@@ -45,7 +45,6 @@ class Stretch:
 
     @property
     def offsets(self) -> int:
-        """How many."""
         return self.end - self.start
 
 
@@ -56,7 +55,7 @@ def plan(
     partitions_min: int | None = None,
     records_max: int | None = None,
 ) -> list[Piece]:
-    """The pieces of some ranges, with views that reach to their ends."""
+    """The pieces of some ranges. The views must reach to the ranges' ends."""
     found = []
     for wanted, view in ranges:
         found += [(wanted, view, each) for each in group(stretches(wanted, view), PIECE_BYTES)]
@@ -70,7 +69,7 @@ def plan(
 
 
 def stretches(wanted: ReadRange, view: PartitionView) -> Iterator[Stretch]:
-    """The parts of a range that have something to read, a segment or the tail each."""
+    """The parts of a range that hold records: one per segment, and one for the tail."""
     for stored in view.segments:
         segment = stored.segment
         start, end = max(wanted.start, segment.first_row), min(wanted.end, segment.last_row + 1)
@@ -83,7 +82,7 @@ def stretches(wanted: ReadRange, view: PartitionView) -> Iterator[Stretch]:
 
 
 def group(parts: Iterable[Stretch], bytes_max: int) -> Iterator[Stretch]:
-    """Neighbours put together, as long as they stay below a size."""
+    """Neighbouring parts joined, up to a size."""
     current: Stretch | None = None
     for part in parts:
         if current is None:
@@ -99,14 +98,14 @@ def group(parts: Iterable[Stretch], bytes_max: int) -> Iterator[Stretch]:
 
 
 def split(stretch: Stretch, count: int) -> Iterator[Stretch]:
-    """A stretch in so many parts of nearly equal numbers of offsets."""
+    """A stretch in `count` parts of nearly equal numbers of offsets."""
     bounds = [stretch.start + stretch.offsets * number // count for number in range(count + 1)]
     for start, end in itertools.pairwise(bounds):
         yield Stretch(start, end, stretch.stored_bytes // count)
 
 
 def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int | None) -> list[int]:
-    """In how many parts each is to be read."""
+    """The number of parts for each stretch."""
     shares = [1 if records_max is None else -(-part.offsets // records_max) for part in parts]
     if partitions_min is not None and sum(shares) < partitions_min:
         total = sum(part.offsets for part in parts)
@@ -114,7 +113,7 @@ def _shares(parts: list[Stretch], partitions_min: int | None, records_max: int |
             wanted = -(-part.offsets * partitions_min // total)
             shares[index] = max(shares[index], min(wanted, part.offsets))
     if sum(shares) > PIECES_MAX:
-        # Spark's driver would choke on more; nothing is left out.
+        # More pieces would overload Spark's driver; the larger pieces still cover all offsets.
         factor = sum(shares) / PIECES_MAX
         shares = [max(1, int(share / factor)) for share in shares]
     return shares
@@ -132,7 +131,7 @@ def _piece(
 
 
 def tail_of(view: PartitionView, start: int, end: int) -> PartitionView | None:
-    """A view with what the tail has of some offsets, and little else: it is sent to a task."""
+    """A view of the tail within some offsets, and little else: Spark sends it to a task."""
     start = max(start, view.table_next)
     if start >= end:
         return None

@@ -1,4 +1,4 @@
-"""A stream's offsets: their form in checkpoints, how far a batch goes, what was lost. Pure."""
+"""A stream's offsets: checkpoint form, batch ranges and data loss. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.spark_source.ranges import DataLost, ReadableOffsets, ReadRange
 
 Checkpoint: TypeAlias = dict[str, Any]
-"""As Spark keeps it: `{topic: {"id": topic id, "offsets": {partition: next offset}}}`."""
+"""Spark's checkpoint form: `{topic: {"id": topic id, "offsets": {partition: next offset}}}`."""
 
 _ID: Final = "id"
 _OFFSETS: Final = "offsets"
@@ -20,13 +20,13 @@ _OFFSETS: Final = "offsets"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset of each partition. The ids tell a topic from another of the same name."""
+    """The next offset of each partition. Topic ids detect a topic that was created again."""
 
     topics: Mapping[str, TopicId]
     offsets: Mapping[TopicPartition, int]
 
     def checkpoint(self) -> Checkpoint:
-        """As Spark keeps it."""
+        """The offsets in Spark's checkpoint form."""
         found: Checkpoint = {}
         for name, topic_id in sorted(self.topics.items()):
             numbers = sorted(
@@ -40,7 +40,7 @@ class StreamOffsets:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> StreamOffsets:
-        """From a checkpoint. InvalidConfiguration for one of another source."""
+        """The offsets in a checkpoint. InvalidConfiguration for another source's checkpoint."""
         topics: dict[str, TopicId] = {}
         offsets: dict[TopicPartition, int] = {}
         try:
@@ -60,7 +60,6 @@ class StreamOffsets:
 def progress_at(
     limits: Iterable[ReadableOffsets], offsets: Mapping[TopicPartition, int]
 ) -> StreamOffsets:
-    """The progress at these offsets."""
     topics = {each.topic: each.partition.topic_id for each in limits}
     return StreamOffsets(topics, offsets)
 
@@ -68,8 +67,11 @@ def progress_at(
 def pending(
     start: StreamOffsets, limits: Iterable[ReadableOffsets], *, fail_on_data_loss: bool
 ) -> list[ReadRange]:
-    """What is there behind a progress; an empty range where nothing is. Partitions that it does not
-    name are new, and are read from their beginning. DataLost, where that is to be an error."""
+    """The readable range after a progress in each partition; an empty range if there is none.
+
+    Partitions that the progress does not name are new, and start at their log start. DataLost if
+    offsets are lost and `fail_on_data_loss` is set.
+    """
     found = []
     for each in limits:
         begin = start.offsets.get(each.partition)
@@ -89,8 +91,10 @@ def pending(
 
 
 def limited(ranges: list[ReadRange], offsets_max: int) -> dict[TopicPartition, int]:
-    """Where a batch of so many offsets ends, each partition by its share, as in Kafka's connector;
-    a partition with anything goes on by one at least."""
+    """The end offsets of a batch of at most `offsets_max` offsets, in proportion to each range.
+
+    As in Kafka's connector, each partition with records advances by one offset at least.
+    """
     total = sum(each.end - each.start for each in ranges)
     ends = {}
     for each in ranges:
@@ -107,8 +111,10 @@ def between(
     *,
     fail_on_data_loss: bool,
 ) -> list[ReadRange]:
-    """What a batch reads. Partitions that only the end names begin with their log. DataLost for
-    what is gone, where that is to be an error."""
+    """The ranges of a batch. Partitions that only `end` names start at their log start.
+
+    DataLost if offsets are lost and `fail_on_data_loss` is set.
+    """
     found = []
     names = {topic_id: name for name, topic_id in end.topics.items()}
     for partition, following in sorted(end.offsets.items()):

@@ -1,14 +1,15 @@
-"""A stream's progress as offsets of a consumer group, so that Kafka's tools show its lag.
+"""Publishes a stream's progress as offsets of a consumer group, so that Kafka's tools show its lag.
 
-What is published is what Spark has committed, and no more: Spark asks for the next batch from where
-the last one ended that its commit log has. If the driver dies before that, nothing of the batch is
-published; if it dies behind it, the next question of the restarted query publishes it. Nothing is
-ever read back: the stream goes on from its checkpoint, whatever the group's offsets are. So a
-driver that was replaced and wakes up, or anybody who resets the group, may set back what tools
-show, until the query publishes again; it reads no record twice or never because of that.
+The publisher publishes only offsets in Spark's commit log: Spark requests the next batch from the
+end of the last committed one. If the driver dies before that request, nothing of the batch is
+published. If it dies later, the restarted query's first request publishes it.
 
-Reading needs no broker, and does not come to depend on one: a progress that cannot be published is
-a warning in the driver's log, and is tried again.
+The stream never reads these offsets: it continues from its checkpoint. So a replaced driver that
+resumes, or a reset of the group, may set the shown offsets back until the query publishes again. No
+record is read twice or lost because of that.
+
+A read needs no broker, and publishing does not change that. If publishing fails, the driver logs a
+warning and the publisher tries again.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from tidelog.spark_source.progress import StreamOffsets
 from tidelog.spark_source.session import Session
 
 INTERVAL_SECONDS: Final = 1.0
-"""Between two publications: a query of many small batches is not to wait for each."""
+"""The least time between two publications, so that many small batches do not each wait."""
 AGAIN_SECONDS: Final = 3600.0
-"""An idle query's offsets are published again, so that they do not expire."""
+"""An idle query republishes its offsets after this time, so that they do not expire."""
 PAUSE_SECONDS: Final = 30.0
-"""After a failure."""
+"""The pause after a failure."""
 TIMEOUT_SECONDS: Final = 5.0
-"""How long a batch waits for the brokers at most."""
+"""The longest wait of a batch for the brokers."""
 
 logger = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Publishes the progress of one query, now and then."""
+    """Publishes the progress of one query at intervals."""
 
     def __init__(
         self, group_id: str, bootstrap: Iterable[tuple[str, int]], session: Session
@@ -53,8 +54,11 @@ class Publisher:
         self._again_at = float("-inf")
 
     def publish(self, progress: StreamOffsets, *, at_once: bool = False) -> None:
-        """Publish what Spark has committed, if that is new and the time has come. The rest is
-        published by a later call, with what is committed by then; `at_once`: there may be none."""
+        """Publish the committed progress if it has changed and the interval has passed.
+
+        A later call publishes skipped progress. With `at_once` the interval does not apply: there
+        may be no later call.
+        """
         clock = self._session.clock
         now = clock.monotonic()
         if now < self._paused_until or (now < self._next_at and not at_once):
@@ -87,7 +91,7 @@ class Publisher:
             return
         settings = ClientSettings(client_id=f"tidelog-spark-{self._group_id}")
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            # A connection of its own each time: brokers close those that are idle.
+            # A new connection each time: brokers close idle ones.
             async with Client(
                 SocketNetwork(), self._session.clock, self._bootstrap, settings
             ) as client:

@@ -1,4 +1,4 @@
-"""Which offsets of which partitions a read is about. Pure."""
+"""The partitions and offset ranges of a read. Pure."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from tidelog.spark_source.options import (
 
 
 class DataLost(TidelogError):
-    """Offsets that were to be read are not there any more."""
+    """Offsets of the read no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableOffsets:
-    """How far a partition could be read at one moment."""
+    """The readable offsets of a partition at one moment."""
 
     topic: str
     partition: TopicPartition
     log_start: int
     table_next: int
     end: int
-    """Exclusive: the last stable offset; the table's end without tails; the high watermark where
-    transactions are chosen one by one."""
+    """Exclusive. The last stable offset; without tails the table's end; in an atomic snapshot the
+    high watermark.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition.partition}"
@@ -46,12 +47,13 @@ class ReadableOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one DataFrame is about, decided when it is made."""
+    """The contents of one DataFrame, fixed at its creation."""
 
     partitions: tuple[ReadableOffsets, ...]
     excluded: frozenset[TransactionName] | None = None
-    """Of an atomic snapshot: transactions that are not in, as they were undecided or aborted. All
-    others are in, also above the last stable offset."""
+    """For an atomic snapshot: its undecided and aborted transactions, which it excludes. It
+    includes all others, even above the last stable offset.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,16 @@ class ReadRange:
 def limits_of(
     view: PartitionView, *, include_tail: bool, is_atomic: bool = False
 ) -> ReadableOffsets:
-    """How far a partition can be read."""
+    """The readable offsets of a partition."""
     end = view.high_watermark if is_atomic else view.last_stable_offset
     if not include_tail:
-        # Records may have been deleted that no table has had.
+        # Records may have been deleted before any table held them.
         end = max(view.log_start, min(end, view.table_next))
     return ReadableOffsets(view.topic, view.partition, view.log_start, view.table_next, end)
 
 
 def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:
-    """The topics that a read is about. InvalidConfiguration."""
+    """The topics of a read. InvalidConfiguration."""
     if isinstance(choice, Pattern):
         found = [
             topic
@@ -88,7 +90,7 @@ def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:
 
 
 def chosen_partitions(choice: Choice, topics: Iterable[Topic]) -> list[TopicPartition]:
-    """The partitions of these topics that a read is about. InvalidConfiguration."""
+    """The partitions of a read in these topics. InvalidConfiguration."""
     found = []
     for topic in topics:
         numbers: Iterable[int] = range(topic.partition_count)
@@ -106,7 +108,7 @@ def chosen_partitions(choice: Choice, topics: Iterable[Topic]) -> list[TopicPart
 def check_named(
     option: str, named: Mapping[str, Mapping[int, int]], of: Iterable[ReadableOffsets]
 ) -> None:
-    """Whether a map names exactly the partitions that are read. InvalidConfiguration."""
+    """Raise InvalidConfiguration unless a map names exactly the partitions of the read."""
     given = {(topic, number) for topic, values in named.items() for number in values}
     read = {(limits.topic, limits.partition.partition) for limits in of}
     if given == read:
@@ -128,9 +130,11 @@ def offset_at(
     *,
     is_latest: bool,
 ) -> int:
-    """The offset that a bound means. `since`: what times mean, None where no record is as late.
+    """The offset of a bound.
 
-    `is_latest`: that then the end is meant. InvalidConfiguration otherwise."""
+    `since` has the offset for each time bound, or None if no record is at or after the time. Then
+    `is_latest` selects the end; otherwise InvalidConfiguration.
+    """
     match bound:
         case Edge.EARLIEST:
             return limits.log_start
@@ -156,9 +160,10 @@ def batch_ranges(
     starts: Mapping[TopicPartition, int | None],
     ends: Mapping[TopicPartition, int | None],
 ) -> list[ReadRange]:
-    """What a batch reads. `starts`, `ends`: what the times in the options mean.
+    """The ranges of a batch. `starts` and `ends` have the offsets of time bounds.
 
-    InvalidConfiguration, DataLost."""
+    InvalidConfiguration, DataLost.
+    """
     assert options.starting is not None
     assert options.ending is not None
     found = []
@@ -182,7 +187,7 @@ def batch_ranges(
 
 
 def available(wanted: ReadRange, log_start: int, *, fail_on_data_loss: bool) -> ReadRange:
-    """The part of a range that is still there. DataLost if that is to be an error."""
+    """The remaining part of a range. DataLost if a part is gone and `fail_on_data_loss` is set."""
     if wanted.start >= log_start:
         return wanted
     if fail_on_data_loss:

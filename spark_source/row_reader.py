@@ -1,9 +1,9 @@
 """Reads a piece's rows in a task: segments whole or by ranges, then the tail.
 
-What a task was told may be out of date when it runs: an object may be gone because compaction or a
-roll put another in its place. Then the partition is looked at again, and read on from where it
-was; the same object missing again is lost (rule F4). Rows that were given already are not given
-again. A task that dies has changed nothing; Spark runs it again from its first row.
+A task's plan may be stale: a roll or compaction may have replaced an object. Then the reader looks
+at the partition again and continues from its position. An object that is missing twice is lost
+(rule F4). No row is returned twice. A task that dies has changed nothing; Spark reruns it from its
+first row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_reader import SegmentReader, read_groups
 
 WHOLE_BYTES_MAX = 32 * 1024 * 1024
-"""A segment up to this size is read by one request; a larger one by its footer and ranges."""
+"""One request reads a segment up to this size; a larger one is read by footer and ranges."""
 RANGE_BYTES_MAX = 16 * 1024 * 1024
 _WHOLE_SHARE = 4
-"""A segment of which less than one part in so many is wanted is read by ranges."""
+"""A segment is read by ranges if the piece needs less than one part in this many."""
 _ALWAYS_WHOLE_BYTES = 1024 * 1024
 _ATTEMPTS_MAX = 10
 
@@ -40,7 +40,7 @@ class RowReader:
     """Reads pieces of a bucket."""
 
     def __init__(self, bucket: Bucket, columns: Sequence[str], *, fail_on_data_loss: bool) -> None:
-        """`columns`: of rows, the offset first."""
+        """`columns` are columns of rows, the offset first."""
         self._bucket = bucket
         self._columns = list(columns)
         self._fail_on_data_loss = fail_on_data_loss
@@ -68,7 +68,7 @@ class RowReader:
         try:
             for index, segment in enumerate(piece.segments):
                 opened = await (upcoming or self._start(piece, segment))
-                # The next one is under way while this one is decoded and taken by Spark.
+                # Open the next segment while this one is decoded and sent to Spark.
                 following = piece.segments[index + 1 : index + 2]
                 upcoming = self._start(piece, following[0]) if following else None
                 async for rows in opened.rows(piece, self._columns):
@@ -114,7 +114,7 @@ class RowReader:
 
 
 class _Opened:
-    """A segment that is about to be read."""
+    """An open segment."""
 
     def __init__(self, bucket: Bucket, reader: SegmentReader, whole: memoryview | None) -> None:
         self._access = bucket.access
@@ -122,7 +122,7 @@ class _Opened:
         self._whole = whole
 
     async def rows(self, piece: Piece, columns: list[str]) -> AsyncIterator[pa.RecordBatch]:
-        """The wanted rows, a row group at a time."""
+        """The piece's rows of the segment, a row group at a time."""
         index, wanted = self._reader.index, piece.range
         groups = [
             group
@@ -131,7 +131,7 @@ class _Opened:
             and index.offsets_of(group)[1] >= wanted.start
         ]
         excluded: frozenset[TransactionName] = frozenset()
-        # What was in the table when the snapshot was taken was decided before.
+        # Records that were in the table at the snapshot were decided before it.
         if piece.excluded and index.identity.last_offset >= wanted.limits.table_next:
             excluded = piece.excluded
             columns = list(dict.fromkeys([*columns, "producer_id", "transaction"]))
@@ -159,7 +159,7 @@ async def _open(bucket: Bucket, piece: Piece, segment: Segment) -> _Opened:
 
 
 def _is_whole(piece: Piece, segment: Segment) -> bool:
-    """Whether a segment is read by one request."""
+    """True if one request reads the whole segment."""
     if segment.size_bytes > WHOLE_BYTES_MAX:
         return False
     first, last = segment.first_row, segment.last_row
@@ -171,7 +171,7 @@ def _is_whole(piece: Piece, segment: Segment) -> bool:
 def _runs(
     groups: Sequence[int], reader: SegmentReader, columns: list[str], is_whole: bool
 ) -> list[tuple[int, int]]:
-    """Neighbouring row groups, first and last, that are read by one request."""
+    """Runs of neighbouring row groups (first, last), each read by one request."""
     runs: list[tuple[int, int]] = []
     for group in groups:
         if runs and group == runs[-1][1] + 1:
@@ -186,7 +186,7 @@ def _runs(
 def _wanted(
     rows: pa.RecordBatch, start: int, end: int, excluded: frozenset[TransactionName]
 ) -> pa.RecordBatch:
-    """The rows at offsets [start, end), without those of some transactions."""
+    """The rows at offsets [start, end), without those of excluded transactions."""
     first, following = np.searchsorted(integers_of(rows.column("offset")), [start, end])
     rows = rows.slice(first, following - first)
     if not excluded or not rows.num_rows:

@@ -1,4 +1,4 @@
-"""A bucket used from Spark's synchronous calls: one store, one event loop, in one thread."""
+"""A bucket for Spark's synchronous calls: one store and one event loop, in one thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class Session:
-    """Opens a store where it is made; made in the process that uses it."""
+    """An open store. Create it in the process that uses it."""
 
     def __init__(self, store_url: str, *, remembers: bool = False) -> None:
         """`remembers`: see `Bucket.unread`."""
         self.clock: Clock = SystemClock()
         entropy = SystemEntropy()
-        # Spark runs as many tasks as there are cores: threads would only get into their way.
+        # Spark runs a task per core, so threads would only compete with them.
         self.offload: Offload = InlineOffload()
         self.statistics = StoreStatistics()
         self.store: ObjectStore = open_reader(
@@ -37,11 +37,10 @@ class Session:
         self._runner = asyncio.Runner()
 
     def run(self, use: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
         return self._runner.run(use)
 
     def iterate(self, found: AsyncIterator[T]) -> Iterator[T]:
-        """What an asynchronous iterator gives, one by one."""
+        """The items of an asynchronous iterator, as a synchronous one."""
 
         async def following() -> T | None:
             return await anext(found, None)
@@ -50,7 +49,6 @@ class Session:
             yield each
 
     def close(self) -> None:
-        """Release connections."""
         self.run(self.store.close())
         self._runner.close()
 

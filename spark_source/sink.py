@@ -1,22 +1,25 @@
 """The exactly-once sink for batches and streams: tasks stage, the driver commits (rules H7 to H9).
 
-Each task puts its rows as finished batches into the bucket and tells the driver the objects' ids.
-The driver's commit has the partitions adopt them, in one transaction with the batch's number
-(`tidelog.client.transactions.sink`, which says why a commit may be repeated and what happens when
-it dies).
+Each task stores its rows as finished batches in the bucket and sends the objects' ids to the
+driver. The driver's commit lets the partitions adopt them, in one transaction with the batch's
+number. `tidelog.client.transactions.sink` explains why a commit may be repeated, and its crash
+cases.
 
-A batch is known by its transactional id and number; the query's id guards against another query
-that uses the same transactional id:
+The transactional id and the number identify a batch. The query's id detects another query with the
+same transactional id:
 
-- A stream's batches have numbers and a query id from Spark, both of which its checkpoint keeps.
-- A batch write has neither: Spark forgets it when it is done, and a job that is run again is a
-  write like any other to it. Only whoever starts the job knows that it is the same, so it says so,
-  by the option `batchId`. All batch writes of a transactional id count as one query's.
+- A stream's batches have a number and a query id from Spark, kept in its checkpoint.
+- A batch write has neither. Spark cannot tell that a restarted job repeats an earlier write. So the
+  job passes the number in the option `batchId`. All batch writes of a transactional id count as one
+  query.
 
-What happens if a task dies: nothing knows of what it has staged, and the collector takes it; so it
-is with a task that ran twice, whose ids the driver has once. The driver dies before the commit: the
-same. In or behind it: the batch is committed, or will be by the next call for it, once. A driver
-that another one has replaced is fenced by that one's first commit.
+| Event | Effect |
+|---|---|
+| a task dies | nothing refers to its staged objects, so the collector deletes them |
+| a task runs twice | the driver has the ids of one run; the collector deletes the other's objects |
+| the driver dies before the commit | as if all tasks had died |
+| the driver dies in or after the commit | the batch is committed once, now or by the next call |
+| another driver takes over | its first commit fences the replaced driver |
 """
 
 from __future__ import annotations
@@ -57,26 +60,26 @@ from tidelog.wal.format.staged_format import StagedFor
 from tidelog.wal.write.staging import stage
 
 STAGED_BYTES: Final = 64 * 1024 * 1024
-"""Of rows in Arrow's form: from here on a task stages what it has, to hold no more of it."""
+"""Bytes of rows in Arrow's form at which a task stages them, to bound its memory."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class SinkError(TidelogError):
-    """What Spark has handed over is not of one batch; nothing was committed."""
+    """Spark's messages are not of one batch. Nothing was committed."""
 
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What a task has staged."""
+    """The objects that a task has staged."""
 
     purpose: StagedFor
     objects: list[tuple[UUID, list[Place]]] = field(default_factory=list)
-    """In the order of their rows, with the partitions that they hold."""
+    """In row order, with the partitions that each holds."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of one batch write."""
+    """The writer of one batch write."""
 
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
         self._options = options
@@ -88,15 +91,15 @@ class BatchWriter(DataSourceArrowWriter):
         return stage_rows(self._options, self._purpose, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver: make the rows visible, unless that number was written before."""
+        """In the driver: make the rows visible, unless the same number was committed before."""
         commit_staged(self._options, self._purpose, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave it: nobody refers to what was staged, so the collector takes it."""
+        """Do nothing: nothing refers to the staged objects, so the collector deletes them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of a streaming query's batches."""
+    """The writer of a streaming query's batches."""
 
     def __init__(
         self,
@@ -105,14 +108,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         overwrite: bool,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`crash_points`: for tests that stop tasks and commit calls at a given moment."""
+        """`crash_points` let tests stop tasks and commits at a given moment."""
         self._options = options
         self._crash_points = crash_points
         options.check_stream(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """In a task: stage its rows. Which batch they are of is known here, and of which query
-        nowhere else."""
+        """In a task: stage its rows.
+
+        Only a task's properties name the query. They also name the batch.
+        """
         context = TaskContext.get()
         query_id = context and context.getLocalProperty(_QUERY_ID)
         batch_id = context and context.getLocalProperty(_BATCH_ID)
@@ -125,23 +130,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver: make the batch visible, unless that was done."""
+        """In the driver: make the batch visible, unless it was committed before."""
         found = next((m for m in messages if isinstance(m, StagedMessage)), None)
-        # Without a task there is no row. Whether such a batch is committed is all the same.
+        # Without a task there are no rows, and a commit would have no effect.
         if found is not None:
             purpose = found.purpose._replace(batch_id=batchId)
             commit_staged(self._options, purpose, messages, self._crash_points)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave it: nobody refers to what was staged, so the collector takes it."""
+        """Do nothing: nothing refers to the staged objects, so the collector deletes them."""
 
 
 def stage_rows(
     options: WriteOptions, purpose: StagedFor, batches: Iterable[pa.RecordBatch]
 ) -> StagedMessage:
-    """Put rows into the bucket, grouped by partition, in as few objects as memory allows.
+    """Store rows in the bucket, grouped by partition, in as few objects as memory allows.
 
-    Raises RefusedRow, StoreError, RequestRefused for a topic that is not there, RequestFailed.
+    Raises RefusedRow, StoreError, RequestRefused for a missing topic, RequestFailed.
     """
     with asyncio.Runner() as runner:
         staging = _Staging(options, purpose)
@@ -160,9 +165,9 @@ def commit_staged(
     messages: Sequence[WriterCommitMessage | None],
     crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> SinkCommitted:
-    """Commit what tasks have staged, unless the batch was committed before. May be repeated.
+    """Commit the tasks' staged objects, unless the batch was committed before. A retry is safe.
 
-    Raises SinkError, and what `tidelog.client.transactions.sink.commit` does.
+    Raises SinkError, and the errors of `tidelog.client.transactions.sink.commit`.
     """
     staged: dict[Place, list[UUID]] = {}
     for message in messages:
@@ -184,7 +189,7 @@ def commit_staged(
 
 
 class _Staging:
-    """A task at work: rows wait until they are worth an object."""
+    """Collects a task's rows, and stages them when they fill an object."""
 
     def __init__(self, options: WriteOptions, purpose: StagedFor) -> None:
         self.message = StagedMessage(purpose)
@@ -196,11 +201,11 @@ class _Staging:
         self._topics: dict[str, TopicMetadata] = {}
         self._waiting: dict[Place, list[pa.RecordBatch]] = {}
         self._waiting_bytes = 0
-        # Tasks of few rows are not all to begin with the same partition.
+        # A random start, so that tasks with few rows do not all begin with the same partition.
         self._turn = self._entropy.uuid().int & 0xFFFF
 
     async def add(self, given: pa.RecordBatch) -> None:
-        """Take in some rows; stage what waits when it is enough."""
+        """Add rows; stage the collected rows once they are enough."""
         pieces = max(1, -(-given.nbytes // STAGED_BYTES))
         size = -(-given.num_rows // pieces)
         for start in range(0, given.num_rows, max(1, size)):
@@ -222,7 +227,7 @@ class _Staging:
             await self.flush()
 
     async def flush(self) -> None:
-        """Stage what waits."""
+        """Stage the collected rows."""
         places = {
             TopicPartition(self._topics[place.topic].topic_id, place.partition): rows
             for place, rows in self._waiting.items()
@@ -241,12 +246,11 @@ class _Staging:
         self._waiting_bytes = 0
 
     async def close(self) -> None:
-        """Release connections."""
         await self._client.close()
         await self._store.close()
 
     async def _topic(self, name: str) -> TopicMetadata:
-        """A topic, asked for once a task: its partitions are the same for all of its rows."""
+        """A topic, requested once per task: all of its rows use the same partitions."""
         if name in self._topics:
             return self._topics[name]
         settings = TransactionalProducerSettings()
@@ -258,7 +262,7 @@ class _Staging:
             except RequestFailed as failure:
                 await patience.wait(failure)
             except RequestRefused as refusal:
-                # It may be retriable for who has just created it; here it is a wrong name.
+                # A retry may help after a topic's creation; for the sink the name is wrong.
                 raise RequestRefused(
                     f"topic {name}, which the sink is to write to", refusal.code
                 ) from refusal

@@ -1,8 +1,6 @@
-"""The options of the sink, and the columns that it takes: those of Spark's Kafka connector, and the
-sink's name. Pure.
+"""The sink's options and columns: those of Spark's Kafka connector, and the sink's name. Pure.
 
-What is wrong is said before anything is staged. No message repeats a value that may be a
-credential.
+Errors come before any row is staged. No message repeats a value that may be a credential.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from tidelog.spark_source.brokers import BOOTSTRAP, addresses
 from tidelog.spark_source.options import boolean, lowered, number
 
 BATCH_QUERY_ID: Final = "batch"
-"""Stands for the query's id in batch writes, which belong to no query."""
+"""The query id of all batch writes, which belong to no query."""
 _OPTIONS = (
     *("store", BOOTSTRAP, "transactionalId", "topic", "includeHeaders", "batchId"),
-    # Spark's own, which it hands on.
+    # Spark passes its own options too.
     *("checkpointLocation", "queryName"),
 )
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -35,13 +33,13 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What the options of a write say."""
+    """The parsed options of a write."""
 
     store_url: str
     bootstrap: tuple[tuple[str, int], ...]
     transactional_id: str
     topic: str | None
-    """For all rows, whatever their column says."""
+    """The topic of all rows; it overrides the column."""
     include_headers: bool
     batch_id: int | None
 
@@ -58,7 +56,7 @@ class WriteOptions:
         return BATCH_QUERY_ID, self.batch_id
 
     def check_stream(self, *, overwrite: bool) -> None:
-        """InvalidConfiguration for what a stream cannot have."""
+        """InvalidConfiguration for a batch write's options."""
         if overwrite:
             raise InvalidConfiguration('a log is only appended to: use outputMode("append")')
         if self.batch_id is not None:
@@ -68,8 +66,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOptions:
-    """What the options of a write say, besides the store's address. InvalidConfiguration, naming
-    the option and the remedy."""
+    """The options of a write. InvalidConfiguration names the option and the remedy."""
     given = lowered(options)
     _check_names(given)
     return WriteOptions(
@@ -88,8 +85,10 @@ def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOpti
 
 
 def check_columns(fields: Iterable[tuple[str, str]], options: WriteOptions) -> None:
-    """Whether columns (names and Spark's simple strings of types) can be written; others than the
-    sink's are passed over. InvalidConfiguration."""
+    """Check columns: names, and types as Spark's simple strings. InvalidConfiguration.
+
+    Columns that the sink does not know are ignored.
+    """
     given = dict(fields)
     for name, kinds in _TYPES.items():
         kind = given.get(name)

@@ -1,7 +1,7 @@
-"""Spark's rows as a sink's records, each with its partition, by Arrow and numpy. Pure.
+"""Converts Spark's rows to a sink's records and their partitions, with Arrow and numpy. Pure.
 
-Partitions are chosen as Kafka's producers do: the one that a row names, else murmur2 of its key;
-rows without a key take turns.
+As in Kafka's producers, a row's partition column decides, else murmur2 of its key. Rows without a
+key take turns.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _NOT_GIVEN = -1
 
 
 class RefusedRow(Refused):
-    """A row that cannot be written; nothing of its batch will be visible."""
+    """A row that cannot be written; its batch will never be visible."""
 
 
 class SinkRows(NamedTuple):
-    """Rows as they are staged, and where they are to go."""
+    """Rows in staged form, with their topics and partitions."""
 
     rows: pa.RecordBatch
     topics: tuple[str, ...]
     topic_indexes: Integers
-    """Each row's topic, in `topics`."""
+    """Each row's index in `topics`."""
     partitions: Integers
-    """Each row's partition, -1 where it names none."""
+    """Each row's partition, -1 if the row names none."""
 
 
 class PartitionRows(NamedTuple):
-    """Rows of one partition, in the order in which Spark gave them."""
+    """Rows of one partition, in Spark's order."""
 
     topic: str
     partition: int
@@ -53,9 +53,10 @@ class PartitionRows(NamedTuple):
 def sink_rows(
     given: pa.RecordBatch, topic: str | None, time_ms: int, *, include_headers: bool
 ) -> SinkRows:
-    """The rows as records of this time; `topic` is for all of them, None: the column's. RefusedRow.
+    """The rows as records of this time. RefusedRow.
 
-    A row with a key and without a value is a tombstone; one with neither says nothing.
+    `topic` applies to all rows; None uses their column. A row with a key and without a value is a
+    tombstone; a row with neither is refused.
     """
     count = given.num_rows
     names = set(given.schema.names)
@@ -98,8 +99,10 @@ def sink_rows(
 def by_partition(
     given: SinkRows, partition_counts: Mapping[str, int], turn: int
 ) -> Iterator[PartitionRows]:
-    """The rows of each partition. `turn`: where rows without a key begin to take turns. RefusedRow
-    for a partition that its topic does not have."""
+    """The rows of each partition. RefusedRow if a topic lacks a partition.
+
+    `turn` is the first partition for rows without a key, modulo the partition count.
+    """
     if not given.rows.num_rows:
         return
     counts = np.array([partition_counts[topic] for topic in given.topics], np.int64)
@@ -127,7 +130,7 @@ def by_partition(
 
 
 def _headers(given: pa.ListArray) -> pa.Array:
-    """With the type that rows have; Spark's has no keys that cannot be null."""
+    """Headers with the rows' type; Spark's type allows null keys."""
     keys, values = given.values.flatten()
     if keys.null_count:
         raise RefusedRow("a row has a header without a key")

@@ -1,4 +1,4 @@
-"""Looks at a bucket: what a DataFrame is about, and which offsets times mean."""
+"""Takes snapshots of a bucket, and finds the offsets of times."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from tidelog.spark_source.times import first_offset_since
 from tidelog.wal.read.reading import read_all
 
 LOOKS_AT_ONCE_MAX: Final = 16
-"""Partitions in which a time is looked for at once; each takes two or three requests."""
+"""Partitions searched for a time at once; each search takes two or three requests."""
 
 
 async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
-    """What the options mean now. Raises InvalidConfiguration, CorruptObject,
-    StoreError."""
+    """The current snapshot that the options select.
+
+    Raises InvalidConfiguration, CorruptObject, StoreError.
+    """
     state = await bucket.refresh()
     topics = chosen_topics(options.choice, state)
     wanted = chosen_partitions(options.choice, topics)
     if not options.is_atomic:
         view = await bucket.view_partitions(wanted)
         return Snapshot(limits_in(view, wanted, options))
-    # It takes the coordinators' code, and few ask for it.
+    # This needs the coordinators' code, and few reads need it.
     from tidelog.bucket.views.atomic import atomic_view
 
     atomic = await atomic_view(bucket, *(topic.name for topic in topics))
@@ -44,7 +46,7 @@ async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
 def limits_in(
     view: BucketView, wanted: Iterable[TopicPartition], options: ReadOptions
 ) -> tuple[ReadableOffsets, ...]:
-    """How far each of some partitions can be read. Raises CorruptObject, NoSuchTopic."""
+    """The readable offsets of some partitions. Raises CorruptObject, NoSuchTopic."""
     return tuple(
         limits_of(
             view.partition(partition),
@@ -58,8 +60,10 @@ def limits_in(
 async def offsets_since(
     bucket: Bucket, view: BucketView, bound: Bound | None, limits: Iterable[ReadableOffsets]
 ) -> Mapping[TopicPartition, int | None]:
-    """Which offsets the times of a bound mean; nothing for other bounds. InvalidConfiguration where
-    a bound names other partitions than these; CorruptObject, StoreError."""
+    """The offsets of a time bound in each partition; empty for other bounds.
+
+    InvalidConfiguration if the bound names other partitions than these; CorruptObject, StoreError.
+    """
     limits = list(limits)
     if isinstance(bound, Offsets):
         check_named(bound.option, bound.by_partition, limits)

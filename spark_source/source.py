@@ -1,8 +1,8 @@
-"""`format("tidelog")`: what Spark makes of the options, and where it gets readers and writers.
+"""`format("tidelog")`: the entry point that creates readers and writers from the options.
 
-Spark starts a new Python process whenever it makes a source and whenever it plans. So each of
-readers and writers is loaded when Spark asks for it: a batch needs neither a stream's nor a sink's
-modules, of which the latter bring Kafka's protocol with them.
+Spark starts a Python process for each new source and each plan. So a reader's or writer's module is
+loaded on demand: a batch needs neither the stream's modules nor the sink's, which import Kafka's
+protocol.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class TidelogSource(DataSource):
-    """Topics of a bucket, read without a broker and written by one.
+    """Topics of a bucket, read without a broker and written through one.
 
-    Spark makes one for each DataFrame, sends copies of it about, and plans the DataFrame and what
-    is derived from it anew from these. So the snapshot is taken here, once. A stream does not use
-    it; but Spark does not tell what a source is for.
+    Spark creates one source per DataFrame, copies it, and plans the DataFrame and its derivatives
+    from the copies. So the constructor takes the snapshot, once. A stream does not use the
+    snapshot, but Spark does not tell a source's use.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -45,35 +45,30 @@ class TidelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "tidelog"
 
     def schema(self) -> str:
-        """The columns where the user asks for none by `.schema(...)`."""
+        """The columns, unless the user calls `.schema(...)`."""
         options = _read_options(self.options)
         return default_schema(headers=options.include_headers, producer=options.include_producer)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For batches."""
         from tidelog.spark_source.batch import BatchReader
 
         assert self._snapshot is not None
         return BatchReader(_read_options(self.options), self._snapshot, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """For streams."""
         from tidelog.spark_source.stream import StreamReader
 
         return StreamReader(_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For batch writes."""
         from tidelog.spark_source.sink import BatchWriter
 
         return BatchWriter(_write_options(self.options, schema), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """For streams that write."""
         from tidelog.spark_source.sink import StreamWriter
 
         return StreamWriter(_write_options(self.options, schema), overwrite=overwrite)

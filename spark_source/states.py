@@ -1,6 +1,6 @@
-"""`format("tidelog.transactions")` and `format("tidelog.groups")`: coordinators' states as data.
+"""`format("tidelog.transactions")` and `format("tidelog.groups")`: coordinators' states as tables.
 
-Read by one task each time that a DataFrame is evaluated, as of then.
+Each evaluation of a DataFrame reads the current state, in one task.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tidelog.spark_source.store_address import only_store_url_of
 
 END_OFFSET: Final = pa.field("end_offset", pa.int64())
 LAG: Final = pa.field("lag", pa.int64())
-"""Of committed offsets: the partition's last stable offset, and how far behind it the group is."""
+"""For committed offsets: the partition's last stable offset, and the group's lag behind it."""
 
 
 class _StateSource(DataSource):
-    """Rows of one table, which has a fixed schema."""
+    """A source of one table with a fixed schema."""
 
     format_name: ClassVar[str]
     table_schema: ClassVar[pa.Schema]
@@ -37,17 +37,14 @@ class _StateSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return cls.format_name
 
     def schema(self) -> StructType:
-        """All columns."""
         found = from_arrow_schema(self.table_schema, prefer_timestamp_ntz=False)
         assert isinstance(found, StructType)
         return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For batches."""
         known = {field.name: field.dataType.simpleString() for field in self.schema().fields}
         for field in schema.fields:
             if known.get(field.name) != field.dataType.simpleString():
@@ -60,7 +57,7 @@ class _StateSource(DataSource):
 
     @staticmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
-        """The table with at least these columns."""
+        """The table, with at least these columns."""
         raise NotImplementedError
 
 
@@ -72,7 +69,7 @@ class TransactionsSource(_StateSource):
 
     @staticmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
-        """As in `docs/formats/state.md`."""
+        """The table of `docs/formats/state.md`."""
         return await transactions(bucket)
 
 
@@ -84,7 +81,7 @@ class GroupsSource(_StateSource):
 
     @staticmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
-        """As in `docs/formats/state.md`, with the lag where it is asked for."""
+        """The table of `docs/formats/state.md`, with the lag if `names` has it."""
         table = await groups(bucket)
         if not {END_OFFSET.name, LAG.name} & set(names):
             return table
@@ -105,7 +102,7 @@ async def _with_lag(bucket: Bucket, table: pa.Table) -> pa.Table:
         None if row is None else stable.get((row["topic"], row["partition"])) for row in committed
     ]
     lags = [
-        # An offset above the end was committed before data was lost, or is a client's mistake.
+        # An offset above the end precedes a loss of data, or is a client's mistake.
         None if row is None or end is None else max(0, end - row["offset"])
         for row, end in zip(committed, ends, strict=True)
     ]
@@ -120,7 +117,6 @@ class _StateReader(DataSourceReader):
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """All rows."""
         names = self._schema.names
         with Session(self._store_url) as session:
             table = session.run(self._kind.rows(session.bucket, names))

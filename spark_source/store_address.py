@@ -13,14 +13,16 @@ STORE_OPTIONS: Final = (
     *("endpoint", "region", "profile", "path_style", "sign_payload", "connect_timeout_ms"),
     *("request_timeout_ms", "access_key_id", "secret_access_key", "session_token"),
 )
-"""What may stand behind `store.`, for buckets at s3://. Without credentials there, AWS's usual
-chain finds some: environment, profiles, web identity, containers, instance roles."""
+"""The options after `store.`, for buckets at s3://. Without credentials, AWS's usual chain applies:
+environment, profiles, web identity, containers, instance roles.
+"""
 
 
 def store_url_of(options: Mapping[str, str]) -> str:
-    """The store's address with the credentials and settings that `store.*` options add.
+    """The store's URL with the credentials and settings of the `store.*` options.
 
-    InvalidConfiguration; it repeats no value, as that may be a credential."""
+    InvalidConfiguration repeats no value: it may be a credential.
+    """
     given = lowered(options)
     url = given.get("store", "").strip()
     if not url:
@@ -47,7 +49,7 @@ def store_url_of(options: Mapping[str, str]) -> str:
 
 
 def only_store_url_of(options: Mapping[str, str]) -> str:
-    """The address from options that may name nothing else. InvalidConfiguration."""
+    """The URL from options that name only the store. InvalidConfiguration."""
     for name in lowered(options):
         if name != "store" and not name.startswith("store."):
             raise InvalidConfiguration(f"unknown option {name}; known are store and store.*")

@@ -1,10 +1,12 @@
 """Streaming reads: each partition up to its last stable offset, from checkpoint to checkpoint.
 
-Where it stands lies in Spark's checkpoint alone. Spark logs the end of a batch before it reads it:
-a driver that dies then, or a batch that is run again, reads the same offsets to the same rows, as
-what is committed does not change. Of the first batch Spark logs no beginning, and asks for the
-initial offset again when it repeats it. So the first batch is empty: its end, which is logged, is
-the beginning of all that follows, and a repeated one has nothing to read at another place.
+Only Spark's checkpoint holds the stream's position. Spark logs the end of a batch before it reads
+the batch. So a batch that runs again, also after the driver's death, reads the same offsets to the
+same rows: committed records do not change.
+
+Spark does not log the beginning of the first batch: a rerun calls `initialOffset` again. So the
+first batch is empty. Spark logs its end, where the second batch begins, and a rerun of an empty
+batch reads nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -52,15 +54,14 @@ if TYPE_CHECKING:
     from tidelog.spark_source.publishing import Publisher
 
 IDLE_POLL_SECONDS: Final = 1.0
-"""An idle query asks for the latest offsets many times a second; the store is asked once."""
+"""An idle query requests the latest offsets many times a second; the store gets one request."""
 
 
 class Watcher:
-    """Looks at the chosen partitions, not more often than it must.
+    """Looks at the chosen partitions as rarely as possible.
 
-    A look reads what was added since the last one. One that finds nothing is in vain, and costs
-    several requests all the same: so an idle query asks first whether there is anything new, by one
-    request a second.
+    A look reads the additions since the last one, and costs several requests even if there are
+    none. So an idle query first checks for changes, with one request a second.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -75,18 +76,18 @@ class Watcher:
 
     @property
     def seen(self) -> tuple[ReadableOffsets, ...]:
-        """As of the last look."""
+        """The readable offsets at the last look."""
         return self._limits
 
     def view(self) -> BucketView:
-        """As of the last look; of now where there was none."""
+        """The view of the last look; without one, looks first."""
         if self._view is None:
             self.look()
         assert self._view is not None
         return self._view
 
     def look(self) -> tuple[ReadableOffsets, ...]:
-        """Look now. Raises InvalidConfiguration, CorruptObject, StoreError."""
+        """The readable offsets now. Raises InvalidConfiguration, CorruptObject, StoreError."""
         self._must_look = True
         self._asked_at = self.session.clock.monotonic()
         self.session.run(self._look())
@@ -94,10 +95,13 @@ class Watcher:
         return self._limits
 
     def poll(self, start: StreamOffsets) -> tuple[ReadableOffsets, ...]:
-        """How far can be read, for who stands at `start`: as seen before, if there is more than he
-        has or it was just now. Raises as `look` does."""
+        """The readable offsets for a stream at `start`; raises as `look` does.
+
+        Returns the last look's offsets if they exceed `start` or are recent, and looks again
+        otherwise.
+        """
         is_recent = self.session.clock.monotonic() - self._asked_at < IDLE_POLL_SECONDS
-        # Where he has just read all that was seen, more may have come meanwhile.
+        # The stream has just read everything seen; more may have arrived meanwhile.
         has_caught_up = self._was_busy and not self._has_more(start)
         if self._must_look or has_caught_up or (not is_recent and self._is_something_new()):
             self.look()
@@ -127,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options.for_stream()
         self._pieces = PieceReader(self._options, schema)
-        # Opened at the first use: tasks have readers of their own that never look.
+        # Opened at first use: the readers in tasks never look.
         self._watcher: Watcher | None = None
         self._initial: Checkpoint | None = None
         self._is_first_batch = False
@@ -136,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publisher: Publisher | None = None
 
     def initialOffset(self) -> Checkpoint:
-        """Where the first batch begins."""
+        """The beginning of the first batch."""
         if self._initial is None:
             limits = self._watched().look()
             self._initial = self._starting_progress(limits).checkpoint()
@@ -144,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say of a batch's size."""
+        """The batch size from the options."""
         if self._options.trigger_offsets_max is not None:
             return ReadMaxRows(self._options.trigger_offsets_max)
         if self._options.trigger_offsets_min is not None:
@@ -152,16 +156,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
-        """Where the next batch ends; `start` if there is to be none.
+        """The end of the next batch; `start` if there is none.
 
-        Raises DataLost, InvalidConfiguration, CorruptObject, StoreError."""
+        Raises DataLost, InvalidConfiguration, CorruptObject, StoreError.
+        """
         if self._is_first_batch:
             self._is_first_batch = False
             return start
         progress = StreamOffsets.of(start)
         watcher = self._watched()
         if self._publisher is not None:
-            # Spark asks when its commit log has all up to here.
+            # Spark calls this once its commit log has everything up to `start`.
             self._publisher.publish(progress, at_once=self._target is not None)
         limits = self._targeted(watcher.poll(progress))
         ranges = pending(progress, limits, fail_on_data_loss=self._options.fail_on_data_loss)
@@ -180,19 +185,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def reportLatestOffset(self) -> Checkpoint | None:
-        """How far could be read at the last look: the progress report shows the lag by it."""
+        """The readable offsets at the last look, for the lag in Spark's progress report."""
         if self._watcher is None or not self._watcher.seen:
             return None
         seen = self._watcher.seen
         return progress_at(seen, {each.partition: each.end for each in seen}).checkpoint()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read up to what is there now, and no further."""
+        """Limit the query to the current end offsets."""
         limits = self._watched().look()
         self._target = {each.partition: each.end for each in limits}
 
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        """The pieces from one progress to another. Raises DataLost, CorruptObject, StoreError."""
+        """The pieces between two checkpoints. Raises DataLost, CorruptObject, StoreError."""
         self._is_first_batch = False
         first, last = StreamOffsets.of(start), StreamOffsets.of(end)
         watcher = self._watched()
@@ -221,7 +226,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._pieces.read(partition)
 
     def stop(self) -> None:
-        """Release connections."""
         if self._watcher is not None:
             self._watcher.session.close()
             self._watcher = self._publisher = None
@@ -231,7 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._watcher = Watcher(options)
             if options.publish_group is not None:
-                # It speaks with brokers, by Kafka's protocol; reading takes none of that.
+                # The publisher imports Kafka's protocol, which a read does not need.
                 from tidelog.spark_source.publishing import Publisher
 
                 self._publisher = Publisher(
@@ -262,7 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _is_to_wait(self, offsets: int) -> bool:
-        """Whether a batch is still too small, and not yet overdue."""
+        """True if a batch is still too small and not yet overdue."""
         least = self._options.trigger_offsets_min
         if least is None or offsets >= least or self._target is not None:
             return False

@@ -11,8 +11,10 @@ from tidelog.storage.segment.segment_reader import SegmentReader
 async def first_offset_since(
     bucket: Bucket, view: PartitionView, timestamp_ms: int, end: int
 ) -> int | None:
-    """The first offset below `end` with a committed record of that time or later; None for none.
-    Raises CorruptObject, StoreError."""
+    """The first offset below `end` with a committed record of this time or later, or None.
+
+    Raises CorruptObject, StoreError.
+    """
     access = bucket.access
     for stored in view.segments:
         segment = stored.segment

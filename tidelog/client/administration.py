@@ -1,4 +1,4 @@
-"""Topics and their settings: what the command line does for an administrator."""
+"""An administrator's requests about topics and their settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOPIC_RESOURCE = 2
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 takes the broker's default. A setting of None is passed on as it is."""
+    """A topic to create; -1 means the broker's default. A setting of None is sent unchanged."""
 
     name: str
     partitions: int = -1
@@ -39,10 +39,10 @@ class NewTopic:
 async def create_topics(
     client: Client, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> dict[str, RequestRefused | None]:
-    """Create topics, or only check whether they could be; by name what stood in the way, or None.
+    """Create topics, or only check the requests; returns each topic's refusal, or None, by name.
 
     Raises:
-        RequestFailed: no answer; `outcome` says whether they may have been created.
+        RequestFailed: no answer; `outcome` tells whether the topics may exist.
     """
     request = CreateTopicsRequest(
         topics=[
@@ -70,10 +70,10 @@ async def create_topics(
 
 
 async def delete_topics(client: Client, names: Sequence[str]) -> dict[str, RequestRefused | None]:
-    """Delete topics; by name what stood in the way, or None.
+    """Delete topics; returns each topic's refusal, or None, by name.
 
     Raises:
-        RequestFailed: no answer; `outcome` says whether they may have been deleted.
+        RequestFailed: no answer; `outcome` tells whether the topics may be deleted.
     """
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names],
@@ -103,7 +103,7 @@ async def list_topics(client: Client) -> list[TopicMetadata]:
 async def describe_topics(
     client: Client, names: Sequence[str]
 ) -> dict[str, TopicMetadata | RequestRefused]:
-    """Topics as they are now, by name, or why there is nothing to describe.
+    """The topics' current metadata, or their refusals, by name.
 
     Raises:
         RequestFailed: no answer.
@@ -118,10 +118,10 @@ async def describe_topics(
 
 
 async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
-    """The settings of a topic, defaults included.
+    """The settings of a topic, with defaults.
 
     Raises:
-        RequestRefused: there is no such topic.
+        RequestRefused: the topic does not exist.
         RequestFailed: no answer.
     """
     resource = DescribeConfigsResource(
@@ -139,7 +139,7 @@ async def describe_cluster(client: Client) -> DescribeClusterResponse:
     """The brokers and the cluster id.
 
     Raises:
-        RequestRefused: the broker does not tell.
+        RequestRefused: the broker refuses.
         RequestFailed: no answer.
     """
     response = await client.request_any(DescribeClusterRequest())

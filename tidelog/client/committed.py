@@ -1,4 +1,4 @@
-"""What a read_committed consumer leaves out of fetched batches (KIP-98). Pure."""
+"""The read_committed filter of a consumer for fetched batches (KIP-98). Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tidelog.records.control import MarkerType, parse_marker
 def visible_batches(
     records: Buffer, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[tuple[BatchHeader, Buffer]]:
-    """The batches that hold records for an application: no markers, nothing of aborted
-    transactions. With an empty list of those, all but markers: what read_uncommitted sees."""
+    """The data batches outside aborted transactions, without markers.
+
+    With an empty `aborted` these are all data batches, as read_uncommitted returns.
+    """
     coming = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
     aborting: set[int] = set()
     for position, header in iterate_batches(records):

@@ -1,7 +1,7 @@
 """One connection to a broker as a pure state machine: no sockets, no futures, no clock.
 
-Requests are encoded when they are submitted, wait in a queue, and go out while there is room for
-another outstanding one. The broker answers in the order in which it was asked.
+`submit` encodes and queues a request. The connection sends it once fewer than the maximum of
+requests are outstanding. The broker answers in request order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CORRELATION_IDS = 2**31
 
 
 class Outgoing(NamedTuple, Generic[T]):
-    """What is to be written now, and the tokens of requests in it that get no answer."""
+    """Buffers to write now, and the tokens of their requests that expect no response."""
 
     buffers: list[Buffer]
     unanswered: list[T]
@@ -50,13 +50,13 @@ class _Submitted(Generic[T]):
     token: T
     correlation_id: int
     response_type: type[Response] | None
-    """None where no answer comes: Produce with acks 0."""
+    """None if no response follows: Produce with acks 0."""
     version: int
     buffers: list[Buffer]
 
 
 class ClientConnection(Generic[T]):
-    """Requests and answers of one connection. A token of the caller's stands for each request."""
+    """Requests and responses of one connection. The caller's token names each request."""
 
     def __init__(self, client_id: str | None, outstanding_max: int, queued_max: int) -> None:
         self._client_id = client_id
@@ -69,14 +69,14 @@ class ClientConnection(Generic[T]):
         self._versions: dict[int, range] = {}
 
     def learn_versions(self, advertised: Mapping[int, range]) -> None:
-        """The versions that the broker has of each API."""
+        """Store the broker's versions of each API."""
         self._versions = dict(advertised)
 
     def highest_common_version(self, message: type[Request[Response]]) -> int:
-        """The version to send a message in. Tidelog's own requests are not advertised.
+        """The version in which to send a message. Brokers do not advertise Tidelog's own requests.
 
         Raises:
-            NoCommonVersion: there is none.
+            NoCommonVersion: broker and client share no version.
         """
         if message.API_KEY >= OWN_KEYS_FROM:
             return message.VERSIONS[-1]
@@ -108,15 +108,15 @@ class ClientConnection(Generic[T]):
         self._queued.append(_Submitted(token, correlation_id, response, version, buffers))
 
     def pause(self) -> None:
-        """The transport takes no more."""
+        """Hold requests back: the transport's buffer is full."""
         self._paused = True
 
     def resume(self) -> None:
-        """The transport takes more."""
+        """Send requests again: the transport has room."""
         self._paused = False
 
     def outgoing(self) -> Outgoing[T]:
-        """What may be written now. It counts as sent."""
+        """The requests that may be written now. They count as sent."""
         going = Outgoing[T]([], [])
         if self._paused:
             return going
@@ -126,17 +126,17 @@ class ClientConnection(Generic[T]):
             if submitted.response_type is None:
                 going.unanswered.append(submitted.token)
             else:
-                # The buffers belong to the transport now, and may be large.
+                # The transport owns the buffers now, and they may be large.
                 submitted.buffers.clear()
                 self._outstanding.append(submitted)
         return going
 
     def receive(self, frame: memoryview) -> Answer[T]:
-        """The answer in a frame, which belongs to the oldest outstanding request.
+        """The response in a frame, which answers the oldest outstanding request.
 
         Raises:
-            MalformedMessage: it cannot be read, or belongs to another request. The connection has
-                to be closed.
+            MalformedMessage: the frame does not decode or answers another request. The caller must
+                close the connection.
         """
         correlation_id = decode_correlation_id(frame)
         if not self._outstanding:
@@ -156,7 +156,7 @@ class ClientConnection(Generic[T]):
         return Answer(asked.token, response)
 
     def withdraw(self, token: T) -> RequestOutcome:
-        """Nobody waits for the answer any more. A request that is still queued is not sent."""
+        """Drop a queued request, or tell that a sent one's outcome is unknown."""
         for submitted in self._queued:
             if submitted.token is token:
                 self._queued.remove(submitted)
@@ -164,7 +164,7 @@ class ClientConnection(Generic[T]):
         return RequestOutcome.UNKNOWN
 
     def end(self) -> list[tuple[T, RequestOutcome]]:
-        """The connection is gone: the tokens of all requests without an answer."""
+        """End the connection; returns the tokens and outcomes of unanswered requests."""
         ended = [(submitted.token, RequestOutcome.UNKNOWN) for submitted in self._outstanding]
         ended += [(submitted.token, RequestOutcome.NOT_APPLIED) for submitted in self._queued]
         self._outstanding.clear()
@@ -173,7 +173,9 @@ class ClientConnection(Generic[T]):
 
 
 def _is_version_refusal(frame: memoryview, position: int) -> bool:
-    """Whether an ApiVersions response says that its version is unknown: it is then version 0, and
-    all versions begin with the error code (KIP-511)."""
+    """True if an ApiVersions response refuses the version; such a response has version 0.
+
+    All versions begin with the error code (KIP-511).
+    """
     code = int.from_bytes(frame[position : position + 2], "big", signed=True)
     return code == ErrorCode.UNSUPPORTED_VERSION

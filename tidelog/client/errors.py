@@ -1,4 +1,4 @@
-"""Why a request has no good answer, and what that says of what it asked for."""
+"""Errors of client requests, with their effect on the requested change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tidelog.protocol.error_codes import ErrorCode, error_name
 
 
 class RequestOutcome(enum.Enum):
-    """What is known of a request that failed."""
+    """The known effect of a failed request."""
 
     NOT_APPLIED = "it was certainly not applied"
     UNKNOWN = "it may or may not have been applied"
 
 
 class RequestFailed(Unreachable):
-    """No answer came. NOT_APPLIED: no byte of the request was handed to the network."""
+    """No answer came. NOT_APPLIED: no byte of the request reached the network."""
 
     def __init__(self, request: str, address: str, outcome: RequestOutcome, why: str) -> None:
         fate = "nothing was sent" if outcome is RequestOutcome.NOT_APPLIED else outcome.value
@@ -55,7 +55,7 @@ class RequestRefused(Refused):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later; of codes that are not known, it may not."""
+        """True if the same request may succeed later; False for unknown codes."""
         try:
             return ErrorCode(self.code).retriable
         except ValueError:
@@ -63,7 +63,7 @@ class RequestRefused(Refused):
 
 
 class ReadRefused(RequestRefused):
-    """The broker answered a request that changes nothing with an error code."""
+    """The broker answered a read request with an error code."""
 
     def _outcome_of(self, code: int) -> RequestOutcome:
         return RequestOutcome.NOT_APPLIED
@@ -73,19 +73,19 @@ class ReadRefused(RequestRefused):
 
 
 def check(subject: str, code: int, message: str | None = None) -> None:
-    """Raise RequestRefused if the answer to a request that changes something is an error."""
+    """Raise RequestRefused if a change request's answer has an error code."""
     if code != ErrorCode.NONE:
         raise RequestRefused(subject, code, message)
 
 
 def check_read(subject: str, code: int, message: str | None = None) -> None:
-    """Raise ReadRefused if the answer to a request that changes nothing is an error."""
+    """Raise ReadRefused if a read request's answer has an error code."""
     if code != ErrorCode.NONE:
         raise ReadRefused(subject, code, message)
 
 
 def no_topic(name: str, code: int, message: str | None = None) -> ReadRefused:
-    """Why nothing can be said of a topic."""
+    """The refusal of a request about a topic."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         message = f"there is no such topic; create it with: tidelog topics create {name}"
     return ReadRefused(f"topic {name}", code, message)

@@ -1,4 +1,4 @@
-"""Having a topic's decided records in its table."""
+"""Flushes a topic's decided records into its table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
 
 ANSWER_MARGIN_MS = 5000
-"""How much longer than the broker the client waits."""
+"""The client waits this much longer than the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushedPartition:
-    """How far the table has come. `held_at`: where an open transaction begins that holds back what
-    lies behind, None where nothing is held back; `refusal`: why not all that was decided is in the
-    table."""
+    """The result of a flush for one partition.
+
+    `held_at` is the start of the open transaction that holds back later records, or None. `refusal`
+    is the reason why the table lacks some decided records, or None.
+    """
 
     partition: int
     table_next: int
@@ -32,11 +34,11 @@ class FlushedPartition:
 
 
 async def flush_topic(client: Client, topic: str, timeout_ms: int) -> list[FlushedPartition]:
-    """Have all that is decided now in the table; by partition what has come of it.
+    """Flush all records that are decided now into the table; returns the result of each partition.
 
     Raises:
-        RequestRefused: there is no such topic.
-        RequestFailed: a partition has no leader, or one did not answer. Asking again is safe.
+        RequestRefused: the topic does not exist.
+        RequestFailed: a partition has no leader, or a leader did not answer. A retry is safe.
     """
     found = await client.topic(topic)
     by_leader: dict[int, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What a client remembers of brokers and topics."""
+"""A client's cached metadata of brokers and topics."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tidelog.protocol.schemas.metadata import MetadataResponse, MetadataResponse
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """A partition: its leader's broker id (-1: none), the leader's epoch (-1: not known), an error
-    code (0: none)."""
+    """A partition's leader broker id (-1: none), leader epoch (-1: unknown) and error code (0:
+    none).
+    """
 
     partition: int
     leader_id: int
@@ -24,7 +25,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic and its partitions by number."""
+    """A topic and its partitions, by number."""
 
     name: str
     topic_id: UUID
@@ -33,7 +34,7 @@ class TopicMetadata:
 
 
 class MetadataCache:
-    """Brokers by id and topics by name, as of when they were told."""
+    """Brokers by id and topics by name, as last learned."""
 
     def __init__(self, age_ms_max: int, topics_max: int) -> None:
         self._age_seconds_max = age_ms_max / 1000
@@ -42,7 +43,7 @@ class MetadataCache:
         self.brokers: dict[int, Address] = {}
 
     def learn(self, response: MetadataResponse, now: float) -> None:
-        """Take in an answer; topics with an error are left out, and forgotten."""
+        """Store a response; topics with an error are removed."""
         self.brokers = {b.node_id: (b.host, b.port) for b in response.brokers}
         for topic in response.topics:
             if topic.name is None:
@@ -54,19 +55,19 @@ class MetadataCache:
                 self._topics[topic.name] = (now, topic_metadata(topic))
 
     def topic(self, name: str, now: float) -> TopicMetadata | None:
-        """What is known of a topic, None if that is nothing or too old."""
+        """A topic's metadata, or None if it is unknown or too old."""
         known = self._topics.get(name)
         if known is None or now - known[0] > self._age_seconds_max:
             return None
         return known[1]
 
     def forget(self, name: str) -> None:
-        """What is known of the topic turned out to be wrong."""
+        """Remove a topic whose metadata proved wrong."""
         self._topics.pop(name, None)
 
 
 def topic_metadata(topic: MetadataResponseTopic) -> TopicMetadata:
-    """A topic as a Metadata response describes it."""
+    """A topic from a Metadata response."""
     partitions = {
         partition.partition_index: PartitionMetadata(
             partition=partition.partition_index,

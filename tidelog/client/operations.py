@@ -1,7 +1,7 @@
-"""Writing, reading and looking up: one request each, for one partition, and nothing repeated.
+"""Produce, fetch, list offsets and init producer id: one request each, without retries.
 
-A refusal that says that the client asked the wrong broker makes it forget the topic's leaders, so
-that the same call may be made again.
+If a refusal shows that the request went to the wrong broker, the client drops the topic's metadata.
+A second call then finds the leader.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ACKS_ALL = -1
 ACKS_NONE = 0
 
 LATEST = -1
-"""In place of a timestamp: the next offset to be written, or the last stable offset."""
+"""In place of a timestamp: the high watermark, or the last stable offset."""
 EARLIEST = -2
-"""In place of a timestamp: the first offset that there still is."""
+"""In place of a timestamp: the log start."""
 MAX_TIMESTAMP = -3
 """In place of a timestamp: the record with the largest one."""
 
@@ -56,16 +56,16 @@ _ASKED_THE_WRONG_BROKER = frozenset(
 
 
 class IsolationLevel(enum.IntEnum):
-    """Which records a reader sees."""
-
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class Fetched(NamedTuple):
-    """What a fetch found: record batches, the first of which may begin below the offset asked for
-    and the last of which may be cut, and how far the partition reaches. The records of the aborted
-    transactions are for the reader to leave out."""
+    """The record batches of a fetch, and the partition's offsets.
+
+    The first batch may begin below the requested offset; the last one may be cut. The reader must
+    leave out the records of the aborted transactions.
+    """
 
     records: list[Buffer]
     high_watermark: int
@@ -75,8 +75,7 @@ class Fetched(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """An offset, -1 if there is none, with the timestamp of its record and the leader epoch, -1
-    where they are not known."""
+    """An offset (-1: none), its record's timestamp and the leader epoch (-1 if unknown)."""
 
     offset: int
     timestamp_ms: int
@@ -84,7 +83,7 @@ class FoundOffset(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """What a broker tells an idempotent producer apart by."""
+    """An idempotent producer's id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -100,10 +99,12 @@ async def produce(
     transactional_id: str | None = None,
     timeout_ms: int | None = None,
 ) -> int:
-    """Append record batches; the offset of the first record, -1 with acks 0, which gets no answer.
+    """Append record batches; returns the offset of the first record.
+
+    With acks 0 the broker does not answer, and the offset is -1.
 
     Raises:
-        RequestRefused: `outcome` says whether they may have been appended nevertheless.
+        RequestRefused: `outcome` tells whether the broker may have appended them.
         RequestFailed: `outcome` likewise.
     """
     found = await client.topic(topic)
@@ -137,7 +138,7 @@ async def fetch(
     max_wait_ms: int = 500,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Fetched:
-    """Read record batches from `offset` on, waiting up to `max_wait_ms` for `min_bytes` of them.
+    """Fetch record batches from `offset` on, waiting up to `max_wait_ms` for `min_bytes`.
 
     Raises:
         RequestRefused: among others OFFSET_OUT_OF_RANGE.
@@ -177,10 +178,11 @@ async def list_offsets(
     timestamp_ms: int,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> FoundOffset:
-    """The first offset at or after a timestamp, or what LATEST, EARLIEST or MAX_TIMESTAMP name.
+    """The first offset at or after a timestamp, or the one that LATEST, EARLIEST or MAX_TIMESTAMP
+    name.
 
     Raises:
-        RequestRefused, RequestFailed: there is no answer to give, or none came.
+        RequestRefused, RequestFailed: no answer.
     """
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
     request = ListOffsetsRequest(
@@ -204,11 +206,13 @@ async def init_producer_id(
     transaction_timeout_ms: int = 60_000,
     current: ProducerIdentity | None = None,
 ) -> ProducerIdentity:
-    """A producer id and epoch: fresh ones, or those of a transactional id, whose earlier instances
-    are fenced. With `current`, the next epoch (KIP-360).
+    """A producer id and epoch: new ones, or those of a transactional id.
+
+    Earlier instances of the transactional id are fenced. `current` asks for the next epoch
+    (KIP-360).
 
     Raises:
-        RequestRefused, RequestFailed: there is no identity. Asking again is safe.
+        RequestRefused, RequestFailed: no identity. A retry is safe.
     """
     producer_id, producer_epoch = current if current is not None else (-1, -1)
     request = InitProducerIdRequest(
@@ -236,7 +240,7 @@ def _check(
     message: str | None = None,
     refused: type[RequestRefused] = RequestRefused,
 ) -> None:
-    """Raise what an error code says; forget the topic's leaders if they are not the leaders."""
+    """Raise an error code's refusal; drop the topic's metadata if the leader was wrong."""
     if code == ErrorCode.NONE:
         return
     if code in _ASKED_THE_WRONG_BROKER:

@@ -1,4 +1,4 @@
-"""How long a client repeats a request, and how far apart."""
+"""Retries of a client's request: how long, and how often."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _JITTER = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ClientRetrySettings:
-    """Waits double from the shortest to the longest, each with jitter, as Kafka's clients do."""
+    """Waits double from the shortest to the longest, with jitter, as in Kafka's clients."""
 
     backoff_ms_min: int = 100
     backoff_ms_max: int = 1000
 
 
 class Patience:
-    """The repetitions of one request: until a deadline, or for ever."""
+    """The waits between retries of one request, until a deadline or for ever."""
 
     def __init__(
         self, clock: Clock, entropy: Entropy, settings: ClientRetrySettings, timeout_ms: int | None
@@ -30,10 +30,10 @@ class Patience:
         self._settings = settings
         self._deadline = None if timeout_ms is None else clock.monotonic() + timeout_ms / 1000
         self.attempts = 0
-        """How many waits there were."""
+        """The number of waits so far."""
 
     async def wait(self, failure: RequestFailed | RequestRefused) -> None:
-        """Wait before the next attempt; raise the failure once the time is up."""
+        """Wait before the next attempt; raise the failure at the deadline."""
         settings = self._settings
         longest_ms = min(
             settings.backoff_ms_min * 2 ** min(self.attempts, 20), settings.backoff_ms_max

@@ -1,4 +1,4 @@
-"""A client of a whole cluster: connections to its brokers, and who leads what."""
+"""A client of a whole cluster: connections to its brokers, and its metadata."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ R = TypeVar("R", bound=Response)
 
 
 class CoordinatorKind(enum.IntEnum):
-    """What a coordinator coordinates."""
+    """The key type of a coordinator request."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class Client:
-    """Sends requests to the right broker. One connection a broker, made when it is needed.
+    """Sends requests to the right broker, over one connection per broker, opened on demand.
 
-    Nothing is repeated: whether a request may be sent again is its caller's to know. A failure to
-    reach a leader makes the client forget what it knew of the topic, so the next attempt asks anew.
-    A fetch that waits holds up its connection: who waits and works at once takes two clients.
+    The client retries nothing: only the caller knows whether a retry is safe. After a failure to
+    reach a leader, the client drops the topic's metadata, so the next attempt looks the leader up.
+    A waiting fetch blocks its connection: a caller with other requests meanwhile needs two clients.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Requests without an answer fail."""
+        """Close all connections. Unanswered requests fail."""
         self._closed = True
         connections = list(self._connections.values())
         self._connections.clear()
@@ -83,10 +83,10 @@ class Client:
     # --- requests ---
 
     async def request_any(self, message: Request[R], timeout_ms: int | None = None) -> R:
-        """Ask whichever broker answers: a connected one, one that is known, one of the bootstrap.
+        """Ask the first reachable broker: connected, then known, then bootstrap.
 
         Raises:
-            RequestFailed: none could be reached, or the one that was asked did not answer.
+            RequestFailed: no broker was reachable, or the chosen one did not answer.
         """
         connection = await self.any_connection()
         return await connection.request(message, timeout_ms=timeout_ms)
@@ -97,7 +97,7 @@ class Client:
         """Ask one broker.
 
         Raises:
-            RequestFailed: it could not be reached, or did not answer.
+            RequestFailed: the broker was unreachable, or did not answer.
         """
         connection = await self.connection_to(broker_id)
         return await connection.request(message, timeout_ms=timeout_ms)
@@ -111,11 +111,11 @@ class Client:
         *,
         version_max: int | None = None,
     ) -> R:
-        """Ask the leader of a partition, in no newer version than `version_max`.
+        """Ask the leader of a partition, with at most `version_max`.
 
         Raises:
-            RequestRefused: there is no such partition, or it has no leader.
-            RequestFailed: the leader could not be reached, or did not answer.
+            RequestRefused: the partition does not exist, or has no leader.
+            RequestFailed: the leader was unreachable, or did not answer.
         """
         connection = await self.leader_connection(topic, partition)
         version = _version(connection, message, version_max)
@@ -134,12 +134,13 @@ class Client:
         *,
         version_max: int | None = None,
     ) -> R:
-        """Ask the coordinator of a group or of a transactional id, which is looked up each time, in
-        no newer version than `version_max`.
+        """Ask the coordinator of a group or of a transactional id, with at most `version_max`.
+
+        Each call looks the coordinator up.
 
         Raises:
-            RequestRefused: there is no coordinator at present.
-            RequestFailed: it could not be reached, or did not answer.
+            RequestRefused: no coordinator is available.
+            RequestFailed: the coordinator was unreachable, or did not answer.
         """
         connection = await self.coordinator_connection(kind, key)
         version = _version(connection, message, version_max)
@@ -148,10 +149,10 @@ class Client:
     # --- connections ---
 
     async def any_connection(self) -> BrokerConnection:
-        """A connection to some broker.
+        """A connection to any broker.
 
         Raises:
-            RequestFailed: none could be reached; the message names each and why.
+            RequestFailed: no broker was reachable; the message names each address and reason.
         """
         for connection in self._connections.values():
             if connection.is_open:
@@ -169,7 +170,7 @@ class Client:
         """The connection to a broker.
 
         Raises:
-            RequestFailed: it is not known, or cannot be reached.
+            RequestFailed: the broker is unknown or unreachable.
         """
         if broker_id not in self._cache.brokers:
             await self.metadata([])
@@ -183,7 +184,7 @@ class Client:
         try:
             return await self._connection(address)
         except RequestFailed:
-            # It may have come back elsewhere.
+            # The broker may have returned at another address.
             self._cache.brokers.pop(broker_id, None)
             raise
 
@@ -191,8 +192,8 @@ class Client:
         """The connection to a partition's leader.
 
         Raises:
-            RequestRefused: there is no such partition, or it has no leader.
-            RequestFailed: the leader cannot be reached.
+            RequestRefused: the partition does not exist, or has no leader.
+            RequestFailed: the leader is unreachable.
         """
         leader_id = await self.leader(topic, partition)
         try:
@@ -205,13 +206,13 @@ class Client:
         """The connection to the coordinator of a group or of a transactional id.
 
         Raises:
-            RequestRefused: there is no coordinator at present.
-            RequestFailed: it could not be reached.
+            RequestRefused: no coordinator is available.
+            RequestFailed: the coordinator was unreachable.
         """
         return await self._connection(await self.find_coordinator(kind, key))
 
     async def _attempts(self) -> AsyncIterator[BrokerConnection | RequestFailed]:
-        """Connections, or why there is none, to each address that is known."""
+        """A connection, or the failure, for each known address."""
         for address in dict.fromkeys([*self._cache.brokers.values(), *self._bootstrap]):
             try:
                 yield await self._connection(address)
@@ -219,7 +220,7 @@ class Client:
                 yield failure
 
     async def _connection(self, address: Address) -> BrokerConnection:
-        # One at a time connects to an address; the others then find its connection.
+        # One task at a time connects to an address; the others then use its connection.
         async with self._connecting.setdefault(address, asyncio.Lock()):
             self._check_open(address)
             connection = self._connections.get(address)
@@ -242,7 +243,7 @@ class Client:
             )
 
     def _drop_closed(self) -> None:
-        """Forget connections that are closed and addresses that nobody connects to."""
+        """Drop closed connections, and the locks of addresses without a connection."""
         for address, connection in list(self._connections.items()):
             if not connection.is_open:
                 del self._connections[address]
@@ -253,7 +254,7 @@ class Client:
     # --- metadata ---
 
     async def metadata(self, topics: Sequence[str] | None) -> MetadataResponse:
-        """Ask for brokers and topics (None: all of them) and remember the answer."""
+        """Request brokers and topics (None: all topics), and cache the response."""
         names = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         response = await self.request_any(request)
@@ -261,10 +262,10 @@ class Client:
         return response
 
     async def topic(self, name: str) -> TopicMetadata:
-        """A topic, asked for if it is not known or too old.
+        """A topic's metadata, requested if the cache lacks it or it is too old.
 
         Raises:
-            RequestRefused: there is no such topic.
+            RequestRefused: the topic does not exist.
         """
         known = self._cache.topic(name, self._clock.monotonic())
         if known is not None:
@@ -282,7 +283,7 @@ class Client:
         """The broker id of a partition's leader.
 
         Raises:
-            RequestRefused: there is no such partition, or it has no leader.
+            RequestRefused: the partition does not exist, or has no leader.
         """
         subject = f"partition {topic}-{partition}"
         partitions = (await self.topic(topic)).partitions
@@ -297,14 +298,14 @@ class Client:
         return found.leader_id
 
     def forget(self, topic: str) -> None:
-        """What is known of the topic turned out to be wrong: ask again when it is needed."""
+        """Drop a topic's metadata that proved wrong; the next use requests it again."""
         self._cache.forget(topic)
 
     async def find_coordinator(self, kind: CoordinatorKind, key: str) -> Address:
-        """Where the coordinator of a group or of a transactional id is.
+        """The address of the coordinator of a group or of a transactional id.
 
         Raises:
-            RequestRefused: there is none at present.
+            RequestRefused: no coordinator is available.
         """
         request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
         response = await self.request_any(request)

@@ -1,4 +1,4 @@
-"""What can be set about a client."""
+"""A client's settings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ class ClientSettings:
 
     client_id: str = "tidelog"
     connect_timeout_ms: int = 10_000
-    """Until a connection is made and versions are agreed upon."""
+    """The time to connect and agree on versions."""
     request_timeout_ms: int = 30_000
-    """Until an answer comes, the time in the queue included. The connection is then given up, since
-    what follows on it would wait for the same answer."""
+    """The time until the response, with the wait in the queue. After it the client closes the
+    connection, since later responses would wait for the same one.
+    """
     outstanding_max: int = 16
-    """Requests of one connection that wait for an answer."""
+    """Sent requests of one connection without a response."""
     queued_max: int = 1_000
-    """Requests of one connection that wait to be sent."""
+    """Queued requests of one connection."""
     response_bytes_max: int = 256 * 1024 * 1024
     metadata_age_ms_max: int = 300_000
-    """After which what is known of a topic is asked for again."""
+    """The age after which a topic's metadata is requested again."""
     topics_max: int = 10_000
-    """Topics whose metadata is kept."""
+    """Topics whose metadata is cached."""

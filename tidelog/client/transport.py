@@ -1,4 +1,4 @@
-"""One connection to a broker on an event loop: requests are awaited, frames come and go."""
+"""One connection to a broker on an event loop: awaits requests, exchanges frames."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Address = tuple[str, int]
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
-    """A connection that has agreed with its broker on versions. Made by `open`.
+    """A connection that has agreed on versions with its broker. `open` creates it.
 
-    Answers come in the order of the requests: a fetch that waits for data holds up what is asked
-    after it, so those who wait use a connection, and a client, of their own.
+    Responses come in request order: a waiting fetch blocks later requests. A caller that waits
+    needs a connection, and a client, of its own.
     """
 
     api_versions: ApiVersionsResponse
-    """What the broker said of its versions and features."""
+    """The broker's versions and features."""
 
     def __init__(self, address: Address, settings: ClientSettings, scratch: memoryview) -> None:
         self.address = address
@@ -49,11 +49,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def open(
         cls, network: Network, address: Address, settings: ClientSettings, scratch: memoryview
     ) -> BrokerConnection:
-        """Connect and agree on versions; `scratch` may be shared by all connections of the loop.
+        """Connect and agree on versions; the connections of a loop may share `scratch`.
 
         Raises:
-            RequestFailed: nobody answers there.
-            RequestRefused: the broker refuses to say what it speaks.
+            RequestFailed: the broker does not answer.
+            RequestRefused: the broker refuses to list its versions.
         """
         connection = cls(address, settings, scratch)
         try:
@@ -68,7 +68,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 "connecting", RequestOutcome.NOT_APPLIED, str(error)
             ) from error
         except RequestFailed as error:
-            # What the caller is about to ask for has not been sent, whatever became of ApiVersions.
+            # The caller's own request was not sent, whatever happened to ApiVersions.
             raise connection._failure(
                 "connecting", RequestOutcome.NOT_APPLIED, error.why
             ) from error
@@ -79,25 +79,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
+        """True if the connection can send requests."""
         return self._broken is None
 
     def version_of(self, message: type[Request[Response]]) -> int:
-        """The version in which a message is sent, unless another one is asked for.
+        """The default version in which to send a message.
 
         Raises:
-            NoCommonVersion: there is none.
+            NoCommonVersion: broker and client share no version.
         """
         return self._machine.highest_common_version(message)
 
     async def request(
         self, message: Request[R], version: int | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its response.
 
         Raises:
-            RequestFailed: no answer came; `outcome` says whether the request was sent.
-            NoCommonVersion, TooManyRequests, UnencodableMessage: it was not sent.
+            RequestFailed: no answer; `outcome` tells whether the request was sent.
+            NoCommonVersion, TooManyRequests, UnencodableMessage: the request was not sent.
         """
         response = await self._exchange(message, version, timeout_ms)
         if response is None:
@@ -110,32 +110,32 @@ class BrokerConnection(asyncio.BufferedProtocol):
         version: int | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Hand a request that gets no answer (Produce with acks 0) to the network.
+        """Send a request without a response (Produce with acks 0).
 
         Raises:
-            RequestFailed: it was not handed over.
-            NoCommonVersion, TooManyRequests, UnencodableMessage: it was not sent.
+            RequestFailed: the network did not take the request.
+            NoCommonVersion, TooManyRequests, UnencodableMessage: the request was not sent.
         """
         await self._exchange(message, version, timeout_ms)
 
     async def close(self) -> None:
-        """Close. Requests without an answer fail."""
+        """Close the connection. Unanswered requests fail."""
         self._break("the client closed the connection")
         if self._transport is None:
             return
         self._transport.close()
-        # What is written already still goes, unless nobody takes it.
+        # Bytes already written are still sent, within a time limit.
         await asyncio.wait({self._lost}, timeout=self._settings.connect_timeout_ms / 1000)
         self._transport.abort()
 
     def abort(self, why: str) -> None:
-        """Close at once, without waiting for what is not yet written."""
+        """Close at once, without sending unwritten bytes."""
         self._break(why)
         if self._transport is not None:
             self._transport.abort()
 
     async def _agree(self) -> None:
-        """Ask for the broker's versions; if it does not know ours, again in one that it names."""
+        """Request the broker's versions; retry in one that the broker names."""
         request = ApiVersionsRequest(
             client_software_name="tidelog", client_software_version=tidelog.__version__
         )
@@ -184,7 +184,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return RequestFailed(request, address_text(self.address), outcome, why)
 
     def _flush(self) -> None:
-        """Write what the machine lets go."""
+        """Write the requests that may go out."""
         if self._transport is None or self._broken is not None:
             return
         going = self._machine.outgoing()
@@ -195,7 +195,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 future.set_result(None)
 
     def _break(self, why: str) -> None:
-        """Let all requests without an answer fail."""
+        """Fail all unanswered requests."""
         if self._broken is not None:
             return
         self._broken = why
@@ -206,15 +206,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # --- asyncio.BufferedProtocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there."""
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next read goes."""
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answers arrived."""
         if self._broken is not None:
             return
         try:
@@ -223,32 +220,28 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 if not answer.token.done():
                     answer.token.set_result(answer.response)
         except MalformedMessage as error:
-            self.abort(f"the broker sent what cannot be read: {error}")
+            self.abort(f"the broker sent a malformed response: {error}")
             return
         self._flush()
 
     def eof_received(self) -> bool:
-        """The broker closes; so does this end."""
         return False
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full."""
         self._machine.pause()
 
     def resume_writing(self) -> None:
-        """The transport's buffer has room."""
         self._machine.resume()
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._break(f"the connection was lost: {exc}" if exc else "the broker closed it")
         if not self._lost.done():
             self._lost.set_result(None)
 
 
 class _Ended(Exception):
-    """Carries the end of a connection to those who wait for answers."""
+    """Carries the end of a connection to the waiting requests."""
 
     def __init__(self, outcome: RequestOutcome, why: str) -> None:
         super().__init__(why)
@@ -257,5 +250,4 @@ class _Ended(Exception):
 
 
 def address_text(address: Address) -> str:
-    """An address as messages show it."""
     return f"{address[0]}:{address[1]}"

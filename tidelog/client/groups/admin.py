@@ -1,4 +1,4 @@
-"""Consumer groups, as an administrator sees them: listed, described, moved and deleted."""
+"""An administrator's requests about consumer groups: list, describe, set offsets, delete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONSUMER_TYPE = "consumer"
 
 
 class Place(NamedTuple):
-    """A partition by its topic's name."""
+    """A partition, by its topic's name."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ async def list_groups(client: Client) -> list[ListedGroup]:
     """The groups of all brokers, by name.
 
     Raises:
-        RequestRefused, RequestFailed: one of the brokers cannot say.
+        RequestRefused, RequestFailed: a broker refuses or does not answer.
     """
     found = []
     for broker in (await client.metadata([])).brokers:
@@ -51,11 +51,12 @@ async def list_groups(client: Client) -> list[ListedGroup]:
 
 
 async def describe_group(client: Client, group_id: str) -> DescribedGroup:
-    """A group of either protocol, its state and its members. The protocol of a consumer group
-    (KIP-848) is its assignor.
+    """The state and members of a group of either protocol.
+
+    For a consumer group (KIP-848) the protocol is its assignor.
 
     Raises:
-        RequestRefused, RequestFailed: there is no such group, or no answer.
+        RequestRefused, RequestFailed: the group does not exist, or no answer.
     """
     request = DescribeGroupsRequest(groups=[group_id])
     response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)
@@ -95,10 +96,10 @@ async def _describe_consumer_group(client: Client, group_id: str) -> DescribedGr
 
 
 async def committed_offsets(client: Client, group_id: str) -> dict[Place, int]:
-    """All offsets that a group has committed; none for a group that does not exist.
+    """All committed offsets of a group; empty if the group does not exist.
 
     Raises:
-        RequestRefused, RequestFailed: there is no answer.
+        RequestRefused, RequestFailed: no answer.
     """
     group = OffsetFetchRequestGroup(group_id=group_id, topics=None)
     request = OffsetFetchRequest(groups=[group])
@@ -116,10 +117,10 @@ async def committed_offsets(client: Client, group_id: str) -> dict[Place, int]:
 
 
 async def commit_offsets(client: Client, group_id: str, offsets: Mapping[Place, int]) -> None:
-    """Set offsets of a group that has no members at present.
+    """Set offsets of a group without members.
 
     Raises:
-        RequestRefused, RequestFailed: some were not stored; the same may be asked again.
+        RequestRefused, RequestFailed: some offsets were not stored; a retry is safe.
     """
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for place, offset in offsets.items():
@@ -146,7 +147,7 @@ async def delete_group(client: Client, group_id: str) -> None:
     """Delete a group without members, and its offsets.
 
     Raises:
-        RequestRefused, RequestFailed: it is still there, or nobody knows.
+        RequestRefused, RequestFailed: the group still exists, or the outcome is unknown.
     """
     request = DeleteGroupsRequest(groups_names=[group_id])
     response = await client.request_to_coordinator(CoordinatorKind.GROUP, group_id, request)

@@ -1,6 +1,6 @@
-"""Who of a group reads which partitions: what consumers tell each other, and Kafka's assignors.
+"""The consumer protocol's messages (KIP-62), and Kafka's assignors. Pure.
 
-Brokers pass these bytes on without looking into them (KIP-62's "consumer" protocol type). Pure.
+Members exchange the messages through brokers, which do not read them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _SUBSCRIPTION_VERSION = 1
 _ASSIGNMENT_VERSION = 0
 
 Subscriptions: TypeAlias = Mapping[str, Sequence[str]]
-"""Members by id, with the topics that each wants to read."""
+"""Member ids, with the topics to which each member subscribes."""
 Assignments: TypeAlias = dict[str, list[Place]]
-"""Members by id, with the partitions that each is to read."""
+"""Member ids, with the partitions assigned to each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A way to share partitions, by the name under which members vote for it. `assign` is given
-    the subscriptions and how many partitions each topic has."""
+    """A way to share partitions, by the name for which members vote.
+
+    `assign` takes the subscriptions and the partition count of each topic.
+    """
 
     name: str
     assign: Callable[[Subscriptions, Mapping[str, int]], Assignments]
@@ -60,33 +62,33 @@ class _Assignment(Message, versions=(0, 3)):
 
 
 def encode_subscription(topics: Iterable[str], owned: Iterable[Place] = ()) -> bytes:
-    """What a member tells the group's leader."""
+    """A member's subscription, for the group's leader."""
     message = _Subscription(topics=sorted(topics), owned_partitions=_by_topic(owned))
     return _VERSION.pack(_SUBSCRIPTION_VERSION) + b"".join(encode(message, _SUBSCRIPTION_VERSION))
 
 
 def decode_subscription(data: Buffer) -> list[str]:
-    """The topics that a member wants to read.
+    """The topics of a member's subscription.
 
     Raises:
-        MalformedMessage: it is no subscription.
+        MalformedMessage: the data is no subscription.
     """
     version = min(_version(data), _Subscription.VERSIONS[-1])
-    # What newer versions add lies behind.
+    # Newer versions append their fields.
     return decode(_Subscription, data, version, _VERSION.size, whole=False).topics
 
 
 def encode_assignment(places: Iterable[Place]) -> bytes:
-    """What the group's leader tells a member."""
+    """The leader's assignment for a member."""
     message = _Assignment(assigned_partitions=_by_topic(places))
     return _VERSION.pack(_ASSIGNMENT_VERSION) + b"".join(encode(message, _ASSIGNMENT_VERSION))
 
 
 def decode_assignment(data: Buffer) -> tuple[Place, ...]:
-    """The partitions that a member is to read; none in an empty assignment.
+    """The assigned partitions; none in an empty assignment.
 
     Raises:
-        MalformedMessage: it is no assignment.
+        MalformedMessage: the data is no assignment.
     """
     if not len(data):
         return ()
@@ -116,7 +118,7 @@ def _by_topic(places: Iterable[Place]) -> list[_Partitions]:
 
 
 def assign_ranges(subscriptions: Subscriptions, partitions: Mapping[str, int]) -> Assignments:
-    """Of each topic, consecutive partitions to each member; the first members take the rest."""
+    """Assign consecutive partitions of each topic; the first members take the remainder."""
     assigned: Assignments = {member: [] for member in sorted(subscriptions)}
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
         members = [member for member in assigned if topic in subscriptions[member]]
@@ -130,7 +132,7 @@ def assign_ranges(subscriptions: Subscriptions, partitions: Mapping[str, int]) -
 
 
 def assign_in_turn(subscriptions: Subscriptions, partitions: Mapping[str, int]) -> Assignments:
-    """One partition after the other, each to the next member that wants its topic."""
+    """Assign partitions one by one to the next member that subscribes to the topic."""
     assigned: Assignments = {member: [] for member in sorted(subscriptions)}
     members = cycle(assigned)
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):

@@ -1,7 +1,7 @@
-"""A member of a consumer group, by the classic protocol (KIP-62, KIP-345, KIP-394).
+"""A member of a consumer group, in the classic protocol (KIP-62, KIP-345, KIP-394).
 
-The member joins, is told or decides who reads what, sends heartbeats, commits offsets and joins
-again when the group's next generation begins. Whoever reads with it goes by turns:
+The member joins the group, and assigns the partitions if it is the leader. It sends heartbeats,
+commits offsets, and joins again when the next generation begins. A consumer uses it so:
 
     while reading:
         if member.must_join:
@@ -9,8 +9,8 @@ again when the group's next generation begins. Whoever reads with it goes by tur
             positions = await member.committed(membership.assignment)
         ... fetch, process, await member.commit(positions)
 
-`run_heartbeats` is a task of the caller's beside that. JoinGroup waits for the other members, and
-holds up what is asked after it on its connection: the member takes a `Client` of its own.
+The caller runs `run_heartbeats` in a task beside that. JoinGroup waits for the other members and
+blocks later requests on its connection: the member needs a `Client` of its own.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ NO_GENERATION = -1
 _NAMED_TOPICS_MAX = 9
 """The last version of OffsetCommit and OffsetFetch that names topics."""
 _JOIN_GRACE_MS = 5000
-"""How much longer than the rebalance timeout a JoinGroup is waited for."""
+"""The client waits this much longer than the rebalance timeout for JoinGroup."""
 
 
 class GroupMember:
-    """One consumer's membership. One caller at a time, beside `run_heartbeats`."""
+    """One consumer's membership, for one caller at a time beside `run_heartbeats`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class GroupMember:
         topics: Iterable[str],
         settings: MembershipSettings | None = None,
     ) -> None:
-        """`client` is not used for anything that waits, such as fetches."""
+        """No other caller may use `client` for blocking requests, such as fetches."""
         self.group_id = group_id
         self.settings = settings if settings is not None else MembershipSettings()
         self._client = client
@@ -81,27 +81,30 @@ class GroupMember:
         self._membership: Membership | None = None
         self._must_join = True
         self._partitions: dict[str, int] = {}
-        """As the leader of the group shared them out; empty for others."""
+        """Partition counts that this member used as the group's leader; empty for other members."""
         self._heard_at = clock.monotonic()
         self._fatal: RequestRefused | None = None
 
     @property
     def membership(self) -> Membership | None:
-        """The current one, None while joining or when it was lost: nothing may be read then."""
+        """The current membership, or None while joining or after its loss.
+
+        Without a membership the consumer must not read.
+        """
         return self._membership
 
     @property
     def must_join(self) -> bool:
-        """Whether the group's next generation waits for this member, or has begun without it."""
+        """True if the next generation waits for this member, or has begun without it."""
         return self._must_join
 
     # --- generations ---
 
     async def join(self) -> Membership:
-        """Take part in the group's next generation; what was assigned before is given up.
+        """Join the group's next generation; ends the current membership and its assignment.
 
-        Repeats for as long as it takes. Raises:
-            RequestRefused: the group will never take this member as it is.
+        Retries without limit. Raises:
+            RequestRefused: the group will never accept this member in its current form.
         """
         self._membership = None
         self._must_join = True
@@ -165,7 +168,7 @@ class GroupMember:
     async def _share(
         self, joined: JoinGroupResponse
     ) -> tuple[dict[str, int], list[SyncGroupRequestAssignment]]:
-        """As the leader of the group, decide who reads what."""
+        """Assign the partitions to the members, as the group's leader."""
         assignors = {assignor.name: assignor for assignor in self.settings.assignors}
         assignor = assignors[joined.protocol_name or ""]
         subscriptions = {
@@ -180,7 +183,7 @@ class GroupMember:
         ]
 
     async def _count(self, topic: str) -> int:
-        """How many partitions a topic has; none if there is no such topic."""
+        """The partition count of a topic; 0 if it does not exist."""
         try:
             return len((await self._client.topic(topic)).partitions)
         except RequestRefused as refusal:
@@ -189,11 +192,12 @@ class GroupMember:
             return 0
 
     async def leave(self) -> None:
-        """Leave at once, so that the others need not wait for the session to expire. Static members
-        stay: they come back under their instance id.
+        """Leave the group, so that it need not wait for the session to expire.
+
+        Static members stay: they return under their instance id.
 
         Raises:
-            RequestRefused, RequestFailed: the group notices when the session expires.
+            RequestRefused, RequestFailed: the group removes the member when the session expires.
         """
         member_id = self._member_id
         self._lose(NO_MEMBER)
@@ -213,7 +217,7 @@ class GroupMember:
     # --- heartbeats ---
 
     async def run_heartbeats(self) -> None:
-        """Keep the session until cancelled; notice when the group wants to be joined again."""
+        """Keep the session until cancelled, and detect when the member must join again."""
         interval_seconds = self.settings.heartbeat_interval_ms / 1000
         while True:
             await self._clock.sleep(interval_seconds)
@@ -241,13 +245,13 @@ class GroupMember:
         self._check("Heartbeat", response.error_code)
 
     async def _notice_new_partitions(self) -> None:
-        """The leader shares out what its topics have gained since."""
+        """As the leader, join again if a topic has gained partitions."""
         for topic, count in self._partitions.items():
             if await self._count(topic) != count:
                 self._must_join = True
 
     def _notice(self, error: RequestFailed | RequestRefused) -> None:
-        """What a failed heartbeat says of the membership."""
+        """Update the membership after a failed heartbeat."""
         if isinstance(error, RequestRefused):
             try:
                 self._react(error)
@@ -256,18 +260,18 @@ class GroupMember:
                 self._lose(NO_MEMBER)
         silent_seconds = self._clock.monotonic() - self._heard_at
         if silent_seconds * 1000 > self.settings.session_timeout_ms:
-            # The group has given the partitions to others by now.
+            # The group has reassigned the partitions by now.
             self._lose(self._member_id)
 
     # --- offsets ---
 
     async def commit(self, offsets: Mapping[Place, int], metadata: str = "") -> None:
-        """Store the offsets of the records to be read next, repeating until that is certain.
+        """Store the offsets of the next records to read, retrying until the outcome is certain.
 
         Raises:
-            RequestRefused: they were not stored; if `must_join`, others may read on from what was
-                stored before.
-            RequestFailed: nobody answered in time: they may or may not be stored.
+            RequestRefused: the offsets were not stored. If `must_join`, other members may
+                continue from earlier stored offsets.
+            RequestFailed: no answer in time; the offsets may or may not be stored.
         """
         membership = self._membership
         if membership is None:
@@ -288,11 +292,12 @@ class GroupMember:
     async def committed(
         self, places: Iterable[Place], *, require_stable: bool = True
     ) -> dict[Place, int]:
-        """The offsets stored for these partitions, without those that have none. With
-        `require_stable`, waits for transactions that are about to change them (KIP-447).
+        """The offsets stored for these partitions, where there are any.
+
+        With `require_stable`, waits for transactions that are about to change them (KIP-447).
 
         Raises:
-            RequestRefused, RequestFailed: nobody can say.
+            RequestRefused, RequestFailed: no answer.
         """
         request = requests.fetch_offsets(self.group_id, places, require_stable=require_stable)
         if request is None:
@@ -319,7 +324,7 @@ class GroupMember:
         check: Callable[[Response], None],
         membership: Membership | None,
     ) -> None:
-        """Ask until `check` takes the answer, for as long as the member is the same."""
+        """Retry the request until `check` accepts the response, within one membership."""
         patience = self._patience(self.settings.api_timeout_ms)
         while True:
             try:
@@ -351,7 +356,7 @@ class GroupMember:
             raise RequestRefused(f"{subject} in group {self.group_id}", code)
 
     def _react(self, refusal: RequestRefused) -> None:
-        """Do what an error asks for; raise it if there is nothing to be done."""
+        """Apply an error's effect on the membership; raise a final error."""
         match REACTIONS.get(refusal.code):
             case Reaction.REPEAT:
                 return

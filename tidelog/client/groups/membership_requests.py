@@ -1,4 +1,4 @@
-"""What a member of a consumer group is, asks for, and makes of errors. Pure."""
+"""A group member's state, requests and reactions to errors. Pure."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class MembershipSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
-    """Kafka takes max.poll.interval.ms for it."""
+    """Kafka uses max.poll.interval.ms."""
     api_timeout_ms: int = 60_000
-    """How long a commit or a fetch of offsets is repeated."""
+    """The time limit for retries of a commit or a fetch of offsets."""
     instance_id: str | None = None
     assignors: Sequence[Assignor] = (RANGE, ROUND_ROBIN)
     """In order of preference."""
@@ -56,16 +56,16 @@ class MembershipSettings:
 
 
 class Reaction(enum.Enum):
-    """What an error of the coordinator says of the membership."""
+    """The effect of a coordinator's error on the membership."""
 
     REPEAT = enum.auto()
-    """Nothing; the coordinator may be elsewhere, or not ready."""
+    """None; the coordinator may have moved, or may not be ready."""
     JOIN = enum.auto()
-    """The next generation begins; the partitions are kept until then."""
+    """The next generation begins; the member keeps its partitions until it joins."""
     GENERATION_LOST = enum.auto()
-    """The group is further on: others may read the partitions already."""
+    """The group has a later generation; other members may already read the partitions."""
     MEMBER_LOST = enum.auto()
-    """The group does not know the member any more."""
+    """The group no longer knows the member."""
 
 
 REACTIONS: Mapping[int, Reaction] = {
@@ -85,7 +85,7 @@ REACTIONS: Mapping[int, Reaction] = {
 def join_group(
     group_id: str, member_id: str, topics: Iterable[str], settings: MembershipSettings
 ) -> JoinGroupRequest:
-    """Take part in the group's next generation; an empty member id is given one."""
+    """The request to join the next generation; an empty member id asks for a new one."""
     metadata = encode_subscription(topics)
     return JoinGroupRequest(
         group_id=group_id,
@@ -104,7 +104,7 @@ def join_group(
 def commit_offsets(
     membership: Membership, offsets: Mapping[Place, int], metadata: str
 ) -> OffsetCommitRequest:
-    """Store offsets as a member."""
+    """The request to store offsets as a member."""
     return OffsetCommitRequest(
         group_id=membership.group_id,
         generation_id_or_member_epoch=membership.generation,
@@ -130,7 +130,7 @@ def commit_offsets(
 def fetch_offsets(
     group_id: str, places: Iterable[Place], *, require_stable: bool
 ) -> OffsetFetchRequest | None:
-    """Find the offsets of these partitions; None if there are none to be found."""
+    """The request for the offsets of these partitions; None without partitions."""
     topics = [
         OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
         for topic, numbers in _by_topic(places).items()

@@ -1,5 +1,8 @@
-"""Transactions, as an administrator sees them (KIP-664): listed, described, and looked for in the
-partitions, where those may hang that no coordinator knows any more; and ended there."""
+"""An administrator's requests about transactions (KIP-664).
+
+Transactions can be listed and described. Hanging transactions, which no coordinator knows any more,
+can be found in partitions and aborted there.
+"""
 
 from __future__ import annotations
 
@@ -38,56 +41,58 @@ STATES: Final = (
     "CompleteCommit",
     "CompleteAbort",
 )
-"""What a transactional id may be in."""
+"""The states of a transactional id."""
 _PATTERNS_FROM: Final = 2
 _DURATIONS_FROM: Final = 1
 _PARTITIONS_MAX: Final = 1000
-"""Of one request about producers."""
+"""Partitions in one DescribeProducers request."""
 
 
 class FilterNotServed(Refused):
-    """A broker is too old for what was asked."""
+    """A broker is too old for the requested filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """Which transactions to list; what is left as it is lets all pass."""
+    """Selects transactions to list; the defaults select all."""
 
     states: Collection[str] = ()
     producer_ids: Collection[int] = ()
     duration_ms: int = -1
-    """Those that have gone on for longer."""
+    """Selects transactions that have been open for longer."""
     pattern: str = ""
-    """A regular expression that describes the whole transactional id (KIP-1152)."""
+    """A regular expression that must match the whole transactional id (KIP-1152)."""
 
 
 EVERY_TRANSACTION: Final = TransactionFilter()
 
 
 class TransactionOwner(NamedTuple):
-    """Whose transaction it is in a partition, as its marker names it."""
+    """The producer of a transaction in a partition, as its marker names it."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Of the coordinator that wrote the producer's last marker there; -1 if none did."""
+    """The epoch of the coordinator that wrote the producer's last marker there; -1 if there is
+    none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open in a partition, as the partition's leader knows it."""
+    """An open transaction in a partition, as the partition's leader knows it."""
 
     place: Place
     producer: DescribedProducer
 
     @property
     def start_offset(self) -> int:
-        """Where it begins there."""
+        """The transaction's first offset in the partition."""
         return self.producer.current_txn_start_offset
 
     @property
     def owner(self) -> TransactionOwner:
-        """Who is to be named to end it."""
+        """The producer that an abort of the transaction must name."""
         known = self.producer
         return TransactionOwner(known.producer_id, known.producer_epoch, known.coordinator_epoch)
 
@@ -98,8 +103,8 @@ async def list_transactions(
     """The transactional ids of all brokers, by name.
 
     Raises:
-        RequestRefused, RequestFailed: one of the brokers cannot say.
-        FilterNotServed: one of the brokers does not know such a filter.
+        RequestRefused, RequestFailed: a broker refuses or does not answer.
+        FilterNotServed: a broker does not know the filter.
     """
     request = ListTransactionsRequest(
         state_filters=list(wanted.states),
@@ -124,10 +129,10 @@ async def list_transactions(
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> DescribedTransaction:
-    """The newest transaction of a transactional id, by its coordinator.
+    """The newest transaction of a transactional id, from its coordinator.
 
     Raises:
-        RequestRefused, RequestFailed: there is no such id, or no answer.
+        RequestRefused, RequestFailed: the id does not exist, or no answer.
     """
     subject = f"transactional id {transactional_id}"
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
@@ -141,11 +146,12 @@ async def describe_transaction(client: Client, transactional_id: str) -> Describ
 
 
 async def open_transactions(client: Client, places: Sequence[Place]) -> list[OpenTransaction]:
-    """The transactions that are open in these partitions, in the order of their offsets; a leader
-    is asked about many partitions at a time.
+    """The open transactions in these partitions, by partition and offset.
+
+    One request asks a leader about many partitions.
 
     Raises:
-        RequestRefused, RequestFailed: one of the partitions does not exist or cannot be asked.
+        RequestRefused, RequestFailed: a partition does not exist, or its leader does not answer.
     """
     led: dict[int, list[Place]] = {}
     for place in sorted(places):
@@ -190,11 +196,12 @@ async def _open_in(
 async def hanging_transactions(
     client: Client, places: Sequence[Place], *, age_ms: int, now_ms: int
 ) -> list[OpenTransaction]:
-    """The transactions in which nothing was appended for `age_ms`, and which will not end by
-    themselves: no coordinator has the partition in a transaction of that producer.
+    """The open transactions without an append for `age_ms` that no coordinator will end.
+
+    No coordinator has the partition in a transaction of their producer.
 
     Raises:
-        RequestRefused, RequestFailed: something could not be asked.
+        RequestRefused, RequestFailed: a broker refuses or does not answer.
     """
     old = [
         each
@@ -209,7 +216,7 @@ async def hanging_transactions(
         for each in old
         if (each.producer.producer_id, each.place) not in enlisted
     }
-    # One that was ended between the questions does not hang.
+    # A transaction that ended between the requests does not hang.
     again = await open_transactions(client, sorted({place for place, _, _ in suspects}))
     return [
         each
@@ -221,11 +228,13 @@ async def hanging_transactions(
 async def enlisted_partitions(
     client: Client, producer_ids: Collection[int]
 ) -> dict[tuple[int, Place], str]:
-    """The partitions that coordinators have in transactions of these producers, which will so be
-    ended; and the transactional id of each.
+    """The partitions in coordinators' transactions of these producers, with their transactional
+    ids.
+
+    The coordinators will end these transactions.
 
     Raises:
-        RequestRefused, RequestFailed: a coordinator could not be asked.
+        RequestRefused, RequestFailed: a coordinator refuses or does not answer.
     """
     found: dict[tuple[int, Place], str] = {}
     wanted = TransactionFilter(producer_ids=sorted(producer_ids))
@@ -245,13 +254,14 @@ async def enlisted_partitions(
 
 
 async def abort_in_partition(client: Client, place: Place, owner: TransactionOwner) -> None:
-    """Have the leader of one partition end a producer's transaction there with an ABORT marker. No
-    coordinator is asked: this is for transactions that hang.
+    """Abort a producer's hanging transaction in one partition, through the partition's leader.
+
+    The leader writes an ABORT marker without asking a coordinator.
 
     Raises:
-        RequestRefused: it was not aborted; INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED:
-            the partition knows newer epochs.
-        RequestFailed: no answer; asking again does no harm.
+        RequestRefused: the transaction was not aborted. INVALID_PRODUCER_EPOCH or
+            TRANSACTION_COORDINATOR_FENCED: the partition knows newer epochs.
+        RequestFailed: no answer; a retry is safe.
     """
     topic = WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])
     marker = WritableTxnMarker(

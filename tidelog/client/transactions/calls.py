@@ -1,5 +1,7 @@
-"""What a transactional producer asks of coordinators and leaders: each call one request, in the
-version that the protocol wants, its errors raised; nothing is repeated."""
+"""The calls of a transactional producer to coordinators and leaders.
+
+Each call sends one request in the protocol's version, and raises its errors. Calls do not retry.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,21 @@ R = TypeVar("R", bound=Response)
 ACKS_ALL = -1
 NO_OFFSET = -1
 FEATURE = "transaction.version"
-"""The cluster's feature whose level says which version of the protocol is on."""
+"""The cluster feature whose level selects the version of the transaction protocol."""
 
 
 class TransactionCalls:
     """The calls of one transactional id. Each raises RequestRefused or RequestFailed."""
 
     def __init__(self, client: Client, transactional_id: str, timeout_ms: int) -> None:
-        """`timeout_ms`: after which the coordinator aborts a transaction."""
+        """`timeout_ms`: the time after which the coordinator aborts a transaction."""
         self._client = client
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self.version = TransactionVersion.V1
 
     async def newest_version(self) -> TransactionVersion:
-        """The version of the protocol that is on in the cluster."""
+        """The version of the transaction protocol that the cluster has enabled."""
         connection = await self._client.any_connection()
         for feature in connection.api_versions.finalized_features:
             if feature.name == FEATURE and feature.max_version_level >= TransactionVersion.V2:
@@ -52,7 +54,7 @@ class TransactionCalls:
         return TransactionVersion.V1
 
     async def init_producer_id(self, current: ProducerIdentity | None) -> ProducerIdentity:
-        """Take the id over, or get the next epoch of the current identity."""
+        """Take the transactional id over, or get the next epoch of `current`."""
         return await init_producer_id(
             self._client,
             self._transactional_id,
@@ -61,7 +63,7 @@ class TransactionCalls:
         )
 
     async def enlist(self, identity: ProducerIdentity, place: Place) -> None:
-        """Have a partition take part."""
+        """Add a partition to the transaction."""
         request = requests.enlist_partition(self._transactional_id, identity, place)
         response = await self._ask(request, requests.ENLIST_VERSION_MAX)
         for topic in response.results_by_topic_v3_and_below:
@@ -69,13 +71,16 @@ class TransactionCalls:
                 check(f"enlisting {place}", result.partition_error_code)
 
     async def enlist_group(self, identity: ProducerIdentity, group_id: str) -> None:
-        """Have a group's offsets take part."""
+        """Add a group's offsets to the transaction."""
         request = requests.enlist_group(self._transactional_id, identity, group_id)
         response = await self._ask(request)
         check(f"enlisting the offsets of group {group_id}", response.error_code)
 
     async def produce(self, place: Place, batch: Buffer) -> int:
-        """Append a batch; its offset, -1 if it was appended before and nobody knows where."""
+        """Append a batch; returns its offset.
+
+        The offset is -1 if an earlier attempt appended the batch at an unknown offset.
+        """
         topic = await self._client.topic(place.topic)
         data = PartitionProduceData(index=place.partition, records=batch)
         request = ProduceRequest(
@@ -94,7 +99,7 @@ class TransactionCalls:
             if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 return NO_OFFSET
             if code not in (ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS):
-                # Whoever leads the partition now, it may be another one.
+                # The partition may have moved to another leader.
                 self._client.forget(place.topic)
             check(f"produce to {place}", code, result.error_message)
             return result.base_offset
@@ -103,7 +108,7 @@ class TransactionCalls:
     async def adopt(
         self, identity: ProducerIdentity, place: Place, staged_ids: Sequence[UUID]
     ) -> int:
-        """Have a partition adopt staged batches; how many records that added."""
+        """Let a partition adopt staged batches; returns the number of added records."""
         topic = await self._client.topic(place.topic)
         asked = AdoptPartition(partition_index=place.partition, staged_ids=list(staged_ids))
         request = AdoptRequest(
@@ -122,7 +127,7 @@ class TransactionCalls:
         raise RequestRefused(f"adopt in {place}", ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def commit_offsets(self, request: TxnOffsetCommitRequest) -> None:
-        """Have offsets of a group count when the transaction commits."""
+        """Store a group's offsets, to take effect when the transaction commits."""
         group_id = request.group_id
         response = await self._client.request_to_coordinator(
             CoordinatorKind.GROUP,
@@ -136,7 +141,7 @@ class TransactionCalls:
                 check(subject, partition.error_code)
 
     async def end(self, identity: ProducerIdentity, *, committed: bool) -> EndTxnResponse:
-        """Decide the outcome; here the answer's error is left to the caller."""
+        """Commit or abort the transaction; the caller checks the response's error."""
         request = requests.end_transaction(self._transactional_id, identity, committed=committed)
         return await self._ask(request, requests.END_VERSION_MAX[self.version])
 

@@ -1,4 +1,4 @@
-"""Why a transactional producer cannot go on, and what that says of its transaction."""
+"""Errors of a transactional producer, with their effect on its transaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.errors import Refused, TidelogError
 
 
 class MustAbort(Refused):
-    """The transaction cannot be committed; nothing of it will be visible. `cause` says why."""
+    """The transaction cannot be committed and will never be visible. `cause` is the reason."""
 
     def __init__(self, what: str, cause: TidelogError | None) -> None:
         why = f": {cause}" if cause is not None else ""
@@ -16,8 +16,10 @@ class MustAbort(Refused):
 
 
 class ProducerFenced(Refused):
-    """Another instance of the transactional id has taken over, or the transaction has timed out.
-    `outcome`: whether the open transaction may have been committed. If not, it never will be."""
+    """Another instance took the transactional id over, or the transaction timed out.
+
+    `outcome` tells whether the open transaction may have been committed. If not, it never will be.
+    """
 
     def __init__(
         self, transactional_id: str, why: TidelogError | None, outcome: RequestOutcome
@@ -31,4 +33,4 @@ class ProducerFenced(Refused):
 
 
 class WrongCall(Refused):
-    """The producer is not in the state for this call; nothing was sent."""
+    """The producer's state does not allow this call. Nothing was sent."""

@@ -7,17 +7,18 @@
     await producer.send_offsets("transfers", {Place("orders", 3): 17}, membership)
     await producer.commit()
 
-What an error means:
+| Error | Meaning |
+|---|---|
+| `MustAbort` | part of this transaction failed; it cannot be committed: call `abort` |
+| `ProducerFenced` | another instance has the transactional id: stop |
+| `RequestFailed`, `RequestRefused` by `commit` or `abort` | the outcome is unknown |
 
-- `MustAbort`: something of this transaction failed. Nothing of it can be committed; call `abort`.
-- `ProducerFenced`: another instance has the transactional id. Nothing can be done but to stop.
-- `RequestFailed` or `RequestRefused` by `commit` or `abort`: there was no answer in time. The
-  decision may have been taken: only the same call may be made again (KAFKA-17754), or
-  `init_transactions` by a new producer, which waits for the outcome.
+After an unknown outcome only the same call may follow (KAFKA-17754), or `init_transactions` by a
+new producer, which waits for the outcome.
 
-Both versions of the protocol are spoken. In version 1 partitions are enlisted by requests of their
-own, and an epoch lasts until it is changed on purpose. In version 2 the brokers enlist a partition
-with its first batch, and each transaction has an epoch of its own.
+The producer speaks both versions of the protocol. In version 1 separate requests enlist partitions,
+and an epoch lasts until a request changes it. In version 2 brokers enlist a partition with its
+first batch, and each transaction has an epoch of its own.
 """
 
 from __future__ import annotations
@@ -68,16 +69,17 @@ _FENCED = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""After which this producer can do nothing more, as a coordinator says so. A partition leader's
-INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE leave the last word to the coordinator."""
+"""Codes after which the producer is fenced, if a coordinator sends them. After a partition leader's
+INVALID_PRODUCER_EPOCH and INVALID_TXN_STATE the coordinator decides.
+"""
 _FENCED_BY_LEADER = _FENCED - {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE}
 
 
 class TransactionalProducer:
     """One instance of a transactional id.
 
-    Sends to different partitions may run at the same time; those to one partition go one after the
-    other, in the order of the calls. All else is for one caller at a time.
+    Sends to different partitions may run at once. Sends to one partition run in call order. All
+    other calls need a single caller at a time.
     """
 
     def __init__(
@@ -102,14 +104,14 @@ class TransactionalProducer:
         self._identity = ProducerIdentity(-1, -1)
         self._sequences: dict[Place, int] = {}
         self._is_epoch_spent = False
-        """A batch was given up: the next sequence of its partition is not known."""
+        """A batch was abandoned, so the next sequence of its partition is unknown."""
         self._enlisted: set[Place] = set()
         self._enlisting = asyncio.Lock()
         self._groups: set[str] = set()
         self._has_begun = False
-        """Whether the coordinator may know of the transaction."""
+        """True if the coordinator may know of the transaction."""
         self._is_commit_asked = False
-        """Whether a commit may have been decided."""
+        """True if the coordinator may have decided a commit."""
         self._in_turn: dict[Place, asyncio.Lock] = {}
         self._sends = 0
         self._settled = asyncio.Event()
@@ -117,33 +119,33 @@ class TransactionalProducer:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The producer id and the epoch of the present transaction."""
+        """The producer id, and the epoch of the current transaction."""
         return self._identity
 
     @property
     def version(self) -> TransactionVersion:
-        """The version of the protocol, known from `init_transactions` on."""
+        """The version of the protocol, valid after `init_transactions`."""
         return self._calls.version
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this instance can do nothing more."""
         return self._state is _State.FENCED
 
     @property
     def must_abort(self) -> bool:
-        """Whether the open transaction has failed."""
+        """True if the open transaction has failed."""
         return self._state is _State.FAILED
 
     # --- the calls ---
 
     async def init_transactions(self) -> ProducerIdentity:
-        """Take over the transactional id: fences earlier instances, and waits until what they have
-        left open is decided.
+        """Take over the transactional id.
+
+        The coordinator fences earlier instances and decides their open transaction first.
 
         Raises:
             RequestRefused: such as INVALID_TRANSACTION_TIMEOUT.
-            RequestFailed: nobody answered in time; may be called again.
+            RequestFailed: no answer in time; a retry is safe.
         """
         self._expect(_State.NEW)
         patience = self._patience(self.settings.api_timeout_ms)
@@ -158,7 +160,7 @@ class TransactionalProducer:
         return self._identity
 
     def begin(self) -> None:
-        """Begin a transaction. The brokers learn of it with what is sent first."""
+        """Begin a transaction. The brokers learn of it with the first send."""
         self._expect(_State.READY)
         self._state = _State.OPEN
 
@@ -169,10 +171,10 @@ class TransactionalProducer:
         records: Sequence[NewRecord],
         compression: Compression = Compression.NONE,
     ) -> int:
-        """Append a batch; the offset of its first record, -1 if an earlier attempt's is not known.
+        """Append a batch; returns the offset of its first record, or -1 if it is unknown.
 
         Raises:
-            MustAbort: it may or may not have been appended, and will never be visible.
+            MustAbort: the batch may or may not have been appended, and will never be visible.
             ProducerFenced: likewise.
         """
         self._expect(_State.OPEN, _State.FAILED)
@@ -192,11 +194,13 @@ class TransactionalProducer:
                 self._settled.set()
 
     async def adopt(self, topic: str, partition: int, staged_ids: Sequence[UUID]) -> int:
-        """Have a partition adopt its batches of staged objects, in this order, as part of the
-        transaction; how many records that added, 0 if an attempt whose answer was lost has.
+        """Let a partition adopt its batches of staged objects, in this order, within the
+        transaction.
+
+        Returns the number of added records; 0 if an attempt with a lost answer has added them.
 
         Raises:
-            MustAbort: they may or may not be part of it; it will never be visible.
+            MustAbort: the batches may or may not be part of it, and will never be visible.
             ProducerFenced: likewise.
         """
         self._expect(_State.OPEN, _State.FAILED)
@@ -218,12 +222,14 @@ class TransactionalProducer:
         membership: Membership | None = None,
         metadata: str = "",
     ) -> None:
-        """Commit the offsets of records to be read next as part of the transaction. `membership` is
-        that under which the consumer has read what comes before them: then they count only if it is
-        still the group's present one (KIP-447). Without one nothing keeps others from reading it.
+        """Commit the offsets of the next records to read, as part of the transaction.
+
+        `membership` is the one under which the consumer read the earlier records. The offsets count
+        only if the group still has that generation (KIP-447). Without it, other members may read
+        the same records.
 
         Raises:
-            MustAbort: also where others read those partitions by now.
+            MustAbort: also if other members have taken over the partitions.
             ProducerFenced: another instance has taken over.
         """
         self._expect(_State.OPEN, _State.FAILED)
@@ -241,12 +247,12 @@ class TransactionalProducer:
         await self._within(lambda: self._calls.commit_offsets(request), patience, _FENCED)
 
     async def commit(self) -> None:
-        """Commit: waits for all sends, and returns when the decision is durable.
+        """Wait for all sends, then commit; returns once the decision is durable.
 
         Raises:
-            MustAbort: something has failed; nothing was committed.
-            ProducerFenced: nothing was committed, unless an earlier call's outcome is not known.
-            RequestFailed, RequestRefused: the outcome is not known; call it again, nothing else.
+            MustAbort: part of the transaction failed; nothing was committed.
+            ProducerFenced: nothing was committed, unless an earlier call's outcome is unknown.
+            RequestFailed, RequestRefused: the outcome is unknown; only `commit` may follow.
         """
         self._expect(_State.OPEN, _State.FAILED, _State.COMMITTING)
         await self._settled.wait()
@@ -257,11 +263,11 @@ class TransactionalProducer:
         self._finish()
 
     async def abort(self) -> None:
-        """Abort: waits for all sends; nothing of the transaction will ever be visible.
+        """Wait for all sends, then abort; the transaction will never be visible.
 
         Raises:
-            ProducerFenced: it was aborted, or will be, by whoever has taken over.
-            RequestFailed, RequestRefused: the outcome is not known yet; call it again.
+            ProducerFenced: the new instance has aborted it, or will.
+            RequestFailed, RequestRefused: the outcome is unknown; call `abort` again.
         """
         self._expect(_State.OPEN, _State.FAILED, _State.ABORTING)
         await self._settled.wait()
@@ -280,7 +286,7 @@ class TransactionalProducer:
     async def _deliver(
         self, place: Place, records: Sequence[NewRecord], compression: Compression
     ) -> int:
-        """Enlist the partition if it needs to be, then send the batch until it is answered."""
+        """Enlist the partition if needed, then retry the batch until the leader answers."""
         patience = self._patience(self.settings.delivery_timeout_ms)
         self._has_begun = True
         if self.version is TransactionVersion.V1:
@@ -318,7 +324,7 @@ class TransactionalProducer:
             self._is_commit_asked = committed
             response = await self._calls.end(identity, committed=committed)
             if response.error_code in _FENCED:
-                # The answer is about this request; what became of earlier ones is not known.
+                # The error concerns this request; the outcome of earlier ones is unknown.
                 self._is_commit_asked = asked_before
             what = "commit" if committed else "abort"
             check(f"{what} of {self.transactional_id}", response.error_code)
@@ -337,7 +343,7 @@ class TransactionalProducer:
             raise
 
     async def _bump(self) -> None:
-        """Begin at sequence 0 again, under the next epoch (KIP-360)."""
+        """Get the next epoch, and restart at sequence 0 (KIP-360)."""
         patience = self._patience(self.settings.api_timeout_ms)
         try:
             self._take(
@@ -349,7 +355,7 @@ class TransactionalProducer:
             raise
 
     def _take(self, identity: ProducerIdentity) -> None:
-        """Go on under this identity; one that is new begins with sequence 0 everywhere."""
+        """Use this identity; a new one restarts at sequence 0 in every partition."""
         if identity != self._identity:
             self._identity = identity
             self._sequences.clear()
@@ -365,7 +371,7 @@ class TransactionalProducer:
     # --- requests ---
 
     async def _repeat(self, ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
-        """Ask until there is an answer that repeating would not change."""
+        """Retry until an answer comes that a retry would not change."""
         while True:
             try:
                 return await ask()
@@ -384,7 +390,7 @@ class TransactionalProducer:
         *,
         spends_epoch: bool = False,
     ) -> T:
-        """Ask as part of the open transaction, which has failed if there is no good answer."""
+        """Retry within the open transaction; the transaction fails with the request."""
         try:
             return await self._repeat(ask, patience)
         except RequestRefused as refusal:

@@ -22,13 +22,13 @@ PRODUCE_VERSION_MAX = {TransactionVersion.V1: 11, TransactionVersion.V2: 13}
 OFFSETS_VERSION_MAX = {TransactionVersion.V1: 4, TransactionVersion.V2: 5}
 END_VERSION_MAX = {TransactionVersion.V1: 4, TransactionVersion.V2: 5}
 ENLIST_VERSION_MAX = 3
-"""Later versions of AddPartitionsToTxn are for brokers."""
+"""Only brokers send later versions of AddPartitionsToTxn."""
 
 
 def enlist_partition(
     transactional_id: str, identity: ProducerIdentity, place: Place
 ) -> AddPartitionsToTxnRequest:
-    """Have a partition take part."""
+    """The request to add a partition to the transaction."""
     topic = AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -41,7 +41,7 @@ def enlist_partition(
 def enlist_group(
     transactional_id: str, identity: ProducerIdentity, group_id: str
 ) -> AddOffsetsToTxnRequest:
-    """Have a group's offsets take part."""
+    """The request to add a group's offsets to the transaction."""
     return AddOffsetsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
@@ -58,7 +58,7 @@ def commit_offsets(
     membership: Membership | None,
     metadata: str = "",
 ) -> TxnOffsetCommitRequest:
-    """Have these offsets count when the transaction commits."""
+    """The request to store offsets that take effect when the transaction commits."""
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
     for place, offset in sorted(offsets.items()):
         topics.setdefault(place.topic, []).append(
@@ -88,7 +88,7 @@ def commit_offsets(
 def end_transaction(
     transactional_id: str, identity: ProducerIdentity, *, committed: bool
 ) -> EndTxnRequest:
-    """Decide the outcome."""
+    """The request to commit or abort the transaction."""
     return EndTxnRequest(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,

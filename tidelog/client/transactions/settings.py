@@ -1,4 +1,4 @@
-"""What can be set about a transactional producer."""
+"""Settings of a transactional producer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tidelog.client.patience import ClientRetrySettings
 
 
 class TransactionVersion(enum.IntEnum):
-    """How a producer and its brokers speak of transactions."""
+    """The version of the transaction protocol."""
 
     V1 = 1
-    """Partitions are enlisted by AddPartitionsToTxn."""
+    """AddPartitionsToTxn enlists partitions."""
     V2 = 2
-    """Partitions are enlisted by Produce; each transaction has an epoch of its own (KIP-890)."""
+    """Produce enlists partitions, and each transaction has an epoch of its own (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +22,13 @@ class TransactionalProducerSettings:
     """Kafka's producer settings of the same names, with its defaults."""
 
     transaction_timeout_ms: int = 60_000
-    """After which the coordinator aborts a transaction that was not ended."""
+    """The time after which the coordinator aborts an open transaction."""
     delivery_timeout_ms: int = 120_000
-    """How long a batch is repeated."""
+    """The time limit for retries of a batch."""
     api_timeout_ms: int = 60_000
-    """How long every other request is repeated (Kafka's max.block.ms)."""
+    """The time limit for retries of other requests (Kafka's max.block.ms)."""
     retries: ClientRetrySettings = field(
         default_factory=lambda: ClientRetrySettings(backoff_ms_min=20)
     )
     version: TransactionVersion | None = None
-    """None: what the cluster says."""
+    """None: the cluster's version."""

@@ -1,26 +1,31 @@
-"""The commit of an exactly-once sink (rule H7), which may be repeated as often as one likes.
+"""The commit of an exactly-once sink (rule H7), which may be repeated any number of times.
 
     purpose = StagedFor("orders-to-billing", query_id, batch_id)
     staged = await stage(store, clock, entropy, purpose, rows)      # each task (wal.write.staging)
     await commit(client, clock, entropy, SinkBatch(*purpose, objects))   # once all have staged
 
-A batch takes effect once, whole, in all of its topics, together with its number, however many calls
-are made for it, one after the other or at once, and wherever they die. In this order:
+A batch takes effect once, whole, in all of its topics, together with its number. Repeated,
+concurrent and crashed calls do not change that. A call does three steps:
 
-1. InitProducerId fences every earlier call, alive or dead, and waits until its transaction is
-   decided.
-2. The group named after the transactional id has the number of the batch that was committed last,
-   with the query's id. At or above ours: it is done. Another query's: an error.
+1. InitProducerId fences every earlier call and waits until its transaction is decided.
+
+2. The group named after the transactional id holds the last committed batch number and its query
+id. If the number is at or above this batch's, the batch is done. Another query id is an error.
+
 3. One transaction: adopts, the batch's number as an offset of the group, the end.
 
-If this process dies in 1 or 2, nothing has happened. In 3 the transaction is aborted by the next
-call, or by its timeout, unless its end was decided: then the next call finds the number in step 2.
-An answer that is lost is asked for again: adopts are recognised by the staged objects' ids, the
-offset is the same, the end is recognised by its epoch. A call that wakes up behind a later one has
-an old epoch, and nothing that it sends is taken.
+| The process dies | Effect |
+|---|---|
+| in step 1 or 2 | none |
+| in step 3, before the end is decided | the next call, or the timeout, aborts the transaction |
+| in step 3, after that | the next call finds the number in step 2 |
 
-The second version of transactions is needed (KIP-890): a request that arrives behind the end of its
-transaction has an epoch that is spent. Under the first it could begin, and end, another one.
+The call retries after a lost answer. The broker recognises adopts by the staged objects' ids and
+the end by its epoch; the offset is the same. A delayed call after a later one has an old epoch, and
+the brokers refuse its requests.
+
+The sink needs version 2 of transactions (KIP-890): a request that arrives after the end of its
+transaction has a spent epoch. In version 1 it could begin, and end, another transaction.
 """
 
 from __future__ import annotations
@@ -50,20 +55,20 @@ from tidelog.protocol.schemas.group_offsets import (
 )
 
 PROGRESS = Place("__consumer_offsets", 0)
-"""Where a sink's group keeps its number: a partition that is there whatever topics a batch has."""
+"""The partition under which a sink's group stores its number: it exists for every batch."""
 ADOPTS_AT_ONCE_MAX = 16
 NO_BATCH = -1
 
 
 class SinkCommitted(enum.Enum):
-    """What a call has found or done."""
+    """The result of a commit call."""
 
     NOW = "the batch was committed by this call"
     BEFORE = "the batch was committed before"
 
 
 class ForeignQuery(Refused):
-    """The transactional id is another query's; nothing was committed."""
+    """Another query uses the transactional id. Nothing was committed."""
 
     def __init__(self, transactional_id: str, theirs: str, ours: str, batch_id: int) -> None:
         super().__init__(
@@ -75,17 +80,19 @@ class ForeignQuery(Refused):
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """How far a sink has come."""
+    """The progress of a sink."""
 
     batch_id: int
-    """The last batch that was committed."""
+    """The last committed batch."""
     query_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A batch to be committed. `staged`: the staged objects of each partition, in the order in
-    which their records are to be there."""
+    """A batch to commit.
+
+    `staged` lists the staged objects of each partition, in record order.
+    """
 
     transactional_id: str
     query_id: str
@@ -105,15 +112,16 @@ async def commit(
     settings: TransactionalProducerSettings | None = None,
     crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> SinkCommitted:
-    """Commit a batch, unless that was done. When it returns, the batch is visible everywhere.
-    `crash_points`: for tests that let the process die at a given moment.
+    """Commit a batch, unless it was committed before. On return the batch is visible everywhere.
+
+    `crash_points` let tests stop the process at a given step.
 
     Raises:
         ForeignQuery: another query uses the transactional id.
-        ProducerFenced: another call has begun since, for this batch or a later one.
-        MustAbort: nothing was committed; its cause says whether staging again is the remedy.
-        RequestFailed, RequestRefused: nobody answered in time; the batch may have been committed.
-    In each case the same call may be made again.
+        ProducerFenced: a later call has begun, for this batch or a later one.
+        MustAbort: nothing was committed; its cause tells whether to stage again.
+        RequestFailed, RequestRefused: no answer in time; the batch may have been committed.
+    In each case a retry is safe.
     """
     settings = replace(settings or TransactionalProducerSettings(), version=TransactionVersion.V2)
     producer = TransactionalProducer(client, clock, entropy, batch.transactional_id, settings)
@@ -148,10 +156,11 @@ async def commit(
 async def read_progress(
     client: Client, transactional_id: str, patience: Patience
 ) -> SinkProgress | None:
-    """How far a sink has come, by its group's stable offset: a transaction that is open there is
-    waited for. None if it has committed nothing yet.
+    """The progress of a sink, from its group's stable offset; None before the first commit.
 
-    Raises RequestFailed, RequestRefused: there is no answer in time.
+    Waits for an open transaction of the sink.
+
+    Raises RequestFailed, RequestRefused: no answer in time.
     """
     topic = OffsetFetchRequestTopics(name=PROGRESS.topic, partition_indexes=[PROGRESS.partition])
     group = OffsetFetchRequestGroup(group_id=transactional_id, topics=[topic])
@@ -197,7 +206,7 @@ async def _adopt_all(producer: TransactionalProducer, batch: SinkBatch) -> None:
 
 
 async def _give_up(producer: TransactionalProducer) -> None:
-    """Abort, so that nobody has to wait for the timeout. The next call does it otherwise."""
+    """Abort now, instead of leaving it to the timeout or the next call."""
     try:
         await producer.abort()
     except (ProducerFenced, RequestFailed, RequestRefused):
