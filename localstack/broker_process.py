@@ -1,4 +1,4 @@
-"""Starts a `tidelog server` process and ends it by process id: politely, or as a crash would."""
+"""Starts a `tidelog server` process, and stops or kills it by process id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOP_SECONDS_MAX = 30.0
 
 
 class BrokerNotReady(TidelogError):
-    """The process ended or stayed silent instead of becoming ready; says how its log ends."""
+    """The process ended or stayed silent before it was ready; the message has its log's end."""
 
     def __init__(self, why: str, returncode: int | None, log: str) -> None:
         super().__init__(f"{why}\n{log}")
@@ -33,7 +33,7 @@ class BrokerNotReady(TidelogError):
 
 @dataclass(slots=True)
 class BrokerProcess:
-    """A running broker. As a context manager it is killed at the end, if it still runs."""
+    """A running broker. As a context manager it is killed at the end."""
 
     process: subprocess.Popen[str]
     log_path: Path
@@ -59,11 +59,12 @@ class BrokerProcess:
         ready_seconds_max: float = READY_SECONDS_MAX,
         descriptors_max: int | None = None,
     ) -> BrokerProcess:
-        """Start it and wait for its ready line. Raises BrokerNotReady; the process is gone then.
+        """Start a broker and wait for its ready line. Raises BrokerNotReady after the process has
+        ended.
 
-        `module`: what takes the command line of `tidelog`. `crash_points`: NAME:N, where the
-        process kills itself (`crash_points.KillAtHit`). `descriptors_max`: the process's
-        RLIMIT_NOFILE, where that is not to be this process' own."""
+        `module` runs the command line of `tidelog`. The process kills itself at `crash_points`
+        (NAME:N, see `crash_points.KillAtHit`). `descriptors_max` sets the process's RLIMIT_NOFILE.
+        """
         added = dict(environment or {})
         if crash_points is not None:
             module = mortal_cli.__name__
@@ -105,7 +106,7 @@ class BrokerProcess:
         )
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is said."""
+        """SIGKILL: the process flushes nothing."""
         self.process.kill()
         self._reap()
 
@@ -119,16 +120,16 @@ class BrokerProcess:
         return self._reap()
 
     def wait_for_death(self, seconds_max: float) -> int:
-        """The exit code of a process that is to end by itself. TimeoutExpired if it does not."""
+        """The exit code of a process that ends by itself. TimeoutExpired if it does not."""
         self.process.wait(seconds_max)
         return self._reap()
 
     def pause(self) -> None:
-        """SIGSTOP: the process stalls wherever it is."""
+        """SIGSTOP: the process stalls at any point."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: a stalled process wakes up and knows nothing of it."""
+        """SIGCONT: a stalled process continues."""
         self.process.send_signal(signal.SIGCONT)
 
     def _reap(self) -> int:
@@ -152,7 +153,7 @@ class BrokerProcess:
 
 
 def log_tail(path: Path, bytes_max: int = 4000) -> str:
-    """The end of a process' log, for error messages."""
+    """The end of a process's log, for error messages."""
     return path.read_bytes()[-bytes_max:].decode(errors="replace") if path.exists() else ""
 
 

@@ -1,4 +1,4 @@
-"""Ends a real process at a crash point, as kill -9 would."""
+"""Kills a real process at a crash point, as kill -9 would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KillAtHit:
 
     @classmethod
     def parse(cls, text: str) -> KillAtHit:
-        """From `name:n`, several of them separated by commas. Raises InvalidConfiguration."""
+        """Parse `name:n`, several separated by commas. Raises InvalidConfiguration."""
         hits = {}
         for part in text.split(","):
             name, _, number = part.rpartition(":")
@@ -43,7 +43,7 @@ class KillAtHit:
         return cls(hits)
 
     def hit(self, point: CrashPoint) -> None:
-        """Count it; the last one does not return."""
+        """Count a hit; the fatal one does not return."""
         self._seen[point] += 1
         if self._seen[point] == self._fatal.get(point):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -46,7 +46,7 @@ def kafka_jars(cache: Path) -> Path:
 
 
 def client_jars(cache: Path, version: str) -> Path:
-    """The folder of the jars of another version's Java client, likewise."""
+    """The folder of the jars of another version's Java client, downloaded once."""
     return _jars(cache / f"kafka-clients-{version}", ("kafka-clients",), version)
 
 

@@ -1,4 +1,4 @@
-"""Folders that are filled once, whoever comes first: downloads and builds that processes share."""
+"""Fills folders once for several processes: downloads and builds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 @contextmanager
 def made_once(folder: Path) -> Iterator[bool]:
-    """Whether the caller is to fill the folder, which is then there and empty.
+    """True if the caller must fill the folder, which then exists and is empty.
 
-    Whoever else asks meanwhile, in this process or another, waits until the caller is done, and has
-    nothing to do then. A folder whose filling failed, or whose process died, is filled anew.
+    Concurrent callers, in this process or another, wait until it is filled and get False. If
+    filling fails or the process dies, the next caller fills the folder again.
     """
     complete = folder / "complete"
     if complete.exists():
         yield False
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The lock is beside the folder, which is emptied, and ends with the process that holds it.
+    # The lock lies beside the folder, which is emptied, and ends with the process that holds it.
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if complete.exists():

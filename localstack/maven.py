@@ -1,4 +1,4 @@
-"""Java libraries from Maven Central, downloaded once by Maven into a folder."""
+"""Downloads Java libraries from Maven Central into a folder, once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEPENDENCY = """\
 
 
 class JarsNotAvailable(TidelogError):
-    """Java or Maven is missing, or Maven could not fetch something; the message says which."""
+    """Java, Maven or an artifact is missing; the message says which."""
 
 
 def fetch_jars(
@@ -40,13 +40,12 @@ def fetch_jars(
     groups: Sequence[str] = (),
     pinned: Sequence[str] = (),
 ) -> Path:
-    """The folder of the jars of some artifacts, `group:artifact:version` each, and of all that they
-    depend on; with `groups` only what these publish. `pinned` are the versions of dependencies that
-    count whatever version is asked for. What is there already is not fetched again.
+    """The folder of the jars of some artifacts (`group:artifact:version`) and their dependencies.
 
-    Raises JarsNotAvailable.
+    `groups` limits the jars to these groups. `pinned` fixes the versions of dependencies. Jars that
+    were downloaded before are not fetched again. Raises JarsNotAvailable.
     """
-    # Maven would take a relative path for one beside the pom.
+    # Maven would resolve a relative path beside the pom.
     folder = folder.absolute()
     with made_once(folder) as to_do:
         if to_do:

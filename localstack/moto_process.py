@@ -1,8 +1,8 @@
-"""moto's S3 as a process of its own: `python -m tidelog.localstack.moto_process PORT`.
+"""moto's S3 in its own process: `python -m tidelog.localstack.moto_process PORT`.
 
-moto checks a condition and then stores, without a lock in between, so that two racing creates can
-both win. Here one write is served at a time, its body read beforehand; reads run beside it. It ends
-when its standard input does, that is with the process that started it.
+moto checks a condition and then stores without a lock, so two racing creates can both win. So this
+server reads each write's body first, and serves one write at a time; reads run in parallel. It ends
+with its standard input, that is, with the process that started it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Application = Callable[[Environ, Any], Iterable[bytes]]
 
 
 class OneWriteAtATime:
-    """A WSGI application around another one that it enters with one write at a time."""
+    """A WSGI application that passes one write at a time to another one."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -44,7 +44,7 @@ class OneWriteAtATime:
 
 class _KeepAliveHandler(MotoRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body are written apart: without this each answer waits for a delayed ACK.
+    # Headers and body are written apart: otherwise each response waits for a delayed ACK.
     disable_nagle_algorithm = True
 
 

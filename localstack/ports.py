@@ -7,7 +7,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free at the moment, all different."""
+    """Distinct loopback ports that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -16,7 +16,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens there."""
+    """True if a process listens on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

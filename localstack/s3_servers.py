@@ -38,11 +38,11 @@ _SECRET_KEY = "tidelog-local-secret"
 
 
 class MissingTool(TidelogError):
-    """A program that is needed is not there; the message names it and the remedy."""
+    """A required program is missing; the message names it and the remedy."""
 
 
 class ServerNotReady(TidelogError):
-    """A server ended or stayed silent instead of becoming ready; says how its log ends."""
+    """A server ended or stayed silent before it was ready; the message has its log's end."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class S3Server:
     access_key: str = _ACCESS_KEY
     secret_key: str = _SECRET_KEY
     leftovers: tuple[Path, ...] = ()
-    """Files outside its directory that the server does not remove itself."""
+    """Files outside its directory that the server does not remove."""
 
     @property
     def url(self) -> str:
@@ -78,7 +78,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The AWS environment variables under which `s3://bucket` means this server."""
+        """The AWS environment variables that direct `s3://bucket` to this server."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -87,7 +87,6 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """A boto3 client."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -103,7 +102,7 @@ class S3Server:
         )
 
     def create_bucket(self, bucket: str) -> str:
-        """Create another bucket; its name."""
+        """Create another bucket; returns its name."""
         self.client().create_bucket(Bucket=bucket)
         return bucket
 
@@ -119,7 +118,7 @@ class S3Server:
             path.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL if that does not help."""
+        """SIGTERM, then SIGKILL if the process still runs."""
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -139,7 +138,7 @@ class S3Server:
 
 
 def start_moto(directory: Path, *, port: int | None = None, bucket: str = "tidelog") -> S3Server:
-    """moto with serialised writes. Its objects live in memory: they end with it."""
+    """moto with serialised writes. Its objects live in memory and end with it."""
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "tidelog.localstack.moto_process", str(port)]
     return _start("moto", command, directory, port, bucket)
@@ -164,12 +163,12 @@ def start_seaweedfs(
     command = [program, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-filer", "-s3", f"-s3.config={config}", "-s3.autoCreateBucket=false"]
     command += ["-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false"]
-    # Further services of its own would listen on well-known ports.
+    # SeaweedFS's further services would listen on well-known ports.
     command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     for (role, number), grpc_number in zip(ports.items(), grpc, strict=True):
         command += [f"-{role}.port={number}", f"-{role}.port.grpc={grpc_number}"]
     server = _start("seaweedfs", command, directory, port, bucket)
-    # It makes sockets besides its ports, in one place for all, and leaves them there.
+    # SeaweedFS leaves Unix sockets for its ports in the temporary folder.
     server.leftovers = tuple(
         Path(tempfile.gettempdir()) / f"seaweedfs-{name}.sock"
         for (role, number), grpc_number in zip(ports.items(), grpc, strict=True)
@@ -181,8 +180,10 @@ def start_seaweedfs(
 def start_minio(
     directory: Path, cache: Path, *, port: int | None = None, bucket: str = "tidelog"
 ) -> S3Server:
-    """MinIO, built once into `cache` by Go, or the program that TIDELOG_MINIO names. Its objects
-    stay in `directory`."""
+    """MinIO, built once into `cache` by Go, or the program that TIDELOG_MINIO names.
+
+    Its objects stay in `directory`.
+    """
     program = minio_program(cache)
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
@@ -229,14 +230,14 @@ def _start(
     environment: Mapping[str, str] | None = None,
 ) -> S3Server:
     if accepts(port):
-        # Whoever is there would answer for the server that cannot start.
+        # The process on this port would answer in place of the new server.
         raise ServerNotReady(f"{name} cannot start: port {port} is in use")
     directory.mkdir(parents=True, exist_ok=True)
     log_path = directory / f"{name}.log"
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
-            # A pipe that ends with this process: moto then ends too.
+            # The pipe closes with this process, which ends moto.
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -252,7 +253,7 @@ def _start(
 
 
 def _wait_until_ready(server: S3Server, ready: Callable[[], str | None]) -> None:
-    """Poll until `ready` returns None instead of what is still wrong."""
+    """Poll until `ready` returns None instead of a problem."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while (wrong := ready()) is not None:
         ended = server.process.poll()
@@ -263,7 +264,7 @@ def _wait_until_ready(server: S3Server, ready: Callable[[], str | None]) -> None
 
 
 def _make_bucket(server: S3Server) -> str | None:
-    """Create the server's bucket unless it is there, and prove that it takes an object."""
+    """Create the server's bucket if needed, and store an object; returns the problem or None."""
     client = server.client()
     key = "tidelog-localstack-ready"
     try:

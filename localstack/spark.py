@@ -1,8 +1,7 @@
 """Spark on loopback: a session's settings, and a standalone cluster of the installed PySpark.
 
-Master and workers are processes that are ended by process id. Executors are children of their
-worker, in its process group, and end with it; their Python workers end when the executor's pipe to
-them does.
+The master and the workers are ended by process id. Executors share their worker's process group and
+end with it. Their Python workers end when the executor's pipe closes.
 """
 
 from __future__ import annotations
@@ -34,16 +33,18 @@ _HOST: Final = "127.0.0.1"
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 _FOREIGN: Final = ("PYTHON", "PYSPARK", "SPARK")
-"""Variables that begin so are not handed on: what the cluster has is what it was told."""
+"""The cluster does not inherit variables with these prefixes: its environment is explicit."""
 
 
 class SparkNotReady(TidelogError):
-    """PySpark is missing, or a process of the cluster ended or stayed silent instead of becoming
-    ready; says how its log ends."""
+    """PySpark is missing, or a process of the cluster ended or stayed silent before it was ready.
+
+    The message has the end of its log.
+    """
 
 
 def session_settings(folder: Path) -> dict[str, str]:
-    """Settings of a session on loopback that leaves nothing outside of a folder."""
+    """Settings of a session on loopback that writes only into a folder."""
     return {
         "spark.ui.enabled": "false",
         "spark.driver.host": _HOST,
@@ -52,16 +53,18 @@ def session_settings(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        # A busy machine takes its time to start a Python worker.
+        # A busy machine is slow to start a Python worker.
         "spark.python.authenticate.socketTimeout": "300s",
     }
 
 
 def spark_home(folder: Path) -> Path:
-    """A home for Spark, made in a folder: the installed PySpark without its copy in a zip file,
-    which each Python worker would compile anew. What stands there is what Python itself finds, a
-    second of CPU sooner; Spark gives some workers ten seconds to start, however busy the machine
-    is. Raises SparkNotReady."""
+    """A home for Spark in a folder: the installed PySpark without its zipped copy.
+
+    Each Python worker would compile the zipped copy again. Without it Python imports the installed
+    package, which saves a second of CPU. Spark gives some workers only ten seconds to start. Raises
+    SparkNotReady.
+    """
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         raise SparkNotReady("PySpark is not installed: install Tidelog with its extra spark")
@@ -76,19 +79,19 @@ def spark_home(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class SparkDaemon:
-    """A master or a worker, and in a worker's process group its executors."""
+    """A master or a worker; a worker's process group holds its executors."""
 
     process: subprocess.Popen[bytes]
     log_path: Path
     ports: tuple[int, ...]
-    """Those that it was told to listen on."""
+    """The ports on which it must listen."""
 
     def kill(self) -> None:
-        """SIGKILL to it and its executors at once, as if the machine were gone."""
+        """SIGKILL to it and its executors at once, as if the machine failed."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        # The executors are not ours to wait for: they are gone when nobody is in the group.
+        # This process cannot wait for the executors: poll until the process group is empty.
         deadline = time.monotonic() + STOP_SECONDS_MAX
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline:
@@ -96,7 +99,7 @@ class SparkDaemon:
                 time.sleep(0.01)
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL to what is left then."""
+        """SIGTERM, then SIGKILL to the remaining processes."""
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,8 +117,10 @@ class SparkCluster:
 
     @classmethod
     def start(cls, folder: Path, *, workers: int = 2) -> SparkCluster:
-        """Start a master and workers, and wait until they know each other. Logs, and what
-        executors write, lie in the folder. Raises SparkNotReady; nothing runs then."""
+        """Start a master and workers, and wait until they have registered.
+
+        The folder holds logs and the executors' files. After SparkNotReady no process runs.
+        """
         ports = free_ports(2)
         web_port = ports[1]
         arguments = ("--port", ports[0], "--webui-port", web_port)
@@ -123,7 +128,7 @@ class SparkCluster:
         cluster = cls(folder, master)
         try:
             cluster._await(master, lambda: cluster.state() is not None)
-            # Side by side: each takes its seconds.
+            # Start them in parallel: each takes seconds.
             cluster.start_workers(workers)
         except BaseException:
             cluster.stop()
@@ -132,16 +137,16 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """The master's, for sessions."""
+        """The master's URL, for sessions."""
         return f"spark://{_HOST}:{self.master.ports[0]}"
 
     @property
     def daemons(self) -> list[SparkDaemon]:
-        """All that were started, the workers first."""
+        """All started processes, workers first."""
         return [*self.workers, self.master]
 
     def start_workers(self, count: int) -> list[SparkDaemon]:
-        """Start more workers, and wait until the master knows them. Raises SparkNotReady."""
+        """Start more workers, and wait until they have registered. Raises SparkNotReady."""
         started = []
         for _ in range(count):
             name = f"worker-{len(self.workers)}"
@@ -158,13 +163,13 @@ class SparkCluster:
         return started
 
     def knows(self, worker: SparkDaemon) -> bool:
-        """Whether the master takes a worker for alive."""
+        """True if the master lists a worker as alive."""
         state = self.state() or {"workers": []}
         alive = {each["port"] for each in state["workers"] if each["state"] == "ALIVE"}
         return worker.ports[0] in alive
 
     def state(self) -> dict[str, Any] | None:
-        """What the master says of itself; None if it does not answer."""
+        """The master's status; None if it does not answer."""
         try:
             with urlopen(f"http://{_HOST}:{self.master.ports[1]}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -206,7 +211,7 @@ def _start(
 ) -> SparkDaemon:
     home = spark_home(folder)
     if taken := [port for port in ports if accepts(port)]:
-        # Whoever is there would answer for the process that cannot start.
+        # The process on this port would answer in place of the new one.
         raise SparkNotReady(f"{log_path.stem} cannot start: port {taken[0]} is in use")
     command = [str(home / "bin" / "spark-class"), main, "--host", _HOST, *map(str, arguments)]
     with log_path.open("ab") as log:
@@ -217,7 +222,7 @@ def _start(
             stderr=log,
             cwd=folder,
             env=_environment(home, folder),
-            # A process group of its own, in which its executors are too.
+            # A process group of its own, which its executors share.
             start_new_session=True,
         )
     return SparkDaemon(process, log_path, tuple(ports))

@@ -97,8 +97,8 @@ class Watcher:
     def poll(self, start: StreamOffsets) -> tuple[ReadableOffsets, ...]:
         """The readable offsets for a stream at `start`; raises as `look` does.
 
-        Returns the last look's offsets if they exceed `start` or are recent, and looks again
-        otherwise.
+        Looks again if the stream has caught up, or if the last request is old and the bucket has
+        changed. Otherwise the offsets are those of the last look.
         """
         is_recent = self.session.clock.monotonic() - self._asked_at < IDLE_POLL_SECONDS
         # The stream has just read everything seen; more may have arrived meanwhile.

@@ -1,4 +1,4 @@
-"""Time as an argument: the one place that reads a clock or sleeps."""
+"""Time as an argument: the only module that reads a clock or sleeps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a shell needs of time. Simulations replace it."""
+    """The time functions of a shell. Simulations replace them."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds from an arbitrary start; never decreases."""
         ...
 
     def time_ms(self) -> int:
@@ -26,8 +26,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock and the running event loop's timers."""
 
-    # A machine that was suspended must not take its lease for fresh: where the system has a clock
-    # that goes on meanwhile, that one counts.
+    # A suspended machine must not consider its lease fresh. So the clock also counts suspended
+    # time, if the system has such a clock.
     _CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def monotonic(self) -> float:

@@ -1,4 +1,4 @@
-"""Coroutines that run together: the results of all, or the first error."""
+"""Runs coroutines together: the results of all, or the first error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 async def all_results(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results, in the order of the coroutines. The first error cancels the others, waits for
-    their end, and is raised as itself.
+    """The results, in the order of the coroutines.
 
-    Whoever is cancelled is cancelled, also where something fails just then. `asyncio.gather` and
-    task groups raise the error in its place; then a task that goes on after errors never ends, nor
-    does the process that waits for it.
+    The first error cancels the other coroutines, waits for their end, and is raised as itself. A
+    cancellation of the caller always raises CancelledError, even if a coroutine fails at the same
+    moment. `asyncio.gather` and task groups would raise the error instead. A task that continues
+    after errors would then never end, nor would its process.
     """
     begun = [asyncio.create_task(coroutine) for coroutine in coroutines]
     if not begun:

@@ -1,4 +1,4 @@
-"""Chance as an argument: the one place that draws random numbers."""
+"""Randomness as an argument: the only module that draws random numbers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """What Tidelog needs of chance. Simulations seed it."""
+    """The random functions of Tidelog. Simulations seed them."""
 
     def uuid(self) -> uuid.UUID:
-        """A fresh version-4 UUID."""
+        """A new version-4 UUID."""
         ...
 
     def uniform(self, low: float, high: float) -> float:
@@ -20,7 +20,7 @@ class Entropy(Protocol):
 
 
 class SystemEntropy:
-    """Chance from the operating system."""
+    """Randomness from the operating system."""
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
@@ -33,7 +33,7 @@ class SystemEntropy:
 
 
 class SeededEntropy:
-    """Chance that repeats for the same seed."""
+    """Randomness that repeats for the same seed."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Tidelog's errors. Each says what it is about, what happened to the data, and the remedy."""
+"""Tidelog's errors. Each names its subject, the effect on the data, and the remedy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class TidelogError(Exception):
 
 
 class InvalidConfiguration(TidelogError):
-    """A setting, flag, URL or file that cannot be used; the message names it and the remedy."""
+    """A setting, flag, URL or file is unusable; the message names it and the remedy."""
 
 
 class CorruptObject(TidelogError):
-    """An object of the bucket that does not decode; nothing that rests on it is served."""
+    """An object of the bucket does not decode. No data that depends on it is served."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"object {key} is corrupt: {why}")
@@ -26,16 +26,16 @@ class CorruptObject(TidelogError):
         self.why = why
 
     def __reduce__(self) -> tuple[type[CorruptObject], tuple[str, str]]:
-        """It may have to come from another process."""
+        """Pickle the error by its arguments: it may come from another process."""
         return type(self), (self.key, self.why)
 
 
 class MissingObject(CorruptObject):
-    """An object that must be in the bucket and is not."""
+    """An object that must be in the bucket is missing."""
 
 
 class UnsupportedFormat(TidelogError):
-    """The bucket was written in a format that this version must not read or write."""
+    """This version must not read or write the bucket's format."""
 
 
 class ForeignObjects(TidelogError):
@@ -43,28 +43,30 @@ class ForeignObjects(TidelogError):
 
 
 class Fenced(TidelogError):
-    """This incarnation has been superseded: it can acknowledge nothing more and must stop."""
+    """Another incarnation supersedes this one, which must acknowledge nothing more and stop."""
 
 
 class Unreachable(TidelogError):
-    """A broker or store that does not answer."""
+    """A broker or store does not answer."""
 
 
 class Refused(TidelogError):
-    """A request that was understood and turned down."""
+    """The server understood the request and refused it."""
 
 
 def some_of(names: Sequence[str], shown_max: int = NAMES_SHOWN) -> str:
-    """The first of them, as a message has room for, and how many others there are."""
+    """The first `shown_max` names for a message, and the number of the others."""
     shown = ", ".join(names[:shown_max])
     others = len(names) - shown_max
     return shown if others <= 0 else f"{shown} and {others} more"
 
 
 def to_keep(error: E) -> E:
-    """The error as it can be kept, or raised once more: without the frames that it has come
-    through, nor those of its causes. They hold what was at hand there, megabytes of a segment
-    perhaps; and each time that an error is raised, frames are added to those that it has."""
+    """The error without traceback frames, for errors that are kept or raised again.
+
+    Its causes lose theirs too. Frames keep local variables alive, perhaps megabytes of a segment.
+    Each raise of a kept error would add more frames.
+    """
     seen: list[BaseException] = []
     causes: list[BaseException | None] = [error]
     while causes:

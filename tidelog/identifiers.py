@@ -23,7 +23,7 @@ TopicId = UUID
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's id: the key of everything that the bucket says of it."""
+    """A partition, by its topic's id: the key of a partition's data in the bucket."""
 
     topic_id: TopicId
     partition: int
@@ -43,7 +43,7 @@ class Incarnation(NamedTuple):
 
 
 class WalPosition(NamedTuple):
-    """One WAL object."""
+    """A WAL object, by incarnation and slot."""
 
     incarnation: Incarnation
     slot: Slot
@@ -51,7 +51,7 @@ class WalPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataStamp:
-    """An entry of the metadata log, as a process had applied it (rule C11)."""
+    """The last entry of the metadata log that a process has applied (rule C11)."""
 
     sequence: int
     checksum: int
@@ -59,7 +59,7 @@ class MetadataStamp:
 
 
 class TransactionName(NamedTuple):
-    """One transaction of a producer id, by its number among that id's."""
+    """One transaction of a producer id, by its ordinal."""
 
     producer_id: int
     ordinal: int

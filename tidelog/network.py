@@ -1,4 +1,4 @@
-"""Listening and connecting: asyncio's transports in production, simulated ones in the tests."""
+"""Listening and connecting: asyncio's transports in production, simulated ones in tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Listener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port that it really listens on."""
+        """The host and the actual port."""
         ...
 
     async def accept(self) -> None:
-        """Begin to accept connections; until then they are refused."""
+        """Begin to accept connections; until then the listener refuses them."""
         ...
 
     async def close(self) -> None:
@@ -27,19 +27,19 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """What the shells need of a network. Protocols are asyncio protocols (BufferedProtocol)."""
+    """The network functions of the shells, for asyncio protocols (BufferedProtocol)."""
 
     async def listen(
         self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
     ) -> Listener:
-        """Take the address; port 0 picks a free one. OSError if it is taken.
+        """Bind the address; port 0 selects a free one. OSError if it is taken.
 
-        Unless `accepting`, connections are refused until the listener's `accept`.
+        Unless `accepting`, the listener refuses connections until its `accept`.
         """
         ...
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        """Connect; the protocol's connection_made has run when this returns. OSError if refused."""
+        """Connect, and return after the protocol's connection_made. OSError if refused."""
         ...
 
 

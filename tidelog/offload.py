@@ -1,5 +1,7 @@
-"""Work that must not hold up the event loop: a thread or a process (`process_offload`) in
-production, in the calling thread under simulation."""
+"""Runs CPU-bound work away from the event loop.
+
+Production uses threads or a process (`process_offload`); a simulation runs the work inline.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,24 @@ R = TypeVar("R")
 
 
 class WorkerLost(TidelogError):
-    """The process that was to do the work, or did it, has ended. Nothing has come of it; it can be
-    begun again."""
+    """The worker process has ended. The work had no effect and may start again."""
 
 
 class RemoteObject(Protocol[T_co]):
-    """An object that lives where the work is done. Nobody has it elsewhere."""
+    """An object that lives in the worker. No other code has a reference to it."""
 
     async def run(
         self, method: Callable[Concatenate[T_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Its method's result, one call after the other; its exceptions pass through. WorkerLost:
-        it is gone."""
+        """Call a method in the worker, one call at a time, and return its result or raise its
+        exception.
+
+        WorkerLost: the object is gone.
+        """
         ...
 
     def let_go(self) -> None:
-        """It is not needed any more."""
+        """Delete the object in the worker."""
         ...
 
 
@@ -49,14 +53,16 @@ class Offload(Protocol):
     """Runs a pure, CPU-bound function away from the event loop."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result; its exceptions pass through. WorkerLost where it is done in
-        another process."""
+        """The function's result; its exceptions pass through.
+
+        WorkerLost if the worker is another process that has ended.
+        """
         ...
 
     async def place(
         self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
-        """What the factory makes, kept where the work is done. The same errors."""
+        """Create an object in the worker with `factory`. Raises as `run`."""
         ...
 
 
@@ -64,9 +70,11 @@ class ThreadOffload:
     """A small pool of worker threads."""
 
     def __init__(self, threads: int = 1, name: str = "tidelog-offload", niceness: int = 0) -> None:
-        """`niceness`: how far its threads stand back where more want to run than there are cores;
-        with any, they never take a core from another thread just because they wake up. Linux alone
-        has that for threads; elsewhere it changes nothing."""
+        """`niceness` lowers the threads' priority when more threads run than there are cores.
+
+        With any, a waking thread never preempts another one. This works on Linux alone; other
+        systems ignore it for threads.
+        """
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix=name, initializer=stand_back, initargs=(niceness,)
         )
@@ -87,30 +95,33 @@ class ThreadOffload:
 
 _LONGEST_TURN_NANOSECONDS: Final = 100_000_000
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
-"""Linux's call of that name, by machine; C libraries have no function for it yet."""
+"""The number of Linux's system call, by machine; C libraries lack a function for it."""
 
 
 def stand_back(niceness: int) -> None:
-    """Have the system prefer others to this thread."""
+    """Lower this thread's scheduling priority by `niceness`."""
     if not niceness or sys.platform != "linux":
         return
     thread = threading.get_native_id()
     try:
         nice = os.getpriority(os.PRIO_PROCESS, thread) + niceness
         os.setpriority(os.PRIO_PROCESS, thread, nice)
-        # Each time that the event loop lets the interpreter go, a thread that waits for it wakes
-        # up. It would take the loop's core and keep it until the system's next tick.
+        # Each time the event loop releases the GIL, a waiting thread wakes up. It would preempt the
+        # loop on its core until the system's next tick.
         os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
         _take_long_turns(nice)
     except OSError as error:
-        # Forbidden in a sandbox, or not there: musl has only the name of the second call. An error
-        # here would be the end of all work that is ever given to this pool.
+        # A sandbox may forbid the calls, and musl has only the name of the second one. An error
+        # here would break the pool for good.
         logger.warning("a worker thread cannot stand back", extra={"why": str(error)})
 
 
 def _take_long_turns(nice: int) -> None:
-    """Who wakes up and takes shorter turns, as all do, has this thread's core at once, where it
-    would wait for the system's next tick: Linux 6.12 and later, `sched_attr.sched_runtime`."""
+    """Request long time slices for this thread (Linux 6.12, `sched_attr.sched_runtime`).
+
+    A waking thread with ordinary, shorter slices then preempts this one at once, instead of waiting
+    for the system's next tick.
+    """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is None:
         return
@@ -135,7 +146,7 @@ class InlineOffload:
 
 
 class _PlacedHere(Generic[T]):
-    """In this process."""
+    """A remote object in this process."""
 
     def __init__(self, offload: Offload, it: T) -> None:
         self._offload = offload
@@ -147,4 +158,4 @@ class _PlacedHere(Generic[T]):
         return await self._offload.run(method, self._it, *args, **kwargs)
 
     def let_go(self) -> None:
-        """Python does it by itself."""
+        """Do nothing: garbage collection deletes the object."""

@@ -1,4 +1,4 @@
-"""The APIs: their keys, their messages, and the versions that a broker advertises."""
+"""The API keys, their messages, and the versions that a broker advertises."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tidelog.protocol.schemas import (
 )
 
 OWN_KEYS_FROM: Final = 20_000
-"""Keys from here on are Tidelog's own requests. They are not listed in ApiVersions."""
+"""The first key of Tidelog's own requests. ApiVersions does not list them."""
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's APIs as far as there are schemas for them."""
+    """Kafka's API keys with schemas in this package."""
 
     PRODUCE = 0
     FETCH = 1
@@ -98,7 +98,7 @@ class OwnApiKey(enum.IntEnum):
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
     {
-        # The minimum must read 0: librdkafka else turns compression off (KAFKA-18659).
+        # The minimum must be 0: otherwise librdkafka turns compression off (KAFKA-18659).
         ApiKey.PRODUCE: (0, 13),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 10),
@@ -145,15 +145,16 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
     }
 )
-"""Lowest and highest version of each API that has a handler. A client must find one that it knows:
-the minimum lies at or below the maximum of every client, the maximum above the floor of Java's."""
+"""The lowest and highest version of each API with a handler. Every client must find a version that
+it knows: the minimum is at most each client's maximum, the maximum is above Java's minimum.
+"""
 
 _requests: dict[int, type[Request[Response]]] = {}
 _responses: dict[int, type[Response]] = {}
 
 
 def register(request: type[Request[Response]], response: type[Response]) -> None:
-    """Make the messages of an API known. Tidelog's own have keys from `OWN_KEYS_FROM` on."""
+    """Register an API's messages. Tidelog's own have keys from `OWN_KEYS_FROM` on."""
     key = request.API_KEY
     if key != response.API_KEY or response.VERSIONS != request.VERSIONS:
         raise ValueError(f"{request.__name__} and {response.__name__} do not belong together")
@@ -167,7 +168,7 @@ def request_type(api_key: int) -> type[Request[Response]]:
     """The class of an API's requests.
 
     Raises:
-        UnknownApi: nothing is registered under the key.
+        UnknownApi: the key is not registered.
     """
     try:
         return _requests[api_key]
@@ -179,7 +180,7 @@ def response_type(api_key: int) -> type[Response]:
     """The class of an API's responses.
 
     Raises:
-        UnknownApi: nothing is registered under the key.
+        UnknownApi: the key is not registered.
     """
     try:
         return _responses[api_key]
@@ -188,7 +189,7 @@ def response_type(api_key: int) -> type[Response]:
 
 
 def registered() -> list[int]:
-    """The keys of all APIs, in order."""
+    """The keys of all registered APIs, ascending."""
     return sorted(_requests)
 
 

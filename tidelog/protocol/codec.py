@@ -1,4 +1,4 @@
-"""Messages to bytes and back. Readers and writers are compiled when a version is first used."""
+"""Encodes and decodes messages, with readers and writers compiled at the first use of a version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def decode_short(message_type: type[M], frame: memoryview, version: int, position: int) -> M:
-    """`decode` with bytes left over ignored, for those who have no time for a long message. Raises
-    LongMessage where it is one, and should be read in steps."""
+    """`decode` for short messages, ignoring bytes after the message.
+
+    Raises LongMessage for a long one, which the caller must decode in steps.
+    """
     reader = message_type.READERS.get(version) or _reader(message_type, version)
     message: M
     try:
@@ -31,17 +33,18 @@ def decode_short(message_type: type[M], frame: memoryview, version: int, positio
 def decode(
     message_type: type[M], frame: Buffer, version: int, position: int = 0, *, whole: bool = True
 ) -> M:
-    """The message that takes up `frame` from `position` on.
+    """The message that fills `frame` from `position` on.
 
     Bytes and records of the message are views into the frame and keep it alive. Unknown tagged
-    fields are skipped. Bytes left over are refused: sender and receiver then disagree about the
-    schema, and going on would mean to act on what was misread. A broker cannot afford that: with
-    `whole` false they are ignored, as Kafka does, since librdkafka (seen in 2.16) ends a Metadata
-    request for all topics with three bytes too many.
+    fields are skipped.
+
+    Bytes after the message raise an error: sender and receiver disagree about the schema, so the
+    message may be misread. With `whole` false they are ignored, as in Kafka. A broker needs that:
+    librdkafka (seen in 2.16) appends three bytes to a Metadata request for all topics.
 
     Raises:
         MalformedMessage: the bytes are not such a message.
-        UnsupportedVersion: the schema does not know the version.
+        UnsupportedVersion: the schema lacks the version.
     """
     reader = message_type.READERS.get(version) or _reader(message_type, version)
     view = frame if type(frame) is memoryview else memoryview(frame)
@@ -52,7 +55,7 @@ def decode(
     except LongMessage:
         message, position = _exhausted(_read_in_steps(message_type, view, version, position))
     except (ValueError, IndexError, struct.error) as error:
-        # UnicodeDecodeError is a ValueError; the other two mean that the bytes ended too early.
+        # UnicodeDecodeError is a ValueError. The other two mean that the bytes ended too early.
         raise MalformedMessage(f"{message_type.__name__} version {version}: {error}") from error
     if whole and position != end:
         raise MalformedMessage(
@@ -63,13 +66,13 @@ def decode(
 
 
 def encode(message: Message, version: int, begun: bytearray | None = None) -> list[Buffer]:
-    """The message as buffers to be sent one after the other, the first of which goes on in `begun`.
+    """The message as buffers to send in order; the first one continues `begun`.
 
-    Records above a kilobyte are passed on, not copied: they must not change until they are sent.
+    Records above a kilobyte are not copied: they must not change until they are sent.
 
     Raises:
-        UnencodableMessage: a field holds what its type, or this version, does not allow.
-        UnsupportedVersion: the schema does not know the version.
+        UnencodableMessage: a field's value does not fit its type or this version.
+        UnsupportedVersion: the schema lacks the version.
     """
     first = bytearray() if begun is None else begun
     try:
@@ -79,8 +82,11 @@ def encode(message: Message, version: int, begun: bytearray | None = None) -> li
 
 
 def encode_short(message: Message, version: int, begun: bytearray) -> list[Buffer]:
-    """`encode` for those who have no time for a long message. Raises LongMessage where it is one,
-    and should be written in steps; `begun` is as before then."""
+    """`encode` for short messages.
+
+    Raises LongMessage for a long one, which the caller must encode in steps; `begun` is unchanged
+    then.
+    """
     writer = message.WRITERS.get(version) or _writer(type(message), version)
     buffers: list[Buffer] = []
     size = len(begun)
@@ -98,8 +104,10 @@ def encode_short(message: Message, version: int, begun: bytearray) -> list[Buffe
 def decode_in_steps(
     message_type: type[M], frame: memoryview, version: int, position: int
 ) -> Generator[None, None, M]:
-    """`decode` of a message that may be long, with bytes left over ignored: a generator that
-    returns it, and pauses before a step takes a millisecond."""
+    """`decode` of a long message, ignoring bytes after it.
+
+    The generator pauses so often that a step takes less than a millisecond. It returns the message.
+    """
     message, _ = yield from _read_in_steps(message_type, frame, version, position)
     return message
 
@@ -115,7 +123,7 @@ def _read_in_steps(
 
 
 def _exhausted(steps: Generator[None, None, T]) -> T:
-    """What a generator returns, without its pauses."""
+    """The return value of a generator, run without pauses."""
     while True:
         try:
             next(steps)
@@ -127,8 +135,10 @@ def _exhausted(steps: Generator[None, None, T]) -> T:
 def encode_in_steps(
     message: Message, version: int, begun: bytearray
 ) -> Generator[None, None, list[Buffer]]:
-    """`encode` of a message that may be long: a generator that returns the buffers, and pauses
-    before a step takes a millisecond."""
+    """`encode` of a long message.
+
+    The generator pauses so often that a step takes less than a millisecond. It returns the buffers.
+    """
     writer = message.STEP_WRITERS.get(version) or _step_writer(type(message), version)
     buffers: list[Buffer] = []
     try:

@@ -6,7 +6,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """What a response says went wrong, as Kafka 4.2 numbers it."""
+    """The error codes of responses, as of Kafka 4.2."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -146,7 +146,7 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed when it is sent again."""
+        """True if a retry of the same request may succeed."""
         return self in _RETRIABLE
 
 
@@ -189,7 +189,7 @@ _RETRIABLE = frozenset(
 
 
 def error_name(code: int) -> str:
-    """The name of `code`; its number where Kafka has none, since newer brokers may know more."""
+    """The name of `code`, or its number if Kafka 4.2 has none."""
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""What can be wrong with a message or a frame."""
+"""Errors of messages and frames."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from tidelog.errors import TidelogError
 
 
 class MalformedMessage(TidelogError):
-    """Bytes that are not the message or frame that they should be. Nothing of them was acted
-    upon."""
+    """The bytes are not a valid message or frame. They had no effect."""
 
 
 class UnsupportedVersion(TidelogError):
-    """A version of a message that these schemas do not know. Nothing was read or written."""
+    """The schemas lack this version of a message. Nothing was read or written."""
 
     def __init__(self, message: str, version: int, versions: range) -> None:
         super().__init__(
@@ -21,7 +20,7 @@ class UnsupportedVersion(TidelogError):
 
 
 class UnknownApi(TidelogError):
-    """A request with a key that is not registered; the connection cannot be understood further."""
+    """A request has an unregistered key; the rest of the connection is unreadable."""
 
     def __init__(self, api_key: int) -> None:
         super().__init__(f"no API is registered under key {api_key}")
@@ -29,4 +28,4 @@ class UnknownApi(TidelogError):
 
 
 class UnencodableMessage(TidelogError):
-    """A message whose fields do not fit its schema: a programmer's error. Nothing was sent."""
+    """A message's fields do not fit its schema: a programmer's error. Nothing was sent."""

@@ -1,6 +1,6 @@
-"""The notation in which messages are written down.
+"""The notation of message schemas.
 
-A message is a class whose fields are assigned these functions, in wire order:
+A message is a class whose attributes are calls of these functions, in wire order:
 
     class PartitionProduceData(Struct):
         index: int = int32()
@@ -11,11 +11,14 @@ A message is a class whose fields are assigned these functions, in wire order:
         acks: int = int16()
         topic_data: list[TopicProduceData] = array(TopicProduceData)
 
-The first argument says in which versions of the message a field is on the wire ("3+", "0-12", "4";
-all, if it is left out); a field that is not takes its default. `nullable` names the versions in
-which it may be None. `tag` makes it a tagged field. Each function is declared to return the type
-that the attribute has, so that a type checker sees the classes as they behave; what it really
-returns is a `Field`, which the metaclass of `Struct` collects.
+| Argument | Meaning |
+|---|---|
+| the first one | the versions that carry the field ("3+", "0-12", "4"; default: all) |
+| `nullable` | the versions in which the field may be None |
+| `tag` | the number of a tagged field |
+
+In other versions the field has its default. Each function declares the attribute's type as its
+return type, for type checkers. It returns a `Field`, which the metaclass of `Struct` collects.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ VERSION_MAX = 32767
 
 
 class WireKind(enum.Enum):
-    """How a value lies on the wire."""
+    """The encoding of a value on the wire."""
 
     FIXED = enum.auto()
     UUID = enum.auto()
@@ -51,8 +54,10 @@ class WireKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """A kind with what it needs: the struct code of a FIXED, the element of an ARRAY, the class of
-    a STRUCT."""
+    """A kind with its parameter.
+
+    FIXED has a struct code, ARRAY an element, STRUCT a class.
+    """
 
     kind: WireKind
     code: str = ""
@@ -63,7 +68,7 @@ class WireType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a structure. `name` is empty until the metaclass has set it."""
+    """One field of a structure. The metaclass sets `name`."""
 
     type: WireType
     versions: range
@@ -90,7 +95,6 @@ def _field(
 
 
 def boolean(versions: str = "0+", *, default: bool = False, tag: int | None = None) -> bool:
-    """One byte, 0 or 1."""
     return cast(bool, _field(WireType(WireKind.FIXED, "?", 1), versions, "none", default, tag))
 
 
@@ -105,7 +109,7 @@ def int16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> 
 
 
 def uint16(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> int:
-    """A number of two bytes without a sign."""
+    """An unsigned number of two bytes."""
     return cast(int, _field(WireType(WireKind.FIXED, "H", 2), versions, "none", default, tag))
 
 
@@ -120,7 +124,7 @@ def int64(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> 
 
 
 def uuid(versions: str = "0+", *, default: UUID = NULL_UUID, tag: int | None = None) -> UUID:
-    """Sixteen bytes; `NULL_UUID` stands for none."""
+    """Sixteen bytes; `NULL_UUID` means none."""
     return cast(UUID, _field(WireType(WireKind.UUID, size=16), versions, "none", default, tag))
 
 
@@ -150,13 +154,15 @@ def binary(
 def binary(
     versions: str = "0+", *, nullable: str = "none", default: bytes | None = b""
 ) -> Buffer | None:
-    """Bytes. Decoded, a view into the frame."""
+    """Bytes. Decoding gives a view into the frame."""
     return cast(bytes, _field(WireType(WireKind.BINARY), versions, nullable, default))
 
 
 def records(versions: str = "0+", *, nullable: str) -> Buffer | None:
-    """Record batches. Decoded, a view into the frame; encoded from one buffer or a list of them,
-    which are not copied."""
+    """Record batches. Decoding gives a view into the frame.
+
+    Encoding takes one buffer or a list of buffers, without copies.
+    """
     return cast(bytes, _field(WireType(WireKind.RECORDS), versions, nullable, None))
 
 
@@ -202,9 +208,11 @@ def struct(
 def struct(
     type_: type[S], versions: str = "0+", *, nullable: str = "none", tag: int | None = None
 ) -> S | None:
-    """A structure in place. A nullable one is None by default; a tagged one is None where it is not
-    on the wire, which is Kafka's way of sending its default. One that is both is always on the
-    wire, as null if it is None."""
+    """A structure in place.
+
+    A nullable one is None by default. A tagged one is None if it is not on the wire, which is how
+    Kafka sends its default. A nullable and tagged one is always on the wire, as null for None.
+    """
     optional = nullable != "none" or tag is not None
     default = None if optional else type_
     return cast(

@@ -1,4 +1,4 @@
-"""Cuts what a socket delivers into frames: four bytes of size, then so many bytes."""
+"""Cuts a socket's bytes into frames: a size of four bytes, then that many bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from tidelog.protocol.errors import MalformedMessage
 
 SCRATCH_BYTES: Final = 256 * 1024
-"""What one read of a socket may deliver at most, and so the frames that are copied once."""
+"""The largest read of a socket, and so the largest frame that is copied once."""
 FIRST_READ_BYTES: Final = 4 * 1024
-"""What the first read of a connection may deliver. Reads grow with the frames in them: a read full
-of thousands of small requests would hold up all other connections."""
+"""The size of a connection's first read. Reads grow with the frames in them: one read of thousands
+of small requests would block all other connections.
+"""
 FRAMES_FEW: Final = 32
-"""Reads grow while they deliver no more frames than this, and shrink when they deliver more."""
+"""Reads grow while they deliver at most this many frames, and shrink above it."""
 
 _SIZE_BYTES: Final = 4
 _read_size = struct.Struct(">i").unpack_from
@@ -24,8 +25,8 @@ _read_size = struct.Struct(">i").unpack_from
 def new_scratch() -> memoryview:
     """A buffer that the readers of one event loop share.
 
-    Sharing is safe because a transport asks for a buffer, fills it and reports in one go, and the
-    reader leaves nothing behind in it: so a connection that is idle holds no memory.
+    Sharing is safe: a transport requests the buffer, fills it and reports without a pause, and the
+    reader leaves no data in it. So an idle connection holds no memory.
     """
     return memoryview(bytearray(SCRATCH_BYTES))
 
@@ -33,9 +34,9 @@ def new_scratch() -> memoryview:
 class FrameReader:
     """The reading half of a `BufferedProtocol`.
 
-    Frames that lie in the scratch buffer as a whole are copied out of it. Of a frame that goes on
-    beyond it the rest is read straight into a buffer of its size. So each frame owns its bytes,
-    which may be changed, and pins no others.
+    Whole frames in the scratch buffer are copied out of it. The rest of a longer frame is read
+    straight into a buffer of its size. So each frame owns its bytes, may be changed, and pins no
+    others.
     """
 
     def __init__(self, size_bytes_max: int, limit: str, scratch: memoryview) -> None:
@@ -44,24 +45,24 @@ class FrameReader:
         self._limit = limit
         self._scratch = scratch
         self._held = b""
-        """The first bytes of a size, which the last read cut."""
+        """The first bytes of a size that the last read cut."""
         self._frame: memoryview | None = None
-        """A frame that is being filled."""
+        """The incomplete frame."""
         self._filled = 0
         self._read_bytes_max = FIRST_READ_BYTES
 
     @property
     def waiting(self) -> bool:
-        """Whether a frame has begun that is not complete."""
+        """True if a frame is incomplete."""
         return self._frame is not None or bool(self._held)
 
     @property
     def announced(self) -> int:
-        """The bytes of the frame that is being received, size included; 0 while that is unknown."""
+        """The size of the incomplete frame, with its prefix; 0 while unknown."""
         return 0 if self._frame is None else len(self._frame) + _SIZE_BYTES
 
     def get_buffer(self, bytes_max: int = SCRATCH_BYTES) -> memoryview:
-        """Where the next read shall put its bytes: at most so many, unless a frame goes on."""
+        """The buffer for the next read: at most `bytes_max`, unless a frame is incomplete."""
         if self._frame is not None:
             return self._frame[self._filled :]
         held = len(self._held)
@@ -72,9 +73,8 @@ class FrameReader:
         """The frames that `size` more bytes complete.
 
         Raises:
-            MalformedMessage: a size that is negative or above the limit. The connection has to be
-                closed; frames that came with it in the same read are dropped, nothing was made of
-                them.
+            MalformedMessage: a size is negative or above the limit. The caller must close the
+                connection; other frames of the same read are dropped unprocessed.
         """
         if self._frame is not None:
             self._filled += size
@@ -109,10 +109,10 @@ class FrameReader:
         return frames
 
     def _begin(self, size: int, head: memoryview) -> None:
-        """Make room for a frame of which only `head` is there.
+        """Allocate a frame that begins with `head`.
 
-        The room is not cleared, unlike a bytearray's: its pages take up no memory before they are
-        written to, so announcing a large frame without sending it costs the broker nothing.
+        The memory is not cleared, unlike a bytearray's, so its pages take no memory until they are
+        written. A client that announces a large frame without sending it costs the broker nothing.
         """
         self._frame = np.empty(size, np.uint8).data
         self._filled = len(head)

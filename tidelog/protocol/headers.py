@@ -1,8 +1,8 @@
-"""What stands before a message in its frame, and whole frames made of both.
+"""Headers of requests and responses, and whole frames.
 
-Request header: API key, version, correlation id, client id, and in flexible versions a section of
-tagged fields. Response header: correlation id, and in flexible versions tagged fields, except that
-ApiVersions never has them, since its client cannot know yet what the broker speaks (KIP-511).
+Request header: API key, version, correlation id, client id, and in flexible versions tagged fields.
+Response header: correlation id, and in flexible versions tagged fields. ApiVersions responses never
+have tagged fields, since the client does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.protocol.message import Message, Request, Response
 from tidelog.protocol.wire import Buffer, skip_tags
 
 FRAME_BYTES_MAX: Final = 2**31 - 1
-"""What the four bytes before a frame can say."""
+"""The limit of a frame's four-byte size."""
 
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
@@ -27,7 +27,7 @@ _SIZE_AND_RESPONSE = struct.Struct(">ii")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request, and where the message after it begins."""
+    """The header of a request, and the position of the message after it."""
 
     api_key: int
     api_version: int
@@ -37,19 +37,19 @@ class RequestHeader(NamedTuple):
 
 
 def api_key_of(frame: memoryview) -> int:
-    """The API key at the start of a request's frame; -1, which no API has, where it is cut off."""
+    """The API key of a request's frame; -1, which no API has, if the frame is too short."""
     return int.from_bytes(frame[:2], "big", signed=True) if len(frame) >= 2 else -1
 
 
 def decode_request_header(frame: memoryview) -> RequestHeader:
-    """The header at the start of a request's frame.
+    """The header of a request's frame.
 
-    The version is not checked: a broker answers an ApiVersions request of a version that it does
-    not know. Versions above the known ones are taken for flexible.
+    The version is not checked: a broker answers ApiVersions requests of unknown versions. Versions
+    above the known ones count as flexible.
 
     Raises:
-        MalformedMessage: these are no header's bytes.
-        UnknownApi: no API has that key; the connection has to be closed.
+        MalformedMessage: the bytes are no header.
+        UnknownApi: no API has the key. The caller must close the connection.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
@@ -72,7 +72,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
 def encode_request(
     message: Request[Response], version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """A whole request, size prefix included, as buffers to be sent one after the other.
+    """A whole request, with its size prefix, as buffers to send in order.
 
     Raises:
         UnencodableMessage, UnsupportedVersion: see `codec.encode`.
@@ -88,7 +88,7 @@ def encode_request(
 
 
 def encode_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A whole response, size prefix included, as buffers to be sent one after the other.
+    """A whole response, with its size prefix, as buffers to send in order.
 
     Raises:
         UnencodableMessage, UnsupportedVersion: see `codec.encode`.
@@ -98,7 +98,7 @@ def encode_response(message: Response, version: int, correlation_id: int) -> lis
 
 
 def encode_short_response(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """The same for those who have no time for a long one: then LongMessage."""
+    """`encode_response` for short messages; raises LongMessage for a long one."""
     begun = _response_header(message, version, correlation_id)
     return _framed(message, encode_short(message, version, begun), begun)
 
@@ -106,8 +106,10 @@ def encode_short_response(message: Response, version: int, correlation_id: int) 
 def encode_response_in_steps(
     message: Response, version: int, correlation_id: int
 ) -> Generator[None, None, list[Buffer]]:
-    """The same of a message that may be long: a generator that returns the buffers, and pauses
-    before a step takes a millisecond."""
+    """`encode_response` of a long message.
+
+    The generator pauses so often that a step takes less than a millisecond. It returns the buffers.
+    """
     begun = _response_header(message, version, correlation_id)
     buffers = yield from encode_in_steps(message, version, begun)
     return _framed(message, buffers, begun)
@@ -121,7 +123,7 @@ def _response_header(message: Response, version: int, correlation_id: int) -> by
 
 
 def decode_correlation_id(frame: memoryview) -> int:
-    """The correlation id, by which a client learns what it reads.
+    """The correlation id of a response's frame, which tells the client its request.
 
     Raises:
         MalformedMessage: the frame is too short.
@@ -133,10 +135,10 @@ def decode_correlation_id(frame: memoryview) -> int:
 
 
 def response_body_position(frame: memoryview, message: type[Response], version: int) -> int:
-    """Where the message in a response's frame begins.
+    """The position of the message in a response's frame.
 
     Raises:
-        MalformedMessage: the header's tagged fields are not readable.
+        MalformedMessage: the header's tagged fields do not decode.
     """
     if version not in message.FLEXIBLE or message.API_KEY == ApiKey.API_VERSIONS:
         return _RESPONSE.size
@@ -152,7 +154,7 @@ def _is_flexible(message: type[Message], version: int) -> bool:
 
 
 def _framed(message: Message, buffers: list[Buffer], begun: bytearray) -> list[Buffer]:
-    """Set the size of an encoded message in front of its header."""
+    """The buffers, with the frame's size set in `begun`."""
     size = sum(map(len, buffers)) - 4
     if size > FRAME_BYTES_MAX:
         raise UnencodableMessage(f"{type(message).__name__} of {size} bytes does not fit a frame")

@@ -1,5 +1,4 @@
-"""Long arrays of answers whose elements are made as they are written, so that they never lie in
-memory all together."""
+"""Long arrays whose elements are created during encoding, so that memory never holds them all."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ T = TypeVar("T")
 
 
 class MadeList(Generic[S, T]):
-    """An element for each item of a sequence that does not change."""
+    """A lazy list with one element for each item of an immutable sequence."""
 
     def __init__(self, items: Sequence[S], make: Callable[[S], T]) -> None:
         self._items = items
@@ -35,7 +34,7 @@ class MadeList(Generic[S, T]):
 
 
 def made_list(items: Sequence[S], make: Callable[[S], T]) -> list[T]:
-    """An element for each item. Of a long one there are only `len` and iteration."""
+    """A list with one element for each item. A long one supports only `len` and iteration."""
     if len(items) <= STEP_ELEMENTS:
         return [make(each) for each in items]
     return cast("list[T]", MadeList(items, make))

@@ -1,4 +1,4 @@
-"""Structures, messages, requests and responses: the classes that the notation makes."""
+"""The base classes of message schemas: structures, messages, requests and responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.protocol.fields import Field, WireKind
 Reader = Callable[[memoryview, int, int], tuple[Any, int]]
 """(frame, position, end) -> (message, position after it)."""
 Writer = Callable[[Any, bytearray, list[Any]], bytearray]
-"""(message, buffer to go on in, finished buffers) -> the buffer that is to be finished last."""
+"""(message, buffer to extend, finished buffers) -> the last buffer, to be finished."""
 
 StepReader = Callable[[memoryview, int, int], Generator[None, None, tuple[Any, int]]]
 StepWriter = Callable[[Any, bytearray, list[Any]], Generator[None, None, bytearray]]
@@ -22,7 +22,7 @@ _UNSET = object()
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """SliceTurns the fields of a class body into slots and a keyword-only constructor."""
+    """Turns the fields of a class body into slots and a keyword-only constructor."""
 
     FIELDS: tuple[Field, ...]
 
@@ -32,7 +32,7 @@ class StructType(type):
         """Collect the fields; `options` go to `__init_subclass__`.
 
         Raises:
-            TypeError: a structure is to be extended, whose fields would then have no order.
+            TypeError: a base class has fields, which would leave their order undefined.
         """
         if any(getattr(base, "FIELDS", ()) for base in bases):
             raise TypeError(f"{name} extends a structure that has fields")
@@ -48,7 +48,7 @@ class StructType(type):
 
 
 def _constructor(fields: tuple[Field, ...]) -> Callable[..., None]:
-    """A keyword-only `__init__`; lists and structures that are left out are made afresh."""
+    """A keyword-only `__init__`; each call creates new lists and structures for missing ones."""
     namespace: dict[str, Any] = {"unset": _UNSET}
     parameters, lines = [], []
     for field in fields:
@@ -88,10 +88,10 @@ class Struct(metaclass=StructType):
 
 
 class Message(Struct):
-    """What a frame carries after its header.
+    """The contents of a frame after its header.
 
-    A subclass names its API key, its versions (lowest and highest) and the first version in the
-    flexible encoding of KIP-482, None if there is none.
+    A subclass names its API key, its lowest and highest version, and the first version in the
+    flexible encoding of KIP-482 (None if there is none).
     """
 
     API_KEY: ClassVar[int]
@@ -121,11 +121,11 @@ class Message(Struct):
 
 
 class Response(Message):
-    """The answer to a request."""
+    pass
 
 
 R_co = TypeVar("R_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[R_co]):
-    """Asks a broker for something; `R_co` is the type of its answer."""
+    """A request to a broker; `R_co` is the type of its response."""

@@ -1,7 +1,7 @@
 """Compiles the reader of one version of a message.
 
-The whole message is read by one function, nested structures and loops included. Values of fixed
-size, together with the length or tag count that follows them, are unpacked by a single call.
+One function reads the whole message, with nested structures and loops. A single call unpacks
+adjacent fixed-size values, with the length or tag count after them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 def compile_reader(message_type: type[Message], version: int) -> Reader:
-    """The reader of `message_type` in `version`; it raises ValueError, IndexError or struct.error
-    for malformed input, and LongMessage for one with more than SHORT_ELEMENTS_MAX elements."""
+    """The reader of `message_type` in `version`.
+
+    The reader raises ValueError, IndexError or struct.error for malformed input. It raises
+    LongMessage for more than SHORT_ELEMENTS_MAX elements.
+    """
     reader: Reader = _ReaderCompiler(message_type, version, in_steps=False).compile()
     return reader
 
 
 def compile_step_reader(message_type: type[Message], version: int) -> StepReader:
-    """The reader of messages up to ELEMENTS_MAX: a generator, which pauses behind about each
-    STEP_ELEMENTS elements."""
+    """The reader of messages with up to ELEMENTS_MAX elements.
+
+    The reader is a generator that pauses after about every STEP_ELEMENTS elements.
+    """
     reader: StepReader = _ReaderCompiler(message_type, version, in_steps=True).compile()
     return reader
 
@@ -34,9 +39,14 @@ _FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "16s": 1
 
 
 class _ReaderCompiler:
-    """In the generated source `b` is the frame, `p` the position, `end` the frame's length, `left`
-    the number of array elements that may still come, and `mark` the one below which arrays that
-    begin end the step."""
+    """Generates the source of a reader.
+
+    | Local | Meaning |
+    |---|---|
+    | `b`, `p`, `end` | the frame, the position, the frame's length |
+    | `left` | the number of array elements that may still come |
+    | `mark` | the value of `left` below which the next array ends the step |
+    """
 
     def __init__(self, message_type: type[Message], version: int, *, in_steps: bool) -> None:
         self._message_type = message_type
@@ -69,7 +79,7 @@ class _ReaderCompiler:
         message = self._struct(self._message_type)
         self._flush()
         if self._in_steps:
-            # Also where there is no array: it is a generator then.
+            # Without an array too: this makes the function a generator.
             self._out.emit("if mark < 0: yield")
         self._out.emit(f"return {message}, p")
         kind = "step reader" if self._in_steps else "reader"
@@ -133,7 +143,7 @@ class _ReaderCompiler:
         self._uuids.clear()
 
     def _length(self, legacy_code: str) -> str:
-        """Read a length prefix into a local: the length, one more in the flexible encoding."""
+        """Read a length prefix into a local; in the flexible encoding it is one more."""
         local = self._out.fresh("n")
         self._out.run.append(("B" if self._flexible else legacy_code, local))
         self._flush()
@@ -142,7 +152,7 @@ class _ReaderCompiler:
         return local
 
     def _open_if_present(self, length: str, target: str, nullable: bool, where: str) -> None:
-        """Deal with null and negative lengths; what follows is indented under the good case."""
+        """Handle null and negative lengths, and open the block for other lengths."""
         out = self._out
         absent = f"{target} = None" if nullable else f"null({where!r})"
         if self._flexible:
@@ -211,15 +221,17 @@ class _ReaderCompiler:
         return "too_many" if self._in_steps else "too_long"
 
     def _count(self, elements: str) -> None:
-        """So many elements follow."""
+        """Count elements, and refuse too many."""
         self._out.emit(f"left -= {elements}")
         self._out.emit(f"if left < 0: {self._refusal}()")
 
     def _nested(
         self, type_: type[Struct], target: str, nullable: bool, where: str, null: int
     ) -> None:
-        """A structure in place; a nullable one has a byte before it that says whether it is there:
-        1, or `null` (KIP-893)."""
+        """Read a structure in place.
+
+        A nullable one has a byte before it: 1 if present, or `null` (KIP-893).
+        """
         out = self._out
         if not nullable:
             out.emit(f"{target} = {self._struct(type_)}")
@@ -236,7 +248,7 @@ class _ReaderCompiler:
         out.depth -= 1
 
     def _tags(self, type_: type[Struct], local: str, fields: list[Field]) -> None:
-        """The section of tagged fields that ends every structure of a flexible version."""
+        """Read the section of tagged fields that ends every structure of a flexible version."""
         out = self._out
         count = out.fresh("t")
         out.run.append(("B", count))

@@ -1,4 +1,4 @@
-"""Python source under construction: what the reader and the writer compiler have in common."""
+"""Builds Python source, for the reader and the writer compiler."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from tidelog.protocol.fields import Field, WireKind, WireType
 
 
 class FunctionSource:
-    """Lines of one function, the names that it uses, and the fixed-size values that wait to be
-    packed or unpacked by one call."""
+    """One function's lines and global names, and its open run.
+
+    A run is a sequence of fixed-size values that one call packs or unpacks.
+    """
 
     def __init__(self, signature: str) -> None:
         self.lines = [signature]
         self.names: dict[str, Any] = {}
         self.depth = 1
         self.run: list[tuple[str, str]] = []
-        """(struct code, target or expression) of values that follow each other on the wire."""
+        """(struct code, target or expression) of adjacent values on the wire."""
         self._serial = 0
 
     def emit(self, line: str) -> None:
-        """Add one line at the present depth."""
+        """Add one line at the current depth."""
         self.lines.append(" " * self.depth + line)
 
     def fresh(self, prefix: str) -> str:
-        """A local name that is not in use."""
+        """An unused local name."""
         self._serial += 1
         return f"{prefix}{self._serial}"
 
@@ -43,13 +45,13 @@ class FunctionSource:
         return name
 
     def function(self, name: str, origin: str) -> Any:
-        """Compile the lines; `origin` is what tracebacks show as the file."""
+        """Compile the lines; tracebacks show `origin` as the file."""
         exec(compile("\n".join(self.lines), origin, "exec"), self.names)  # noqa: S102 (our own text)
         return self.names[name]
 
 
 def smallest(type_: WireType, version: int, flexible: bool) -> int:
-    """The fewest bytes that a value takes, by which the length of an array is bounded."""
+    """The minimum size of a value, which bounds the length of an array."""
     match type_.kind:
         case WireKind.FIXED | WireKind.UUID:
             return type_.size
@@ -69,7 +71,7 @@ def smallest(type_: WireType, version: int, flexible: bool) -> int:
 
 
 def default_expression(source: FunctionSource, field: Field) -> str:
-    """What an absent field is set to."""
+    """The expression for an absent field's value."""
     if field.type.kind is WireKind.ARRAY and field.default == ():
         return "[]"
     if field.type.kind is WireKind.STRUCT and field.default is not None:

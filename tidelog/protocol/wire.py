@@ -1,4 +1,4 @@
-"""Pieces of the wire format that compiled readers and writers share."""
+"""Parts of the wire format that compiled readers and writers share."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from typing import NoReturn, TypeAlias
 from uuid import UUID
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A run of bytes. A memoryview has format `B`, so that its length counts bytes."""
+"""Bytes. A memoryview has format `B`, so that its length counts bytes."""
 
 Records: TypeAlias = Buffer | list[Buffer]
-"""Record batches: one run of bytes or, when encoding, several that follow each other."""
+"""Record batches: one buffer, or several adjacent ones when encoding."""
 
 NULL_UUID = UUID(int=0)
-"""What Kafka writes where there is no topic id."""
+"""Kafka's value for a missing topic id."""
 
 STRING_BYTES_MAX = 32767
-"""The longest string, in UTF-8, that any version of any message may carry."""
+"""The limit of a string in UTF-8, in all versions of all messages."""
 
 ELEMENTS_MAX = 200_000
-"""Elements of all arrays in one message. An element of three bytes becomes an object of a hundred,
-so without this bound a large request could ask for fifty times its size in memory."""
+"""The limit of all array elements in one message. An element of three bytes becomes an object of a
+hundred, so without the limit a large request could take fifty times its size in memory.
+"""
 
 SHORT_ELEMENTS_MAX = 2_000
-"""Elements of a message that is read at once, which takes a millisecond or two."""
+"""The limit of elements of a message read at once, which takes a millisecond or two."""
 
 UNKNOWN_TAGS_MAX = 1_000
-"""Tagged fields that are not understood, in one section."""
+"""The limit of unknown tagged fields in one section."""
 
 STEP_ELEMENTS = 256
-"""Elements of arrays that are read or written in one step of a long message: some tenths of a
-millisecond. A power of two."""
+"""Array elements per step of a long message, which takes some tenths of a millisecond. A power of
+two.
+"""
 
 COPIED_BYTES_MAX = 1024
-"""Records up to this size are copied into the message: cheaper than one more buffer to send."""
+"""Records up to this size are copied into the message: that is cheaper than another buffer."""
 
 _VARINT_BYTES_MAX = 5
 
 
 class LongMessage(Exception):
-    """A message is to be read in steps."""
+    """The message must be read or written in steps."""
 
 
 _ONE_BYTE = [bytes((value,)) for value in range(1 << 7)]
@@ -70,8 +72,10 @@ def read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """`value`, which fits 32 bits, as an unsigned varint. Written out for the sizes that records
-    have, because one comes with every partition of a fetch."""
+    """`value`, of up to 32 bits, as an unsigned varint.
+
+    Unrolled for the sizes of records: every partition of a fetch has one.
+    """
     if value < 1 << 7:
         return _ONE_BYTE[value]
     if value < 1 << 14:
@@ -84,10 +88,10 @@ def uvarint(value: int) -> bytes:
 def skip_tags(
     view: memoryview, position: int, end: int, left: int = UNKNOWN_TAGS_MAX
 ) -> tuple[int, int]:
-    """The position after a section of tagged fields none of which is known, and how many elements
-    may still come: each of the fields counts as one.
+    """The position after a section of unknown tagged fields, and the number of elements still
+    allowed.
 
-    They are dropped, not kept: what is not understood must not cost memory.
+    Each field counts as one element. The fields are dropped, so that they cost no memory.
     """
     count, position = read_uvarint(view, position)
     left -= count
@@ -104,28 +108,28 @@ def skip_tags(
 
 @lru_cache(maxsize=8192)
 def uuid_of(encoded: bytes) -> UUID:
-    """The UUID of 16 bytes. Cached, because the same topic ids come in every request."""
+    """The UUID of 16 bytes. Cached, because every request repeats the same topic ids."""
     return UUID(bytes=encoded)
 
 
 def overrun(where: str, size: int, left: int) -> NoReturn:
-    """Refuse a length that the message cannot hold."""
+    """Refuse a length beyond the message's end."""
     raise ValueError(f"{where} announces a length of {size}, but {left} bytes follow")
 
 
 def null(where: str) -> NoReturn:
-    """Refuse a null where the schema has none."""
+    """Refuse a null that the schema forbids."""
     raise ValueError(f"{where} must not be null")
 
 
 def bad_marker(where: str, marker: int, null_marker: int) -> NoReturn:
-    """Refuse the byte before a nullable structure if it says neither that it is there nor not."""
+    """Refuse an invalid byte before a nullable structure."""
     why = f"neither present (1) nor null ({null_marker})"
     raise ValueError(f"{where} is marked {marker}, which is {why}")
 
 
 def bad_tag(where: str, size: int) -> NoReturn:
-    """Refuse a tagged field that does not use up the size that it announces."""
+    """Refuse a tagged field whose value does not fill its size."""
     raise ValueError(f"the tagged field {where} does not take up its {size} bytes")
 
 
@@ -135,12 +139,12 @@ def too_many() -> NoReturn:
 
 
 def too_long() -> NoReturn:
-    """Refuse to read a message at once."""
+    """Refuse to read or write a long message at once."""
     raise LongMessage
 
 
 def long_string(size: int) -> bytes:
-    """The compact length prefix of a string whose length, plus one, does not fit one byte."""
+    """The compact length prefix of a string, if length + 1 does not fit one byte."""
     if size > STRING_BYTES_MAX + 1:
         raise ValueError(f"a string of {size - 1} bytes is longer than {STRING_BYTES_MAX}")
     return uvarint(size)

@@ -1,8 +1,8 @@
 """Compiles the writer of one version of a message.
 
-As in the reader, one function writes the whole message, and values of fixed size that follow each
-other are packed by one call. Records are not copied: the buffer so far and the records go to the
-list of finished buffers, and a new buffer is begun.
+As in the reader, one function writes the whole message, and a single call packs adjacent fixed-size
+values. Records are not copied: the current buffer and the records join the list of finished
+buffers, and a new buffer begins.
 """
 
 from __future__ import annotations
@@ -18,27 +18,39 @@ if TYPE_CHECKING:
 
 
 def compile_writer(message_type: type[Message], version: int) -> Writer:
-    """The writer of `message_type` in `version`; it raises whatever a value that does not fit makes
-    Python raise, and LongMessage for one with more than SHORT_ELEMENTS_MAX elements."""
+    """The writer of `message_type` in `version`.
+
+    The writer raises Python's own errors for unfit values. It raises LongMessage for more than
+    SHORT_ELEMENTS_MAX elements.
+    """
     writer: Writer = _WriterCompiler(message_type, version, in_steps=False).compile()
     return writer
 
 
 def compile_step_writer(message_type: type[Message], version: int) -> StepWriter:
-    """The writer of messages of any length: a generator, which pauses behind about each
-    STEP_ELEMENTS elements."""
+    """The writer of messages of any length.
+
+    The writer is a generator that pauses after about every STEP_ELEMENTS elements.
+    """
     writer: StepWriter = _WriterCompiler(message_type, version, in_steps=True).compile()
     return writer
 
 
 _COUNTED_DEPTH = 2
-"""Topics and their partitions are counted, and not what each of those has: that would cost each
-fetch more than it tells."""
+"""The depth to which elements are counted: topics and their partitions. Deeper counts would cost
+each fetch more than they tell.
+"""
 
 
 class _WriterCompiler:
-    """In the generated source `w` is the bytearray that is written to, `iov` the list of finished
-    buffers, and `left` the number of elements that may still come, in steps those of the step."""
+    """Generates the source of a writer.
+
+    | Local | Meaning |
+    |---|---|
+    | `w` | the current bytearray |
+    | `iov` | the list of finished buffers |
+    | `left` | the number of elements that may still come; of the step, if in steps |
+    """
 
     def __init__(self, message_type: type[Message], version: int, *, in_steps: bool) -> None:
         self._message_type = message_type
@@ -46,7 +58,7 @@ class _WriterCompiler:
         self._flexible = version in message_type.FLEXIBLE
         self._in_steps = in_steps
         self._arrays = 0
-        """How many arrays the present value lies in."""
+        """The number of arrays around the current value."""
         self._out = FunctionSource("def write(o0, w, iov):")
         for helper in (wire.uvarint, wire.long_string, wire.null, wire.pack_array, wire.too_long):
             self._out.names[helper.__name__] = helper
@@ -58,7 +70,7 @@ class _WriterCompiler:
         self._struct(self._message_type, "o0")
         self._flush()
         if self._in_steps:
-            # Also where there is no array: it is a generator then.
+            # Without an array too: this makes the function a generator.
             self._out.emit("if left < 0: yield")
         self._out.emit("return w")
         kind = "step writer" if self._in_steps else "writer"
@@ -66,7 +78,7 @@ class _WriterCompiler:
         return self._out.function("write", f"<{kind} of {name} version {self._version}>")
 
     def _struct(self, type_: type[Struct], local: str) -> None:
-        """Write the structure that a local holds. Leaves a run open."""
+        """Write the structure in a local. Leaves a run open."""
         present = [field for field in type_.FIELDS if self._version in field.versions]
         for field in present:
             if field.tag is None:
@@ -176,7 +188,7 @@ class _WriterCompiler:
         out.depth -= 1
 
     def _nested(self, type_: type[Struct], value: str, nullable: bool, null: int) -> None:
-        """A structure in place; `null` is the byte that says that it is not there."""
+        """Write a structure in place; the byte `null` marks an absent one."""
         out = self._out
         local = out.fresh("o")
         if not nullable:
@@ -194,7 +206,7 @@ class _WriterCompiler:
         out.depth -= 1
 
     def _tags(self, type_: type[Struct], local: str, fields: list[Field]) -> None:
-        """The section of tagged fields; one that has its default is left out."""
+        """Write the section of tagged fields, without those that have their default."""
         out = self._out
         if not fields:
             out.run.append(("B", "0"))
@@ -232,9 +244,9 @@ def _tag_of(item: tuple[Field, str]) -> int:
 
 
 def _differs(field: Field, value: str, nullable: bool) -> str:
-    """The condition under which a tagged field is on the wire."""
+    """The condition for a tagged field to be on the wire."""
     if field.type.kind is WireKind.STRUCT and nullable:
-        # Kafka's default is then an empty one, not null.
+        # Kafka's default is then an empty structure, not null.
         return "True"
     if field.default is None:
         return f"{value} is not None"

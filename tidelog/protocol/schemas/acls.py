@@ -1,4 +1,4 @@
-"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31): who may do what."""
+"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31): access control lists."""
 
 from __future__ import annotations
 
@@ -64,15 +64,11 @@ class CreateAclsRequest(Request["CreateAclsResponse"], api_key=30, versions=(1, 
 
 
 class AclCreationResult(Struct):
-    """What became of one rule."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
 
 
 class CreateAclsResponse(Response, api_key=30, versions=(1, 3), flexible=2):
-    """What became of each rule."""
-
     throttle_time_ms: int = int32()
     results: list[AclCreationResult] = array(AclCreationResult)
 
@@ -110,7 +106,7 @@ class DeleteAclsMatchingAcl(Struct):
 
 
 class DeleteAclsFilterResult(Struct):
-    """What a filter deleted."""
+    """The rules that a filter deleted."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
@@ -118,7 +114,7 @@ class DeleteAclsFilterResult(Struct):
 
 
 class DeleteAclsResponse(Response, api_key=31, versions=(1, 3), flexible=2):
-    """What each filter deleted."""
+    """The rules that each filter deleted."""
 
     throttle_time_ms: int = int32()
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)

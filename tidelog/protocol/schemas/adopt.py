@@ -9,21 +9,23 @@ from tidelog.protocol.message import Request, Response, Struct
 
 
 class AdoptPartition(Struct):
-    """A partition with its staged objects, in the order in which it is to have them."""
+    """A partition with its staged objects, in log order."""
 
     partition_index: int = int32()
     staged_ids: list[UUID] = array(uuid)
 
 
 class AdoptTopic(Struct):
-    """Partitions of one topic, which the broker that is asked must lead."""
+    """Partitions of one topic. The receiving broker must lead them."""
 
     topic_id: UUID = uuid()
     partitions: list[AdoptPartition] = array(AdoptPartition)
 
 
 class AdoptRequest(Request["AdoptResponse"], api_key=20_001, versions=(0, 0), flexible=0):
-    """Answered when what was adopted is durable: of each partition all or nothing."""
+    """Adopt staged batches, for each partition all or none. The broker answers once they are
+    durable.
+    """
 
     transactional_id: str = string()
     producer_id: int = int64()
@@ -32,8 +34,11 @@ class AdoptRequest(Request["AdoptResponse"], api_key=20_001, versions=(0, 0), fl
 
 
 class AdoptPartitionResult(Struct):
-    """What became of one partition. `base_offset`: of the first record that this request added, -1
-    where it added none because the transaction had all of it already."""
+    """The result for one partition.
+
+    `base_offset` is that of the first added record. It is -1 if the transaction already had all of
+    them.
+    """
 
     partition_index: int = int32()
     error_code: int = int16()

@@ -1,4 +1,4 @@
-"""ApiVersions (18): which versions and features a broker has."""
+"""ApiVersions (18): a broker's API versions and features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.protocol.message import Request, Response, Struct
 
 
 class ApiVersionsRequest(Request["ApiVersionsResponse"], api_key=18, versions=(0, 4), flexible=3):
-    """What do you speak? The client names its software from version 3 (KIP-511)."""
+    """Request the broker's versions. The client names its software from version 3 (KIP-511)."""
 
     client_software_name: str = string("3+")
     client_software_version: str = string("3+")
@@ -30,7 +30,7 @@ class SupportedFeatureKey(Struct):
 
 
 class FinalizedFeatureKey(Struct):
-    """The levels of a feature that are switched on in the cluster (KIP-584)."""
+    """The levels of a feature that the cluster has enabled (KIP-584)."""
 
     name: str = string()
     max_version_level: int = int16()
@@ -38,8 +38,10 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible=3):
-    """The APIs and features of a broker. Its header is always version 0, and to an unknown version
-    the answer is version 0 with error 35."""
+    """The APIs and features of a broker.
+
+    Its header always has version 0. The answer to an unknown version is version 0 with error 35.
+    """
 
     error_code: int = int16()
     api_keys: list[ApiVersion] = array(ApiVersion)

@@ -8,7 +8,7 @@ from tidelog.protocol.message import Request, Response, Struct
 
 
 class DescribeConfigsResource(Struct):
-    """A resource (type 2: topic, 4: broker), with all its settings where the keys are None."""
+    """A resource (type 2: topic, 4: broker); None as keys requests all settings."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -34,7 +34,7 @@ class DescribeConfigsSynonym(Struct):
 
 
 class DescribeConfigsResourceResult(Struct):
-    """One setting, where its value comes from and what type it has."""
+    """One setting, with the source and type of its value."""
 
     name: str = string()
     value: str | None = string(nullable="0+")
@@ -72,7 +72,7 @@ class AlterableConfig(Struct):
 
 
 class AlterConfigsResource(Struct):
-    """All settings that a resource shall have."""
+    """The complete new settings of a resource."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -80,15 +80,13 @@ class AlterConfigsResource(Struct):
 
 
 class AlterConfigsRequest(Request["AlterConfigsResponse"], api_key=33, versions=(0, 2), flexible=2):
-    """Replace the settings of resources; what is not named goes back to its default."""
+    """Replace the settings of resources; unnamed settings return to their defaults."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = boolean()
 
 
 class AlterConfigsResourceResponse(Struct):
-    """What became of one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
     resource_type: int = int8()
@@ -96,15 +94,14 @@ class AlterConfigsResourceResponse(Struct):
 
 
 class AlterConfigsResponse(Response, api_key=33, versions=(0, 2), flexible=2):
-    """What became of each resource."""
-
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 class IncrementalAlterableConfig(Struct):
-    """One change: `config_operation` 0 sets, 1 deletes, 2 appends to and 3 subtracts from a
-    list."""
+    """One change. `config_operation` 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from a
+    list.
+    """
 
     name: str = string()
     config_operation: int = int8()
@@ -129,8 +126,6 @@ class IncrementalAlterConfigsRequest(
 
 
 class IncrementalAlterConfigsResourceResponse(Struct):
-    """What became of one resource."""
-
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
     resource_type: int = int8()
@@ -138,8 +133,6 @@ class IncrementalAlterConfigsResourceResponse(Struct):
 
 
 class IncrementalAlterConfigsResponse(Response, api_key=44, versions=(0, 1), flexible=1):
-    """What became of each resource."""
-
     throttle_time_ms: int = int32()
     responses: list[IncrementalAlterConfigsResourceResponse] = array(
         IncrementalAlterConfigsResourceResponse
@@ -162,7 +155,7 @@ class ConfigResource(Struct):
 
 
 class ListConfigResourcesResponse(Response, api_key=74, versions=(0, 1), flexible=0):
-    """The resources asked for."""
+    """The requested resources."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -18,8 +18,10 @@ class HeartbeatTopicPartitions(Struct):
 class ConsumerGroupHeartbeatRequest(
     Request["ConsumerGroupHeartbeatResponse"], api_key=68, versions=(0, 1), flexible=0
 ):
-    """Join (member epoch 0), stay in, leave (-1) or, as a static member, leave for a while (-2).
-    What is None, or a timeout of -1, has not changed since the last heartbeat."""
+    """Join (member epoch 0), stay, leave (-1) or, as a static member, leave temporarily (-2).
+
+    None, or a timeout of -1, means unchanged since the last heartbeat.
+    """
 
     group_id: str = string()
     member_id: str = string()
@@ -42,7 +44,7 @@ class HeartbeatAssignment(Struct):
 
 
 class ConsumerGroupHeartbeatResponse(Response, api_key=68, versions=(0, 1), flexible=0):
-    """The epoch of the member, and its assignment where that has changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -77,7 +79,7 @@ class DescribedAssignment(Struct):
 
 
 class DescribedConsumerGroupMember(Struct):
-    """A member. `member_type` is 0 for the classic protocol, 1 for this one, -1 where unknown."""
+    """A member. `member_type` is 0 for the classic protocol, 1 for this one, -1 if unknown."""
 
     member_id: str = string()
     instance_id: str | None = string(nullable="0+", default=None)
@@ -107,7 +109,7 @@ class DescribedConsumerGroup(Struct):
 
 
 class ConsumerGroupDescribeResponse(Response, api_key=69, versions=(0, 1), flexible=0):
-    """The groups asked for."""
+    """The requested groups."""
 
     throttle_time_ms: int = int32()
     groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)

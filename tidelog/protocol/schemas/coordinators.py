@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id."""
+"""FindCoordinator (10): the coordinator of a group or of a transactional id."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tidelog.protocol.message import Request, Response, Struct
 class FindCoordinatorRequest(
     Request["FindCoordinatorResponse"], api_key=10, versions=(0, 6), flexible=3
 ):
-    """Who coordinates these keys? `key_type` 0: groups, 1: transactional ids, 2: share groups. One
-    key up to version 3, several from 4."""
+    """Request the coordinators of keys: one key up to version 3, several from 4.
+
+    `key_type` 0: groups, 1: transactional ids, 2: share groups.
+    """
 
     key: str = string("0-3")
     key_type: int = int8("1+")

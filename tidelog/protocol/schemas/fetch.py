@@ -10,14 +10,14 @@ from tidelog.protocol.wire import Records
 
 
 class FetchingReplica(Struct):
-    """Which replica fetches; clients have -1 (KIP-903)."""
+    """The fetching replica; -1 for clients (KIP-903)."""
 
     replica_id: int = int32(default=-1)
     replica_epoch: int = int64(default=-1)
 
 
 class FetchPartition(Struct):
-    """One partition to read, and from where."""
+    """One partition and offset to read."""
 
     partition: int = int32()
     current_leader_epoch: int = int32("9+", default=-1)
@@ -63,37 +63,40 @@ class FetchRequest(Request["FetchResponse"], api_key=1, versions=(4, 18), flexib
 
 
 class DivergingEpoch(Struct):
-    """The largest leader epoch not above the one asked for, and where it ends."""
+    """The largest leader epoch not above the requested one, and its end offset."""
 
     epoch: int = int32(default=-1)
     end_offset: int = int64(default=-1)
 
 
 class LeaderIdAndEpoch(Struct):
-    """Who leads the partition now, for a client that asked the wrong broker (KIP-951)."""
+    """The partition's current leader, for a client that asked the wrong broker (KIP-951)."""
 
     leader_id: int = int32(default=-1)
     leader_epoch: int = int32(default=-1)
 
 
 class SnapshotId(Struct):
-    """A snapshot to fetch instead; only KRaft has them."""
+    """A snapshot to fetch instead; only KRaft uses it."""
 
     end_offset: int = int64(default=-1)
     epoch: int = int32(default=-1)
 
 
 class AbortedTransaction(Struct):
-    """A producer whose transactional records from `first_offset` to its abort marker do not
-    count."""
+    """A producer whose transactional records from `first_offset` to its abort marker are
+    aborted.
+    """
 
     producer_id: int = int64()
     first_offset: int = int64()
 
 
 class FetchablePartitionResponse(Struct):
-    """The batches of one partition: the first one whole, however large. Decoded, `records` is one
-    view; to be encoded, it may be a list of buffers."""
+    """The batches of one partition: the first one is whole, whatever its size.
+
+    Decoding gives `records` as one view; encoding also takes a list of buffers.
+    """
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -126,7 +129,7 @@ class NodeEndpoint(Struct):
 
 
 class FetchResponse(Response, api_key=1, versions=(4, 18), flexible=12):
-    """Batches, and how far each partition reaches."""
+    """Batches, and the offsets of each partition."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16("7+")

@@ -1,4 +1,4 @@
-"""FlushTopics (20000), Tidelog's own: have a topic's decided records in its table."""
+"""FlushTopics (20000), Tidelog's own: flush a topic's decided records into its table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.protocol.message import Request, Response, Struct
 
 
 class FlushTopic(Struct):
-    """Partitions of one topic, which the broker that is asked must lead."""
+    """Partitions of one topic. The receiving broker must lead them."""
 
     name: str = string()
     partitions: list[int] = array(int32)
@@ -16,17 +16,21 @@ class FlushTopic(Struct):
 class FlushTopicsRequest(
     Request["FlushTopicsResponse"], api_key=20_000, versions=(0, 0), flexible=0
 ):
-    """Answered when all that is below the last stable offset now is in the table, or when the time
-    is over."""
+    """Flush all records below the current last stable offset into the table.
+
+    The broker answers once they are in the table, or at the timeout.
+    """
 
     timeout_ms: int = int32()
     topics: list[FlushTopic] = array(FlushTopic)
 
 
 class FlushPartitionResult(Struct):
-    """How far the table has come, as of the answer; the other offsets as of the request, -1 where
-    they are not known. `held_at_offset`: where the earliest transaction begins that was open, which
-    holds back what lies behind; -1 where nothing is held back."""
+    """The table's next offset at the answer; the other offsets at the request, -1 if unknown.
+
+    `held_at_offset` is the start of the earliest open transaction, which holds back later records.
+    It is -1 without one.
+    """
 
     partition_index: int = int32()
     error_code: int = int16()

@@ -38,23 +38,17 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"], api_key=8, versions=(
 
 
 class OffsetCommitResponsePartition(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
 
 class OffsetCommitResponseTopic(Struct):
-    """What became of one topic."""
-
     name: str = string("0-9")
     topic_id: UUID = uuid("10+")
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
 class OffsetCommitResponse(Response, api_key=8, versions=(2, 10), flexible=8):
-    """What became of each offset."""
-
     throttle_time_ms: int = int32("3+")
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
@@ -75,7 +69,7 @@ class OffsetFetchRequestTopics(Struct):
 
 
 class OffsetFetchRequestGroup(Struct):
-    """One group, with all its topics where `topics` is None."""
+    """One group; None as `topics` requests all."""
 
     group_id: str = string()
     member_id: str | None = string("9+", nullable="0+", default=None)
@@ -95,7 +89,7 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"], api_key=9, versions=(1,
 
 
 class OffsetFetchResponsePartition(Struct):
-    """A committed offset, up to version 7; -1 where there is none."""
+    """A committed offset, up to version 7; -1 for none."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -112,7 +106,7 @@ class OffsetFetchResponseTopic(Struct):
 
 
 class OffsetFetchResponsePartitions(Struct):
-    """A committed offset, from version 8; -1 where there is none."""
+    """A committed offset, from version 8; -1 for none."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -147,7 +141,7 @@ class OffsetFetchResponse(Response, api_key=9, versions=(1, 10), flexible=6):
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose offset is to go."""
+    """A partition whose offset to delete."""
 
     partition_index: int = int32()
 
@@ -167,22 +161,16 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"], api_key=47, versions=
 
 
 class OffsetDeleteResponsePartition(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
 
 class OffsetDeleteResponseTopic(Struct):
-    """What became of one topic."""
-
     name: str = string()
     partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
 class OffsetDeleteResponse(Response, api_key=47, versions=(0, 0)):
-    """What became of each offset."""
-
     error_code: int = int16()
     throttle_time_ms: int = int32()
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)

@@ -16,7 +16,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 class JoinGroupRequest(Request["JoinGroupResponse"], api_key=11, versions=(0, 9), flexible=6):
-    """Enter a group, or enter it again for the next generation."""
+    """Join a group, or join it again for the next generation."""
 
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -29,7 +29,7 @@ class JoinGroupRequest(Request["JoinGroupResponse"], api_key=11, versions=(0, 9)
 
 
 class JoinGroupResponseMember(Struct):
-    """A member and its subscription, as the leader of the group is told."""
+    """A member and its subscription, for the group's leader."""
 
     member_id: str = string()
     group_instance_id: str | None = string("5+", nullable="0+", default=None)
@@ -37,7 +37,7 @@ class JoinGroupResponseMember(Struct):
 
 
 class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible=6):
-    """The generation, and to its leader all members."""
+    """The generation; its leader also gets all members."""
 
     throttle_time_ms: int = int32("2+")
     error_code: int = int16()
@@ -51,7 +51,7 @@ class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible=6):
 
 
 class HeartbeatRequest(Request["HeartbeatResponse"], api_key=12, versions=(0, 4), flexible=4):
-    """The member is alive."""
+    """Keep the member alive."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -60,7 +60,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"], api_key=12, versions=(0, 4)
 
 
 class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible=4):
-    """Whether the member must join again."""
+    """Tells whether the member must join again."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16()
@@ -83,30 +83,26 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"], api_key=13, versions=(0, 
 
 
 class LeaveGroupMemberResponse(Struct):
-    """What became of one member."""
-
     member_id: str = string()
     group_instance_id: str | None = string(nullable="0+")
     error_code: int = int16()
 
 
 class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible=4):
-    """What became of the members."""
-
     throttle_time_ms: int = int32("1+")
     error_code: int = int16()
     members: list[LeaveGroupMemberResponse] = array(LeaveGroupMemberResponse, "3+")
 
 
 class SyncGroupRequestAssignment(Struct):
-    """What the leader assigns to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str = string()
     assignment: Buffer = binary()
 
 
 class SyncGroupRequest(Request["SyncGroupResponse"], api_key=14, versions=(0, 5), flexible=4):
-    """Hand in, as the leader, or ask for an assignment."""
+    """Send the assignments, as the leader, and request the own one."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -161,14 +157,14 @@ class DescribedGroup(Struct):
 
 
 class DescribeGroupsResponse(Response, api_key=15, versions=(0, 6), flexible=5):
-    """The groups asked for."""
+    """The requested groups."""
 
     throttle_time_ms: int = int32("1+")
     groups: list[DescribedGroup] = array(DescribedGroup)
 
 
 class ListGroupsRequest(Request["ListGroupsResponse"], api_key=16, versions=(0, 5), flexible=3):
-    """List groups, perhaps only those in certain states or of certain types."""
+    """List groups, optionally by state or type."""
 
     states_filter: list[str] = array(string, "4+")
     types_filter: list[str] = array(string, "5+")
@@ -198,14 +194,10 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"], api_key=42, versions=
 
 
 class DeletableGroupResult(Struct):
-    """What became of one group."""
-
     group_id: str = string()
     error_code: int = int16()
 
 
 class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible=2):
-    """What became of each group."""
-
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)

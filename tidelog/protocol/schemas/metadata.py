@@ -1,4 +1,4 @@
-"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): who leads what."""
+"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): brokers and leaders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataRequest(Request["MetadataResponse"], api_key=3, versions=(0, 13), flexible=9):
-    """Describe topics; all of them where `topics` is None (in version 0: empty)."""
+    """Describe topics; None as `topics` (in version 0: empty) requests all."""
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable="1+")
     allow_auto_topic_creation: bool = boolean("4+", default=True)
@@ -25,7 +25,7 @@ class MetadataRequest(Request["MetadataResponse"], api_key=3, versions=(0, 13), 
 
 
 class MetadataResponseBroker(Struct):
-    """A broker and the address that clients reach it at."""
+    """A broker and its address for clients."""
 
     node_id: int = int32()
     host: str = string()
@@ -46,7 +46,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """A topic with its partitions. Operations are a bit field, -2^31 where not asked for."""
+    """A topic with its partitions. Operations are a bit field, -2^31 if not requested."""
 
     error_code: int = int16()
     name: str | None = string(nullable="12+")
@@ -57,7 +57,7 @@ class MetadataResponseTopic(Struct):
 
 
 class MetadataResponse(Response, api_key=3, versions=(0, 13), flexible=9):
-    """The brokers and the topics asked for."""
+    """The brokers and the requested topics."""
 
     throttle_time_ms: int = int32("3+")
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
@@ -79,7 +79,7 @@ class DescribeClusterRequest(
 
 
 class DescribeClusterBroker(Struct):
-    """A broker and the address that clients reach it at."""
+    """A broker and its address for clients."""
 
     broker_id: int = int32()
     host: str = string()
@@ -89,7 +89,7 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Response, api_key=60, versions=(0, 2), flexible=0):
-    """The brokers, the cluster id, and who stands for the controller."""
+    """The brokers, the cluster id, and the broker shown as controller."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -108,7 +108,7 @@ class DescribeTopicPartitionsTopic(Struct):
 
 
 class Cursor(Struct):
-    """Where the next page of an answer begins."""
+    """The beginning of the next page."""
 
     topic_name: str = string()
     partition_index: int = int32()

@@ -33,7 +33,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"], api_key=2, versions=(1,
 
 
 class ListOffsetsPartitionResponse(Struct):
-    """The first offset at or after the timestamp; -1 where there is none."""
+    """The first offset at or after the timestamp; -1 for none."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -58,7 +58,7 @@ class ListOffsetsResponse(Response, api_key=2, versions=(1, 11), flexible=6):
 
 
 class OffsetForLeaderPartition(Struct):
-    """The leader epoch whose end is asked for."""
+    """The leader epoch whose end offset is requested."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1)
@@ -75,15 +75,14 @@ class OffsetForLeaderTopic(Struct):
 class OffsetForLeaderEpochRequest(
     Request["OffsetForLeaderEpochResponse"], api_key=23, versions=(2, 4), flexible=4
 ):
-    """Where does a leader epoch end? Clients ask to find out whether they have to truncate
-    (KIP-320)."""
+    """Request the end offset of a leader epoch. Clients use it to detect truncation (KIP-320)."""
 
     replica_id: int = int32("3+", default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
 
 class EpochEndOffset(Struct):
-    """The largest leader epoch not above the one asked for, and where it ends."""
+    """The largest leader epoch not above the requested one, and its end offset."""
 
     error_code: int = int16()
     partition: int = int32()

@@ -25,9 +25,11 @@ class TopicProduceData(Struct):
 
 
 class ProduceRequest(Request["ProduceResponse"], api_key=0, versions=(0, 13), flexible=9):
-    """Append batches. With acks 0 there is no answer. Versions 0 to 2 are readable, since brokers
-    must advertise them (KAFKA-18659), but they carry record formats that no broker takes any
-    more."""
+    """Append batches. With acks 0 the broker does not answer.
+
+    Versions 0 to 2 decode, since brokers must advertise them (KAFKA-18659). No broker accepts their
+    record formats any more.
+    """
 
     transactional_id: str | None = string("3+", nullable="0+", default=None)
     acks: int = int16()
@@ -36,21 +38,21 @@ class ProduceRequest(Request["ProduceResponse"], api_key=0, versions=(0, 13), fl
 
 
 class BatchIndexAndErrorMessage(Struct):
-    """Why one batch was refused (KIP-467)."""
+    """The reason for the refusal of one batch (KIP-467)."""
 
     batch_index: int = int32()
     batch_index_error_message: str | None = string(nullable="0+", default=None)
 
 
 class ProduceLeaderIdAndEpoch(Struct):
-    """Who leads the partition now, for a client that asked the wrong broker (KIP-951)."""
+    """The partition's current leader, for a client that asked the wrong broker (KIP-951)."""
 
     leader_id: int = int32(default=-1)
     leader_epoch: int = int32(default=-1)
 
 
 class PartitionProduceResponse(Struct):
-    """Where the batches of one partition went, or why they were refused."""
+    """The offsets of the batches of one partition, or their refusal."""
 
     index: int = int32()
     error_code: int = int16()
@@ -63,8 +65,6 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    """What became of one topic."""
-
     name: str = string("0-12")
     topic_id: UUID = uuid("13+")
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
@@ -80,8 +80,6 @@ class ProduceNodeEndpoint(Struct):
 
 
 class ProduceResponse(Response, api_key=0, versions=(0, 13), flexible=9):
-    """What became of each partition."""
-
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32("1+")
     node_endpoints: list[ProduceNodeEndpoint] = array(ProduceNodeEndpoint, "10+", tag=0)

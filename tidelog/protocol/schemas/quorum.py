@@ -24,13 +24,13 @@ class DescribeQuorumTopic(Struct):
 class DescribeQuorumRequest(
     Request["DescribeQuorumResponse"], api_key=55, versions=(0, 2), flexible=0
 ):
-    """Who votes, and how far are they?"""
+    """Request the voters and their offsets."""
 
     topics: list[DescribeQuorumTopic] = array(DescribeQuorumTopic)
 
 
 class ReplicaState(Struct):
-    """How far a voter or an observer is."""
+    """The log end of a voter or an observer."""
 
     replica_id: int = int32()
     replica_directory_id: UUID = uuid("2+")

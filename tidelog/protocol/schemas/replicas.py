@@ -1,5 +1,6 @@
 """AlterReplicaLogDirs (34), DescribeLogDirs (35), ElectLeaders (43), AlterPartitionReassignments
-(45) and ListPartitionReassignments (46): where replicas lie."""
+(45) and ListPartitionReassignments (46): the placement of replicas.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 
 class AlterReplicaLogDir(Struct):
-    """What is to lie in one directory."""
+    """The new replicas of one directory."""
 
     path: str = string()
     topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
@@ -30,22 +31,16 @@ class AlterReplicaLogDirsRequest(
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
 
 class AlterReplicaLogDirTopicResult(Struct):
-    """What became of one topic."""
-
     topic_name: str = string()
     partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
 
 
 class AlterReplicaLogDirsResponse(Response, api_key=34, versions=(1, 2), flexible=2):
-    """What became of each partition."""
-
     throttle_time_ms: int = int32()
     results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
 
@@ -60,13 +55,13 @@ class DescribableLogDirTopic(Struct):
 class DescribeLogDirsRequest(
     Request["DescribeLogDirsResponse"], api_key=35, versions=(1, 5), flexible=2
 ):
-    """How much does each partition take up? All of them where `topics` is None."""
+    """Request the size of each partition; None as `topics` requests all."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
 
 
 class DescribeLogDirsPartition(Struct):
-    """What one partition takes up."""
+    """The size of one partition."""
 
     partition_index: int = int32()
     partition_size: int = int64()
@@ -108,7 +103,7 @@ class ElectLeadersTopic(Struct):
 
 
 class ElectLeadersRequest(Request["ElectLeadersResponse"], api_key=43, versions=(0, 2), flexible=2):
-    """Elect leaders anew; of all partitions where `topic_partitions` is None."""
+    """Elect leaders; None as `topic_partitions` means all partitions."""
 
     election_type: int = int8("1+")
     topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable="0+")
@@ -116,30 +111,24 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"], api_key=43, versions=
 
 
 class PartitionElectionResult(Struct):
-    """What became of one partition."""
-
     partition_id: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
 
 
 class ReplicaElectionResult(Struct):
-    """What became of one topic."""
-
     topic: str = string()
     partition_result: list[PartitionElectionResult] = array(PartitionElectionResult)
 
 
 class ElectLeadersResponse(Response, api_key=43, versions=(0, 2), flexible=2):
-    """What became of each partition."""
-
     throttle_time_ms: int = int32()
     error_code: int = int16("1+")
     replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
 
 class ReassignablePartition(Struct):
-    """The replicas that a partition is to have; None ends a move that is under way."""
+    """The new replicas of a partition; None cancels a reassignment."""
 
     partition_index: int = int32()
     replicas: list[int] | None = array(int32, nullable="0+", default=None)
@@ -162,23 +151,17 @@ class AlterPartitionReassignmentsRequest(
 
 
 class ReassignablePartitionResponse(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
 
 
 class ReassignableTopicResponse(Struct):
-    """What became of one topic."""
-
     name: str = string()
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
 class AlterPartitionReassignmentsResponse(Response, api_key=45, versions=(0, 0), flexible=0):
-    """What became of each partition."""
-
     throttle_time_ms: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+")
@@ -195,7 +178,7 @@ class ListPartitionReassignmentsTopics(Struct):
 class ListPartitionReassignmentsRequest(
     Request["ListPartitionReassignmentsResponse"], api_key=46, versions=(0, 0), flexible=0
 ):
-    """Which partitions are being moved? Of all topics where `topics` is None."""
+    """Request the ongoing reassignments; None as `topics` requests all."""
 
     timeout_ms: int = int32(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
@@ -204,7 +187,7 @@ class ListPartitionReassignmentsRequest(
 
 
 class OngoingPartitionReassignment(Struct):
-    """The replicas of a partition that is being moved."""
+    """The replicas of a partition during its reassignment."""
 
     partition_index: int = int32()
     replicas: list[int] = array(int32)
@@ -213,14 +196,14 @@ class OngoingPartitionReassignment(Struct):
 
 
 class OngoingTopicReassignment(Struct):
-    """The partitions of one topic that are being moved."""
+    """The ongoing reassignments of one topic."""
 
     name: str = string()
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
 class ListPartitionReassignmentsResponse(Response, api_key=46, versions=(0, 0), flexible=0):
-    """The moves going on."""
+    """The ongoing reassignments."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -1,4 +1,4 @@
-"""SaslHandshake (17) and SaslAuthenticate (36): who the client is."""
+"""SaslHandshake (17) and SaslAuthenticate (36): authentication of the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SaslHandshakeRequest(Request["SaslHandshakeResponse"], api_key=17, version
 
 
 class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1)):
-    """Whether it is enabled, and which ones are."""
+    """Tells whether the mechanism is enabled, and lists the enabled ones."""
 
     error_code: int = int16()
     mechanisms: list[str] = array(string)

@@ -9,7 +9,7 @@ from tidelog.protocol.message import Request, Response, Struct
 
 
 class CreatableReplicaAssignment(Struct):
-    """The brokers that shall hold a partition."""
+    """The brokers of a partition."""
 
     partition_index: int = int32()
     broker_ids: list[int] = array(int32)
@@ -23,7 +23,7 @@ class CreatableTopicConfig(Struct):
 
 
 class CreatableTopic(Struct):
-    """A topic to create; -1 takes the default number of partitions or replicas (from version 4)."""
+    """A topic to create; -1 means the default number of partitions or replicas (from version 4)."""
 
     name: str = string()
     num_partitions: int = int32()
@@ -33,7 +33,7 @@ class CreatableTopic(Struct):
 
 
 class CreateTopicsRequest(Request["CreateTopicsResponse"], api_key=19, versions=(2, 7), flexible=5):
-    """Create topics, or only check whether they could be created."""
+    """Create topics, or only validate the request."""
 
     topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)
@@ -41,7 +41,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"], api_key=19, versions=
 
 
 class CreatableTopicConfigs(Struct):
-    """A setting that the topic got."""
+    """A setting of the created topic."""
 
     name: str = string()
     value: str | None = string(nullable="0+")
@@ -51,7 +51,7 @@ class CreatableTopicConfigs(Struct):
 
 
 class CreatableTopicResult(Struct):
-    """What became of one topic. `configs` is None where they may not be seen."""
+    """The result for one topic. `configs` is None if the client may not see them."""
 
     name: str = string()
     topic_id: UUID = uuid("7+")
@@ -64,8 +64,6 @@ class CreatableTopicResult(Struct):
 
 
 class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible=5):
-    """What became of each topic."""
-
     throttle_time_ms: int = int32()
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
@@ -86,8 +84,6 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"], api_key=20, versions=
 
 
 class DeletableTopicResult(Struct):
-    """What became of one topic."""
-
     name: str | None = string(nullable="6+")
     topic_id: UUID = uuid("6+")
     error_code: int = int16()
@@ -95,14 +91,12 @@ class DeletableTopicResult(Struct):
 
 
 class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible=4):
-    """What became of each topic."""
-
     throttle_time_ms: int = int32()
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
 
 class DeleteRecordsPartition(Struct):
-    """Where the log of a partition shall start; -1: at its high watermark."""
+    """The new log start of a partition; -1 means its high watermark."""
 
     partition_index: int = int32()
     offset: int = int64()
@@ -118,14 +112,14 @@ class DeleteRecordsTopic(Struct):
 class DeleteRecordsRequest(
     Request["DeleteRecordsResponse"], api_key=21, versions=(0, 2), flexible=2
 ):
-    """Forget the records below offsets."""
+    """Delete the records below offsets."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()
 
 
 class DeleteRecordsPartitionResult(Struct):
-    """The new start of the log of a partition."""
+    """The new log start of a partition."""
 
     partition_index: int = int32()
     low_watermark: int = int64()
@@ -133,27 +127,23 @@ class DeleteRecordsPartitionResult(Struct):
 
 
 class DeleteRecordsTopicResult(Struct):
-    """What became of one topic."""
-
     name: str = string()
     partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
 class DeleteRecordsResponse(Response, api_key=21, versions=(0, 2), flexible=2):
-    """What became of each partition."""
-
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
 
 
 class CreatePartitionsAssignment(Struct):
-    """The brokers that shall hold a new partition."""
+    """The brokers of a new partition."""
 
     broker_ids: list[int] = array(int32)
 
 
 class CreatePartitionsTopic(Struct):
-    """A topic and how many partitions it shall have in all."""
+    """A topic and its new total number of partitions."""
 
     name: str = string()
     count: int = int32()
@@ -165,7 +155,7 @@ class CreatePartitionsTopic(Struct):
 class CreatePartitionsRequest(
     Request["CreatePartitionsResponse"], api_key=37, versions=(0, 3), flexible=2
 ):
-    """Add partitions to topics, or only check whether that could be done."""
+    """Add partitions to topics, or only validate the request."""
 
     topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
@@ -173,15 +163,11 @@ class CreatePartitionsRequest(
 
 
 class CreatePartitionsTopicResult(Struct):
-    """What became of one topic."""
-
     name: str = string()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
 
 
 class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible=2):
-    """What became of each topic."""
-
     throttle_time_ms: int = int32()
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)

@@ -1,5 +1,4 @@
-"""DescribeProducers (61), DescribeTransactions (65) and ListTransactions (66): what is going on
-(KIP-664)."""
+"""DescribeProducers (61), DescribeTransactions (65) and ListTransactions (66): KIP-664."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ class DescribeProducersTopic(Struct):
 class DescribeProducersRequest(
     Request["DescribeProducersResponse"], api_key=61, versions=(0, 0), flexible=0
 ):
-    """Which producers are active in these partitions?"""
+    """Request the active producers of partitions."""
 
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic)
 
 
 class DescribedProducer(Struct):
-    """A producer as the leader of a partition knows it."""
+    """A producer, as the partition's leader knows it."""
 
     producer_id: int = int64()
     producer_epoch: int = int32()
@@ -85,7 +84,7 @@ class DescribedTransaction(Struct):
 
 
 class DescribeTransactionsResponse(Response, api_key=65, versions=(0, 0), flexible=0):
-    """The transactions asked for."""
+    """The requested transactions."""
 
     throttle_time_ms: int = int32()
     transaction_states: list[DescribedTransaction] = array(DescribedTransaction)
@@ -94,8 +93,7 @@ class DescribeTransactionsResponse(Response, api_key=65, versions=(0, 0), flexib
 class ListTransactionsRequest(
     Request["ListTransactionsResponse"], api_key=66, versions=(0, 2), flexible=0
 ):
-    """List transactions, perhaps only in certain states, of certain producers, of a certain age, or
-    whose id matches a pattern."""
+    """List transactions, optionally by state, producer, age or pattern of the transactional id."""
 
     state_filters: list[str] = array(string)
     producer_id_filters: list[int] = array(int64)

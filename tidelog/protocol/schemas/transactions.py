@@ -10,8 +10,10 @@ from tidelog.protocol.message import Request, Response, Struct
 class InitProducerIdRequest(
     Request["InitProducerIdResponse"], api_key=22, versions=(0, 6), flexible=2
 ):
-    """Get a producer id and epoch; with a transactional id, fence the earlier instances. A producer
-    that has an identity asks for the next epoch from version 3 (KIP-360)."""
+    """Get a producer id and epoch; with a transactional id, fence the earlier instances.
+
+    From version 3 a producer with an identity gets the next epoch (KIP-360).
+    """
 
     transactional_id: str | None = string(nullable="0+")
     transaction_timeout_ms: int = int32()
@@ -22,8 +24,9 @@ class InitProducerIdRequest(
 
 
 class InitProducerIdResponse(Response, api_key=22, versions=(0, 6), flexible=2):
-    """The identity. From version 6 it may come with a transaction that was prepared before
-    (KIP-939)."""
+    """The identity; from version 6 with an earlier prepared transaction, if there is one
+    (KIP-939).
+    """
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -41,7 +44,7 @@ class AddPartitionsToTxnTopic(Struct):
 
 
 class AddPartitionsToTxnTransaction(Struct):
-    """The partitions of one transaction, to be added or, between brokers, verified."""
+    """The partitions of one transaction, to add or, between brokers, to verify."""
 
     transactional_id: str = string()
     producer_id: int = int64()
@@ -64,15 +67,11 @@ class AddPartitionsToTxnRequest(
 
 
 class AddPartitionsToTxnPartitionResult(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     partition_error_code: int = int16()
 
 
 class AddPartitionsToTxnTopicResult(Struct):
-    """What became of one topic."""
-
     name: str = string()
     results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
         AddPartitionsToTxnPartitionResult
@@ -80,15 +79,11 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResult(Struct):
-    """What became of one transaction."""
-
     transactional_id: str = string()
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
 class AddPartitionsToTxnResponse(Response, api_key=24, versions=(0, 5), flexible=3):
-    """What became of each partition."""
-
     throttle_time_ms: int = int32()
     error_code: int = int16("4+")
     results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
@@ -109,7 +104,7 @@ class AddOffsetsToTxnRequest(
 
 
 class AddOffsetsToTxnResponse(Response, api_key=25, versions=(0, 4), flexible=3):
-    """Whether they are enlisted."""
+    """Tells whether the offsets are enlisted."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -125,8 +120,7 @@ class EndTxnRequest(Request["EndTxnResponse"], api_key=26, versions=(0, 5), flex
 
 
 class EndTxnResponse(Response, api_key=26, versions=(0, 5), flexible=3):
-    """Whether it is decided; from version 5 with the identity for the next transaction
-    (KIP-890)."""
+    """The decision's error code; from version 5 with the next transaction's identity (KIP-890)."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -155,35 +149,27 @@ class WritableTxnMarker(Struct):
 class WriteTxnMarkersRequest(
     Request["WriteTxnMarkersResponse"], api_key=27, versions=(1, 2), flexible=1
 ):
-    """Write the markers of decided transactions; coordinators send it to leaders."""
+    """Write the markers of decided transactions. Coordinators send it to leaders."""
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
 
 class WritableTxnMarkerPartitionResult(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
 
 class WritableTxnMarkerTopicResult(Struct):
-    """What became of one topic."""
-
     name: str = string()
     partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult)
 
 
 class WritableTxnMarkerResult(Struct):
-    """What became of one marker."""
-
     producer_id: int = int64()
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
 class WriteTxnMarkersResponse(Response, api_key=27, versions=(1, 2), flexible=1):
-    """What became of each marker."""
-
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)
 
 
@@ -220,21 +206,15 @@ class TxnOffsetCommitRequest(
 
 
 class TxnOffsetCommitResponsePartition(Struct):
-    """What became of one partition."""
-
     partition_index: int = int32()
     error_code: int = int16()
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    """What became of one topic."""
-
     name: str = string()
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
 class TxnOffsetCommitResponse(Response, api_key=28, versions=(0, 5), flexible=3):
-    """What became of each offset."""
-
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
