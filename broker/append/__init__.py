@@ -1,1 +1,1 @@
-"""Producers' batches on their way into partitions: produced ones and adopted ones."""
+"""The append path of producers' batches: produced batches and adopted batches."""

@@ -1,26 +1,27 @@
 """Adopts staged batches: the leader's part of the exactly-once sink (rules H7 to H9).
 
-An adopt names staged objects; their batches for a partition become part of a transaction, in order,
-all of them or none. Step by step, and what is left if the broker dies there:
+An adopt names staged objects. Their batches for a partition become part of a transaction, in order,
+all or none. The steps, and the state if the broker dies there:
 
-1. The objects are looked at: there, young enough, staged for this transactional id; then each batch
-   of the partition is read and checked like a produced one. Nothing has happened yet.
-2. The coordinator is asked, unless the transaction has begun here, as for a first batch. The
-   partition may be enlisted then without data, which does no harm.
-3. What the transaction has adopted already is left out: an answer was lost, or a request came
-   twice. That is told by the extents, so a successor knows it too. They are what is durable;
-   therefore one adopt of a partition is under way at a time, until its slot is durable, whatever
-   becomes of who asked.
-4. The batches get their offsets and go into the slot being filled, as index entries only: all in
-   one slot. So after a crash all are there or none, and step 3 need not look at single batches.
-5. The slot is durable: answered.
+1. The broker looks at the objects: each exists, is young enough, and is staged for this
+   transactional id. Then it reads and checks each batch of the partition like a produced one.
+   Nothing has changed yet.
+2. The broker asks the coordinator as for a first batch, unless the transaction has begun here. The
+   partition may then be enlisted without data, which does no harm.
+3. The broker leaves out the batches that the transaction has adopted already: an answer was lost,
+   or a request came twice. It compares extents, so a successor finds the same answer. Only durable
+   extents count. Therefore one adopt of a partition is under way at a time, until its slot is
+   durable, even if its caller has gone.
+4. The batches get their offsets and enter the open slot, as index entries only, all in one slot. So
+   after a crash all are there or none, and step 3 need not look at single batches.
+5. The slot is durable: the broker answers.
 
-A caller that was fenced meanwhile is refused in step 2 by its coordinator, or in step 4 by the
-log: its transaction has been ended here, or has another ordinal.
+The coordinator refuses a caller that was fenced meanwhile in step 2, or the log refuses it in step
+4: its transaction has been ended here, or has another ordinal.
 
-Age: objects are refused `staged.retention.ms` after they were put and deleted after twice that, so
-the collector and an adopt never meet, as long as the clocks of store and broker agree to
-within the retention. The records count as they were checked: objects never change.
+Age: the broker refuses objects `staged.retention.ms` after they were put. The collector deletes
+them after twice that time. So the collector and an adopt never meet, as long as the clocks of store
+and broker agree to within the retention. The checked records stay valid: objects never change.
 """
 
 from __future__ import annotations
@@ -58,27 +59,30 @@ from tidelog.wal.write.staging import read_staged_index
 from tidelog.wal.write.writer import WalClosed, WalLost, WalWriter
 
 OBJECTS_MAX = 10_000
-"""Of one partition in a request."""
+"""Staged objects of one partition in a request."""
 BATCHES_MAX = 50_000
-"""Of one partition in a request: their entries go into one slot."""
+"""Batches of one partition in a request: their entries go into one slot."""
 ADOPTS_AT_ONCE_MAX = 4
 """Partitions whose staged batches are checked at a time."""
 READS_AT_ONCE_MAX = 16
 WINDOW_BYTES = 8 * 1024 * 1024
-"""Of staged batches that one adopt has in memory at a time; one batch may be larger."""
+"""Staged batches that one adopt holds in memory at a time; one batch may be larger."""
 _PRODUCE_VERSION = 12
-"""As whose answers a coordinator's refusals are given."""
+"""The Produce version whose error codes carry a coordinator's refusals."""
 
 
 class Adopted(NamedTuple):
-    """Where the records are that this adopt added; (-1, 0): the transaction had all of them."""
+    """Where the newly adopted records are; (-1, 0) if the transaction had all of them."""
 
     base_offset: int
     record_count: int
 
 
 class AdoptFailed(NamedTuple):
-    """Why nothing was adopted; a request that timed out or met the broker's end may have been."""
+    """Why the broker adopted nothing.
+
+    After a timeout or the broker's end the batches may have been adopted.
+    """
 
     code: ErrorCode
     message: str
@@ -96,8 +100,6 @@ class _Unfit(Exception):
 
 
 class Adopter:
-    """One broker's adopts."""
-
     def __init__(
         self,
         store: ObjectStore,
@@ -120,13 +122,15 @@ class Adopter:
         self._at_once = asyncio.Semaphore(ADOPTS_AT_ONCE_MAX)
         self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
         self._busy: set[TopicPartition] = set()
-        """Partitions with an adopt under way, or appended and not durable yet."""
+        """Partitions with an adopt that is under way, or appended and not durable yet."""
 
     async def adopt(
         self, partition: Partition, wanted: Wanted, staged_ids: Sequence[UUID]
     ) -> AdoptResult:
-        """Adopt the partition's batches of these objects, in this order, as part of the caller's
-        transaction. `wanted`: whose that is."""
+        """Adopt the partition's batches of these objects, in this order, into a transaction.
+
+        `wanted` names the caller's transaction.
+        """
         place = partition.log.partition
         if place in self._busy:
             return AdoptFailed(
@@ -140,7 +144,7 @@ class Adopter:
                 batches = await self._checked(partition, wanted, staged_ids)
             ordinal = await self._admitted(partition, wanted)
             await self._wal.wait_for_room()
-            # From here on nothing waits until all is in the slot.
+            # No await from here until every batch is in the slot.
             self._partitions.require(partition)
             known = partition.log.adopted(wanted.identity.producer_id)
             fresh = [batch for batch in batches if batch.key not in known]
@@ -156,7 +160,7 @@ class Adopter:
             durable = self._wal.durable(placed.slot)
             is_appended = True
             durable.add_done_callback(partial(self._is_durable, place))
-            # Shielded: until it is durable, whoever asks again must wait.
+            # Shielded: a caller that asks again must wait until the slot is durable.
             await asyncio.shield(durable)
         except _Unfit as unfit:
             return AdoptFailed(unfit.code, f"{unfit}; nothing was adopted")
@@ -175,12 +179,12 @@ class Adopter:
 
     def _is_durable(self, place: TopicPartition, durable: asyncio.Future[None]) -> None:
         self._busy.discard(place)
-        # Whoever asked may have gone; that the WAL was lost is then no error of the event loop's.
+        # The caller may have gone: retrieve the error, so that the event loop does not log it.
         if not durable.cancelled():
             durable.exception()
 
     async def _admitted(self, partition: Partition, wanted: Wanted) -> int:
-        """The transaction's ordinal; NO_ORDINAL where it has begun in this partition."""
+        """The transaction's ordinal; NO_ORDINAL if it has begun in this partition."""
         if partition.log.is_in_transaction(*wanted.identity):
             return NO_ORDINAL
         admission = (await self._admissions.admit(wanted, [partition]))[partition]
@@ -193,7 +197,7 @@ class Adopter:
     async def _checked(
         self, partition: Partition, wanted: Wanted, staged_ids: Sequence[UUID]
     ) -> list[AdoptedBatch]:
-        """The batches, each of which may be adopted."""
+        """The partition's batches, all fit for adoption. Raises _Unfit."""
         if not staged_ids or len(set(staged_ids)) != len(staged_ids):
             raise _Unfit(ErrorCode.INVALID_REQUEST, "no staged object is named, or one twice")
         if len(staged_ids) > OBJECTS_MAX:
@@ -205,8 +209,8 @@ class Adopter:
         if partition.limits.timestamp_type is not TimestampType.CREATE_TIME:
             raise _Unfit(
                 ErrorCode.INVALID_REQUEST,
-                f"topic {partition.topic_name} dates its records itself, staged ones are dated:"
-                " set message.timestamp.type to CreateTime",
+                f"topic {partition.topic_name} uses log append time, but staged records carry"
+                " their own timestamps: set message.timestamp.type to CreateTime",
             )
 
         async def look(staged_id: UUID) -> StagedIndex:
@@ -235,7 +239,7 @@ class Adopter:
         return adopted
 
     async def _look(self, key: str, transactional_id: str) -> StagedIndex:
-        """The object's index, if it may be adopted at all."""
+        """The object's index. Raises _Unfit if its age or purpose forbids an adopt."""
         try:
             age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
             index = await read_staged_index(self._store, key)
@@ -263,7 +267,10 @@ class Adopter:
     async def _check_records(
         self, key: str, batches: Sequence[StagedBatch], limits: BatchLimits
     ) -> list[int]:
-        """Read every batch and check it like a produced one; the checksums in their headers."""
+        """Read every batch and check it like a produced one.
+
+        Returns the checksums in the batch headers.
+        """
         crcs: list[int] = []
         rules = replace(limits, compression=None, batches_max=1, zstd_allowed=True)
         for window in windows(batches, WINDOW_BYTES):
@@ -279,8 +286,10 @@ class Adopter:
 def _check_window(
     key: str, window: Sequence[StagedBatch], data: Buffer, limits: BatchLimits, now_ms: int
 ) -> list[int]:
-    """Whether these bytes are the batches that the index says, and good ones; the checksums in
-    their headers. Raises _Unfit."""
+    """Check that these bytes are the valid batches of the index; return their header checksums.
+
+    Raises _Unfit.
+    """
     crcs: list[int] = []
     view = memoryview(data)
     begin = window[0].position

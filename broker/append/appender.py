@@ -1,16 +1,16 @@
-"""The produce path: batches are checked off the event loop, get their offsets, go into the WAL.
+"""The produce path: the broker checks batches off the event loop, gives offsets, fills the WAL.
 
-A connection's submissions are served strictly in the order in which they were made. All that wait
-are checked together in one call; while it runs, more gather. Those with large batches, which take
-far more time than others, are checked one by one in a lane of their own (`large_batches`); what
-their connection submits meanwhile waits behind them, and others go on.
+The appender serves a connection's submissions strictly in their order. It checks all waiting
+submissions in one call; more gather meanwhile. Large batches take far more time, so it checks their
+submissions one by one in a lane of their own (`large_batches`). Later submissions of the same
+connection wait behind them, and other connections go on.
 
-What is appended counts for later decisions at once, and for readers and producers when its slot is
-durable (H4): `ProducedBatch.slot` says which one to wait for.
+An appended batch counts for later decisions at once. It counts for readers and producers when its
+slot is durable (H4); `ProducedBatch.slot` names that slot.
 
-If the process dies before a slot is durable, nobody was told of its batches, and the successor does
-not find them. If the slot's outcome stays unknown, or a seal is met, the WAL writer ends the
-incarnation, and with it everything that was applied in memory.
+If the process dies before a slot is durable, no producer was told of its batches, and the successor
+does not find them. If the slot's outcome stays unknown, or the writer meets a seal, the WAL writer
+ends the incarnation and all of its state in memory.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ from tidelog.wal.write.slot_waiters import Told, WalLost
 from tidelog.wal.write.writer import WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes that are checked together in one call."""
+"""Bytes that one call checks together."""
 INLINE_BYTES_MAX = 128 * 1024
-"""Up to here checking takes less time than handing it to a thread, if nothing is compressed."""
+"""Up to this size the check takes less time than its handover to a thread, if nothing is
+compressed."""
 
 
 class ProducedBatch(NamedTuple):
-    """A batch's place in the log. It counts when `slot` is durable."""
+    """A batch's place in the log. The batch counts when `slot` is durable."""
 
     base_offset: int
     log_append_time_ms: int
@@ -81,15 +82,17 @@ class AppendItem:
     records: Buffer
     limits: BatchLimits
     ordinal: int = NO_ORDINAL
-    """The transaction's number, where the coordinator has just said that the partition is in it."""
+    """The transaction's ordinal, if the coordinator has just said that the partition is in it."""
     transaction_version: int = 0
     result: AppendResult | None = None
 
 
 class Submission:
-    """One produce request's batches, of a `connection`; `settled` is called when each item has its
-    result, or with the reason why that is not known. Without a future, since there are thousands a
-    second."""
+    """One produce request's batches, from a `connection`.
+
+    The appender calls `settled` when each item has its result, or with the reason why the results
+    are unknown. There is no future: a broker serves thousands of submissions a second.
+    """
 
     __slots__ = (
         "_settled",
@@ -105,45 +108,48 @@ class Submission:
         self.connection = connection
         self.items = items
         self.prepared: list[Prepared | InvalidBatch] = []
-        """What the check has made of each item; empty before it."""
+        """Each item's checked form; empty before the check."""
         self.size_bytes = sum([len(item.records) for item in items])
         self.is_taken = False
-        """Whether its turn has come: it can be withdrawn no more."""
+        """Whether the appender has taken it: nothing can withdraw it any more."""
         self.is_abandoned = False
         """Whether its connection is gone."""
         self._settled: Told | None = settled
 
     def withdraw(self) -> bool:
-        """Nobody waits for it any more: unless its turn has come, nothing of it will be appended
-        and its records are let go. Whether that is so."""
+        """Give up the submission: its client has gone.
+
+        Unless the appender has taken it, its records are released and never appended. Returns
+        whether it was withdrawn in time.
+        """
         self._settled = None
         if not self.is_taken:
             self.items, self.prepared, self.size_bytes = [], [], 0
         return not self.is_taken
 
     def settle(self, lost: WalLost | None = None) -> None:
-        """Each item has its result, or `lost` says why it may never have one."""
-        # Who is told holds this: a circle would keep the records in memory.
+        """Report that each item has its result, or with `lost` why it may never have one."""
+        # The callee holds this submission: a reference cycle would keep the records in memory.
         settled, self._settled = self._settled, None
         if settled is not None:
             settled(lost)
 
     @property
     def is_large(self) -> bool:
-        """Whether the check has found a large batch, which is still to be checked."""
+        """Whether the check has found a large batch, which the other lane must check."""
         return any(isinstance(each, LargeBatch) for each in self.prepared)
 
     def drop(self) -> None:
-        """The connection is gone, and nothing was appended."""
+        """Report that the connection is gone and nothing was appended."""
         self.settle(WalLost("the connection is gone; nothing was appended"))
 
     def fail(self) -> None:
-        """The broker has ended: whatever was appended of it may or may not become durable."""
+        """Report that the broker has ended: appended batches may or may not become durable."""
         self.settle(WalLost("the broker has ended; the outcome is unknown"))
 
 
 class Prepared(NamedTuple):
-    """A batch as it will be stored, but for its offset; with its append time (-1: none)."""
+    """A batch as the WAL stores it, except its offset; with its append time (-1: none)."""
 
     data: Buffer
     header: BatchHeader
@@ -157,8 +163,10 @@ def prepare(
     *,
     small_only: bool = False,
 ) -> list[Prepared | InvalidBatch]:
-    """Check many requests, one batch each, and bring them into the form that their topics want.
-    `small_only` leaves large batches for later. Pure; runs in a worker thread."""
+    """Check many requests, one batch each, and convert them to their topics' format.
+
+    `small_only` leaves large batches for later. Pure; runs in a worker thread.
+    """
     prepared: list[Prepared | InvalidBatch] = []
     for admitted in admit(requests, limits, now_ms, small_only=small_only):
         if isinstance(admitted, InvalidBatch):
@@ -177,7 +185,7 @@ def prepare(
 
 
 def _has_codec(item: AppendItem) -> bool:
-    """Whether its records may have to be decompressed or compressed, which takes its time."""
+    """Whether the records may need slow decompression or compression."""
     flags = item.records[ATTRIBUTES_POSITION + 1 : ATTRIBUTES_POSITION + 2]
     return bool(item.limits.compression) or any(byte & COMPRESSION_MASK for byte in flags)
 
@@ -194,7 +202,7 @@ class Appender:
         large: LargeBatches[int, Submission],
         large_offload: Offload,
     ) -> None:
-        """`large_offload`: checks large batches, which must not keep `offload` from others."""
+        """`large_offload` checks large batches, so that `offload` stays free for others."""
         self._writer = writer
         self._log_writer = log_writer
         self._offload = offload
@@ -208,11 +216,13 @@ class Appender:
         self._large_came = asyncio.Event()
         self._has_ended = False
         self.deadlines = Deadlines()
-        """Until when those who submitted something wait for it."""
+        """The deadlines of the submissions' requests."""
 
     def submit(self, connection: int, items: list[AppendItem], settled: Told) -> Submission:
-        """Queue a request's batches. Synchronous, so that the connection's order is the log's.
-        `settled` is called after this returns, and must not fail."""
+        """Queue a request's batches. Synchronous: the connection's order is the log's order.
+
+        The appender calls `settled` after this returns; it must not fail.
+        """
         submission = Submission(connection, items, settled)
         if self._has_ended:
             asyncio.get_running_loop().call_soon(submission.fail)
@@ -222,16 +232,20 @@ class Appender:
         return submission
 
     def lost(self, connection: int) -> None:
-        """The connection is gone: what waits of it in the lane of large batches is dropped, so that
-        clients that come and go pile up no work. Nothing of that was acknowledged."""
+        """Drop a closed connection's submissions from the lane of large batches.
+
+        So clients that come and go pile up no work. None of the dropped batches was acknowledged.
+        """
         for submission in chain(self._group, self._waiting):
             submission.is_abandoned |= submission.connection == connection
         for submission in self._large.lost(connection):
             submission.drop()
 
     async def run(self) -> NoReturn:
-        """Serve submissions until cancelled, or until the WAL has ended. Those that are left then
-        are told that nothing of theirs was acknowledged."""
+        """Serve submissions until cancelled, or until the WAL has ended.
+
+        The remaining submissions then fail: none of their batches was acknowledged.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._serve_large())
@@ -291,8 +305,8 @@ class Appender:
         return group
 
     def _put_off(self, submission: Submission) -> None:
-        """The submission waits in the lane of large batches from now on: because of its own, or
-        behind others of its connection."""
+        """Move the submission to the lane of large batches, for its own batches or its
+        connection's."""
         submission.is_taken = False
         if submission.is_abandoned:
             submission.drop()
@@ -315,7 +329,7 @@ class Appender:
                     await self._large_came.wait()
 
     async def _check_large(self, connection: int) -> None:
-        """Serve the first submission of the connection, and let those behind it go on."""
+        """Serve the connection's first submission, then release those behind it."""
         self._large_taken = submission = self._large.take(connection)
         submission.is_taken = True
         began, now_ms = self._clock.monotonic(), self._clock.time_ms()
@@ -352,7 +366,7 @@ class Appender:
                 transaction_version=item.transaction_version,
             )
         except PartitionError as error:
-            # The topic was deleted, or the partition given away, while the batch was checked.
+            # The topic was deleted, or the partition moved away, during the check.
             return AppendFailed(error.code, str(error))
         except AppendRefused as error:
             return AppendFailed(ErrorCode(error.error_code), str(error))
@@ -368,9 +382,9 @@ class Appender:
         )
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:
-        """Move the log start up to `offset`; the new log start, durable.
+        """Move the log start up to `offset`; return the new log start once it is durable.
 
-        PartitionError: the partition is not here any more; nothing was deleted.
+        Raises PartitionError: this broker no longer leads the partition; nothing was deleted.
         """
         await self._writer.durable(self._log_writer.begin_log_at(partition, offset))
         return Offset(partition.log.log_start)

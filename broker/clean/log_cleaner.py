@@ -1,14 +1,15 @@
 """The log cleaner: applies retention, compacts logs and merges small segments, one at a time.
 
-`run` is its task. What it decides on is in the tables (`storage/clean/compaction.py`), so nothing
-of it is to be recovered. If the process dies
+`run` is its task. It decides from the tables alone (`storage/clean/compaction.py`), so it has no
+state to recover. If the process dies
 
-- while keys are mapped or segments are written: nothing has happened; what was stored is garbage;
-- behind a commit: the segments of it say how far they are clean, and the next round goes on there;
-- with the commit's outcome unknown: either of the two.
+- while it maps keys or writes segments: nothing has happened; the new objects are garbage;
+- after a commit: the committed segments say how far they are clean, and the next round continues;
+- with the commit's outcome unknown: one of these two.
 
-A fenced broker that commits late is refused (E3), or right: it drops only records that have a later
-one with their key in the same table, which no other drops before them.
+If a fenced broker commits late, the table refuses the commit (E3), or the commit is right. It drops
+only records with a later record of the same key in the same table, and no other writer drops that
+one before them.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ from tidelog.storage.table.table_state import TableState
 logger = logging.getLogger(__name__)
 
 FIRST_RETENTION_SECONDS = 30.0
-"""After the start, as in Kafka."""
+"""The delay of the first retention after the start, as in Kafka."""
 PAUSE_SECONDS = 15.0
-"""How long a partition is left alone after a failure."""
+"""How long the cleaner skips a partition after a failure."""
 CORRUPT_SECONDS = 300.0
-"""How long it is left alone where something of it is corrupt."""
+"""How long the cleaner skips a partition after a CorruptObject."""
 LOOKED_AT_ONCE = 100
-"""Partitions that are looked at before others may go on."""
+"""Partitions that the cleaner examines before it yields to other tasks."""
 PACE_SECONDS_MIN = 0.001
-"""Less is not worth waiting for."""
+"""Shorter waits are skipped."""
 SHARE_BELOW_WORTH_A_REWRITE = 0.5
-"""Of a segment's rows, about, below the log start."""
+"""The approximate share of rows below the log start that makes a rewrite worthwhile."""
 RETENTION_PARTS = 8
-"""Merged segments hold at most that part of what a topic keeps, since they are deleted whole."""
+"""A merged segment holds at most 1/8 of the retained data: retention deletes whole segments."""
 
 
 class _Job(NamedTuple):
-    """What is to be done next: a round of compaction, or segments that become one."""
+    """The next work: a round of compaction, or segments to merge into one."""
 
     partition: Partition
     config: TopicConfig
@@ -75,7 +76,7 @@ class _Job(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """What a partition was like when there was nothing to do."""
+    """The state in which a partition had no work."""
 
     version: int
     log_start: int
@@ -83,7 +84,7 @@ class _Looked(NamedTuple):
 
 
 class LogCleaner:
-    """Cleans the logs that this broker leads; of internal topics none, they have snapshots."""
+    """Cleans the logs that this broker leads. Internal topics have snapshots instead."""
 
     def __init__(
         self,
@@ -99,8 +100,10 @@ class LogCleaner:
         crash_points: CrashPoints,
         metrics: CleanerMetrics,
     ) -> None:
-        """`offload`: its worker is kept busy for tens of milliseconds at a time, by look-ups among
-        millions of keys for up to a second."""
+        """`offload` runs tasks of tens of milliseconds.
+
+        Look-ups among millions of keys take up to a second.
+        """
         self._partitions = partitions
         self._tables = tables
         self.retention = retention
@@ -119,7 +122,6 @@ class LogCleaner:
         self._has_retained = False
 
     async def run(self) -> NoReturn:
-        """Clean until cancelled."""
         self._retained_at = self._clock.monotonic()
         while True:
             await self._retain_if_due()
@@ -129,8 +131,10 @@ class LogCleaner:
                 await self._clock.sleep(max(0.0, seconds))
 
     async def clean_one(self) -> bool:
-        """Do what is most worth it; whether anything was. What fails is logged, and left alone for
-        a while."""
+        """Do the most worthwhile job; return whether there was one.
+
+        A job's failure is logged, and its partition is skipped for a while.
+        """
         async with self._cleaning:
             return await self._clean_one()
 
@@ -148,10 +152,10 @@ class LogCleaner:
             await self._note_failure(place, error)
         return True
 
-    # What to do.
+    # Which job is next.
 
     async def _choose(self) -> _Job | None:
-        """The dirtiest log that is to be compacted; if there is none, segments to be merged."""
+        """The dirtiest log that is due for compaction; if there is none, segments to merge."""
         dirtiest: _Job | None = None
         merge: _Job | None = None
         looked: dict[TopicPartition, _Looked] = {}
@@ -204,7 +208,7 @@ class LogCleaner:
     def _dirty(
         self, partition: Partition, config: TopicConfig, table: TableState
     ) -> DirtyLog | None:
-        """What is to be compacted, if that is due."""
+        """The dirty part of the log, if its compaction is due."""
         if "compact" not in config.items_of("cleanup.policy"):
             return None
         log, now_ms = partition.log, self._clock.time_ms()
@@ -220,8 +224,7 @@ class LogCleaner:
     def _to_merge(
         self, partition: Partition, config: TopicConfig, table: TableState
     ) -> tuple[Segment, ...]:
-        """Small segments that are worth a large one, or one that lies below the log start for the
-        most part."""
+        """Small segments to merge, or the first one if most of it lies below the log start."""
         log = partition.log
         segments = [
             stored
@@ -251,7 +254,7 @@ class LogCleaner:
         own = self._settings().integer("merge.segment.bytes")
         return min(own, config.integer("segment.bytes"))
 
-    # How it is done.
+    # How the cleaner does a job.
 
     async def _do(self, job: _Job) -> None:
         if job.dirty is None:
@@ -264,7 +267,7 @@ class LogCleaner:
             await self._compact(job.partition, job.config, job.dirty)
 
     async def _compact(self, partition: Partition, config: TopicConfig, dirty: DirtyLog) -> None:
-        """One round. What has no room among the keys is left to the next."""
+        """One round. Keys beyond the buffer's room are left for the next round."""
         log = partition.log
         table = await self._tables.open(log.partition.topic_id)
         segments = [stored.segment for stored in table.partition(log.partition.partition).segments]
@@ -315,7 +318,7 @@ class LogCleaner:
         removed: Sequence[Segment],
         replacement: Replacement,
     ) -> bool:
-        """Whether the replacement is in the table; otherwise others have made it impossible."""
+        """Whether the table has the replacement; otherwise another writer prevented it."""
         place = partition.log.partition
         self._crash_points.hit(CrashPoint.SEGMENTS_REWRITTEN)
         if self._partitions.get(place) is not partition:
@@ -329,7 +332,7 @@ class LogCleaner:
         if not isinstance(result, TableCommitted):
             self.metrics.refusals += 1
             logger.info(
-                "others changed the table first",
+                "another writer changed the table first; the log will be tried again",
                 extra={"partition": str(partition), "why": result.reason},
             )
             return False
@@ -344,7 +347,7 @@ class LogCleaner:
         )
 
     async def _pace(self, size_bytes: int) -> None:
-        """Wait as long as so many bytes take at the most that is allowed."""
+        """Sleep so that the cleaner stays below log.cleaner.io.max.bytes.per.second."""
         self.metrics.bytes_moved += size_bytes
         rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
         if size_bytes / rate >= PACE_SECONDS_MIN:
@@ -365,7 +368,7 @@ class LogCleaner:
             },
         )
         if isinstance(error, ObjectNotFound):
-            # Others may have removed the segment from the table (F4).
+            # Another writer may have removed the segment from the table (F4).
             try:
                 await self._tables.refresh(place.topic_id)
             except TidelogError as again:
@@ -386,7 +389,7 @@ class LogCleaner:
 
 
 def compaction_policy(config: TopicConfig) -> CompactionPolicy:
-    """What a topic's settings say of its compaction."""
+    """The compaction settings of a topic."""
     return CompactionPolicy(
         min_compaction_lag_ms=config.integer("min.compaction.lag.ms"),
         max_compaction_lag_ms=config.integer("max.compaction.lag.ms"),
@@ -396,7 +399,7 @@ def compaction_policy(config: TopicConfig) -> CompactionPolicy:
 
 
 def _goes_by_time(config: TopicConfig) -> bool:
-    """Whether time alone may make a log worth compacting."""
+    """Whether the passage of time alone may make the log due for compaction."""
     if "compact" not in config.items_of("cleanup.policy"):
         return False
     policy = compaction_policy(config)

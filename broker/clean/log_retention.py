@@ -1,16 +1,16 @@
-"""Retention, applied to the partitions that this broker leads.
+"""Retention of the partitions that this broker leads.
 
-First the log start moves, by an entry of the WAL; when that is durable, a commit removes the
-segments below from the table. If the process dies
+First a WAL entry moves the log start. When it is durable, a commit removes the segments below it
+from the table. If the process dies
 
 - before the entry is durable: nothing has happened;
-- behind it: the log begins later for whoever leads the partition next; the segments below it are in
-  the table still, and the next time that retention is applied they are removed;
-- with the commit's outcome unknown: the same; what is removed already is not there to be removed.
+- after it: the next leader begins the log at the new start; the next retention removes the
+  segments;
+- with the commit's outcome unknown: the same; segments already removed are not found again.
 
-A fenced broker cannot move the log start. Its late commit removes only what lies below one that was
-durable, and a log start never goes back: so it is right. Where it is refused (E3), what is there
-then is looked at again.
+A fenced broker cannot move the log start. Its late commit is right: it removes only segments below
+a durable log start, and a log start never goes back. If the table refuses the commit (E3),
+retention reads the table again.
 
 The other order would let a reader above the log start find a hole.
 """
@@ -46,12 +46,12 @@ from tidelog.wal.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 COMMIT_PARTITIONS_MAX = 64
-"""Partitions of a topic that lose segments in one commit."""
+"""Partitions of a topic that one commit may remove segments from."""
 _ATTEMPTS_MAX = 3
 
 
 class LogRetention:
-    """Moves log starts and removes what lies below them from the tables."""
+    """Moves log starts and removes the segments below them from the tables."""
 
     def __init__(
         self,
@@ -72,7 +72,10 @@ class LogRetention:
         self._metrics = metrics
 
     async def apply(self) -> None:
-        """Once, to all partitions. What fails is logged, and done the next time."""
+        """Apply retention once to all partitions.
+
+        A failure is logged; the next run tries the topic again.
+        """
         topics: dict[TopicId, list[Partition]] = {}
         for partition in self._partitions:
             if not partition.is_internal and partition.fault is None:
@@ -80,7 +83,7 @@ class LogRetention:
         for topic_id, partitions in topics.items():
             for first in range(0, len(partitions), COMMIT_PARTITIONS_MAX):
                 some = partitions[first : first + COMMIT_PARTITIONS_MAX]
-                # Planning waits for nothing: others may go on in between.
+                # Planning has no other await: yield to other tasks here.
                 await self._clock.sleep(0)
                 try:
                     await self._apply_to(topic_id, some)
@@ -127,7 +130,7 @@ class LogRetention:
             self._metrics.log_starts_moved += len(moving)
 
     async def _remove_segments(self, topic_id: TopicId, partitions: Sequence[Partition]) -> None:
-        """Remove what lies below the log starts, whoever moved them."""
+        """Remove segments below the log starts, also those that DeleteRecords moved."""
         for _ in range(_ATTEMPTS_MAX):
             table = await self._tables.open(topic_id)
             changes = tuple(_removals(table, partitions))
@@ -153,7 +156,7 @@ class LogRetention:
 
 
 def runs_of(log: PartitionLog, table: TableState | None) -> Iterator[RetentionRun]:
-    """All that a partition holds, ascending: its segments, then its slots in the WAL."""
+    """The parts of a partition, ascending: its segments, then its slots in the WAL."""
     table_next = log.table_next
     if table is not None:
         part = table.partition(log.partition.partition)

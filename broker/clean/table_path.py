@@ -1,5 +1,4 @@
-"""The way from the WAL into tables, and what keeps those as their topics' settings say: rolls,
-retention, log compaction. Put together here, with what they count."""
+"""Assembles the path from the WAL into tables: rolls, retention, log compaction, metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from tidelog.wal.read.tail_cache import TailCache
 
 
 class TablePath:
-    """One incarnation's."""
+    """One incarnation's tables and the tasks that maintain them."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class TablePath:
         )
 
     def cleaner(self, appender: Appender) -> LogCleaner:
-        """Deletes and compacts. `appender`: what tells the WAL of later log starts."""
+        """The log cleaner. `appender` writes later log starts to the WAL."""
         world = self._world
         metrics = CleanerMetrics()
         self._registry.register(CleanerCollector(metrics))

@@ -1,1 +1,1 @@
-"""Finds objects that nothing needs any more, and deletes them after a grace."""
+"""The collector: finds unneeded objects and deletes them after a grace."""

@@ -1,4 +1,4 @@
-"""Reads what says which objects are needed: the newest checkpoints and the hand-over images."""
+"""Reads the newest checkpoints and hand-over images, which say which objects are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READS_AT_ONCE_MAX = 16
 
 
 class AnchorReader:
-    """One process's. Remembers what it read last, by key and etag: most of it does not change."""
+    """Caches the last anchors by key and etag: most of them do not change."""
 
     def __init__(self, store: ObjectStore, offload: Offload) -> None:
         self._store = store
@@ -29,8 +29,11 @@ class AnchorReader:
     async def checkpoints(
         self, incarnations: Iterable[Incarnation]
     ) -> dict[Incarnation, Anchor] | None:
-        """The newest checkpoints of those that have one; None if one was replaced while it was
-        read. Raises StoreError, CorruptObject and UnsupportedFormat, as the other does."""
+        """The newest checkpoint of each of these incarnations that has one.
+
+        None if a checkpoint was replaced during the read. Raises StoreError, CorruptObject and
+        UnsupportedFormat, as `handovers` does.
+        """
         newest: dict[Incarnation, tuple[Slot, str]] = {}
         async for meta in self._store.list(CHECKPOINT_FOLDER):
             found = parse_key(meta.key)
@@ -45,7 +48,7 @@ class AnchorReader:
         return dict(zip(owners, anchors, strict=True))
 
     async def handovers(self, keys: Iterable[str]) -> frozenset[str] | None:
-        """What these hand-over images refer to; None if one is gone."""
+        """The objects that these hand-over images refer to; None if an image is gone."""
         wanted = [(key, "") for key in sorted(keys)]
         images = await self._read_all(wanted, self._handovers, _decode_images)
         if images is None:

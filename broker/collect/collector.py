@@ -1,35 +1,39 @@
-"""Finds what nobody can need any more (rules F1 to F3), and has it deleted after a grace.
+"""Finds objects that are unreachable for ever (rules F1 to F3), and deletes them after a grace.
 
-Each broker goes through its own WAL, its merged objects and its checkpoints; the one with the
-lowest id among the living also through all that has no living owner: WALs of retired incarnations,
-state snapshots, hand-over images, tables. It does no harm if two take themselves for the lowest,
-or if one goes by an old state: what may go, may go for ever (F2).
+Each broker collects its own WAL, merged objects and checkpoints. The live broker with the lowest id
+also collects objects without a live owner: WALs of retired incarnations, state snapshots, hand-over
+images, tables. Two brokers that take themselves for the lowest do no harm, nor does an old state:
+an object that may go, may go for ever (F2).
 
-A pass notes which slots there are (`wal_inventory`) and lists all else, reads the metadata log, the
-newest checkpoints and the metadata log again, judges (`bucket.reachability`) and marks (`marks`).
-What was marked the grace ago, and at every pass since, goes to the deleter (`deletion`), which
-works beside the passes. Slots are judged and marked as runs, so a pass costs what is kept and what
-is new, not what waits for the grace.
+The steps of a pass:
 
-Marks are stored behind each pass (`mark_file`), with the time for which they have been observed. A
-new process goes on with them. If the process dies anywhere, less is deleted: what it had observed
-since it stored its marks last is observed once more. The first passes come soon after the start,
-each at twice the time of the one before, up to the interval. So a process that lives for a time T
-stores marks that are older by at least half of T, and a row of short lives deletes as one long life
-does, at half the speed. A stored mark says what was true when it was stored, and what may go may go
-for ever (F2): so it does no harm if an old process stores its marks late.
+1. `wal_inventory` finds the existing slots, and the pass lists all other objects.
+2. The pass reads the metadata log, the newest checkpoints, and the metadata log again.
+3. `bucket.reachability` judges, and `marks` records the unreachable objects.
+4. The deleter (`deletion`), a task of its own, gets objects marked for the grace by every pass.
 
-Segments that no table lists, and tables of deleted topics, are looked for less often: that takes a
-listing of all segments and a reading of all tables. A segment that may yet be committed is
-kept until its table has gone on the grace after it was written; where the table does not go on by
-itself, an empty commit is made (`TableLog.fence`).
+Slots are judged and marked as runs, so a pass costs as much as kept and new objects, not as those
+that wait for the grace.
 
-Staged objects go when their batch is over (`staged_batches`), or by their age (H9): twice
-`staged.retention.ms` after they were put, and when no slot that old is to be replayed any more,
-nothing can come to refer to them.
+Each pass stores the marks (`mark_file`) with their observed ages, and a new process continues from
+them. If the process dies anywhere, less is deleted: its successor observes again whatever followed
+the last stored marks. The first passes come soon after the start, each at twice the time of the one
+before, up to the interval. So a process that lives for a time T stores marks whose ages grew by at
+least T/2. A row of short lives deletes like one long life, at half the speed. A stored mark was
+true when stored, and an object that may go, may go for ever (F2). So an old process that stores its
+marks late does no harm.
 
-Never deleted: what is not Tidelog's, leases (one a broker id), the lowest seal of a WAL. The
-metadata log and the table logs are kept short by those who write them.
+The table collector looks less often for segments outside of tables, and for tables of deleted
+topics: it lists all segments and reads all tables. It keeps a segment that may still be committed
+until its table has a commit later than the grace after the segment was written. If the table gets
+no commit, the collector makes an empty one (`TableLog.fence`).
+
+Staged objects go when their batch is over (`staged_batches`), or by age (H9): twice
+`staged.retention.ms` after they were put, and after every slot of that age is below a checkpoint.
+Then no new reference to them can arise.
+
+The collector never deletes foreign objects, leases (one a broker id), or the lowest seal of a WAL.
+The writers of the metadata log and of the table logs shorten these themselves.
 """
 
 from __future__ import annotations
@@ -82,52 +86,52 @@ from tidelog.wal.write.checkpoint import checkpoint_prefix
 logger = logging.getLogger(__name__)
 
 LISTED_MAX = 100_000
-"""Objects of a folder that one pass looks at, slots aside; the lowest keys, so the oldest of those
-that are numbered. The others follow when these are gone."""
+"""Objects of a folder that one pass lists, except slots.
+
+The lowest keys come first, so the oldest of numbered objects. Later passes list the others.
+"""
 REPLAYED_LISTED_MAX = 1000
-"""Slots of a WAL of which the oldest is looked for; more than are ever uploaded at a time."""
+"""Slots of a WAL that are listed to find the oldest; more than a broker ever uploads at a time."""
 ATTEMPTS_MAX = 3
-"""Against changes of ownership in the middle of a pass; the next one tries again."""
+"""Attempts of one pass while partitions change owners; the next pass tries again."""
 FIRST_SHARE = 1 / 64
-"""Of the interval: when the first pass begins."""
+"""The share of the interval after which the first pass begins."""
 
 
 class Cluster(Protocol):
-    """The metadata log."""
+    """The metadata log, as the collector uses it."""
 
     @property
     def state(self) -> ClusterState:
-        """As of the last look."""
+        """The state as of the last refresh."""
         ...
 
     async def refresh(self) -> ClusterState:
-        """Look again."""
+        """The state after reading the log's new entries."""
         ...
 
 
 class Listed(NamedTuple):
-    """An object that a pass has listed."""
-
     what: BucketObject
     meta: ObjectMeta
 
 
 class _Judged(NamedTuple):
-    """What may go, by one look."""
+    """The objects that may go, as one pass judges."""
 
     slots: Mapping[Incarnation, Sequence[SlotRun]]
     keys: Sequence[str]
 
 
 class _Quiet(NamedTuple):
-    """While this stays as it is, a pass finds nothing that the one before did not."""
+    """A pass finds nothing new as long as these values stay the same."""
 
     sequence: int
     floor: Slot | None
 
 
 class Collector:
-    """One process's collections of what is not in tables. `run` is its task."""
+    """Collects this process's share of the objects outside of tables. `run` is its task."""
 
     def __init__(
         self,
@@ -148,9 +152,11 @@ class Collector:
         deleter: Deleter,
         metrics: CollectorMetrics,
     ) -> None:
-        """`is_settled`: see `Reachability`; of other processes' objects it says no. `floor`: the
-        slot of this incarnation's newest checkpoint. `idle_seconds`: how often a pass is made
-        where nothing has changed."""
+        """See `Reachability` for `is_settled`; it is false for other processes' objects.
+
+        `floor`: the slot of this incarnation's newest checkpoint. `idle_seconds`: the interval
+        between passes while nothing changes.
+        """
         self._store = store
         self._clock = clock
         self._offload = offload
@@ -169,7 +175,7 @@ class Collector:
         self._metrics = metrics
         self._anchors = AnchorReader(store, offload)
         self._handed: set[str] = set()
-        """Keys that the deleter has and the last listing still had."""
+        """Keys that the deleter has got and that the last listing still showed."""
         self._quiet: _Quiet | None = None
         self._listed_at = -idle_seconds
 
@@ -187,27 +193,30 @@ class Collector:
             except (StoreError, CorruptObject, UnsupportedFormat) as error:
                 self._metrics.failures += 1
                 logger.warning(
-                    "a collection was given up; nothing more is marked until the next",
+                    "a collection failed; nothing more is marked until the next one",
                     extra={"key": getattr(error, "key", None), "why": str(error)},
                 )
 
     def _is_idle(self) -> bool:
-        """Whether a pass would find what the last one did: nothing."""
+        """Whether a pass would find nothing, like the last one."""
         return (
             self._quiet == _Quiet(self._cluster.state.sequence, self._floor())
             and self._clock.monotonic() - self._listed_at < self._idle_seconds
         )
 
     async def collect(self) -> None:
-        """One pass. Raises StoreError; CorruptObject and UnsupportedFormat, if what would tell what
-        is needed cannot be read: then nothing is marked."""
+        """One pass.
+
+        Raises StoreError; CorruptObject and UnsupportedFormat if an object that names the needed
+        objects cannot be read. Then nothing is marked.
+        """
         self._quiet, quiet = None, _Quiet(self._cluster.state.sequence, self._floor())
         started_at = self._clock.monotonic()
         await self._staged.look()
         is_lowest_id = is_lowest(self._cluster.state, self._incarnation)
         listed = await self._list(is_lowest_id=is_lowest_id)
         staged = _staged(listed)
-        # An incarnation that registers later has no slots now.
+        # An incarnation that registers later has no slots yet.
         newest = await self._inventory.newest_slots(await self._cluster.refresh()) if staged else {}
         self._staged.listed(Listing(staged, newest))
         await self._inventory.look(self._cluster.state, others=is_lowest_id)
@@ -226,7 +235,7 @@ class Collector:
         listed: Mapping[str, Listed],
         slots: Mapping[Incarnation, WalRuns],
     ) -> _Judged:
-        """What may go. Pure; in a worker thread."""
+        """The objects that may go. Pure; runs in a worker thread."""
         return _Judged(
             {owner: reachability.slots_may_go(owner, there.runs) for owner, there in slots.items()},
             [
@@ -242,7 +251,7 @@ class Collector:
         listed: Mapping[str, Listed],
         slots: Mapping[Incarnation, WalRuns],
     ) -> None:
-        """Mark what may go, hand over what has been marked for the grace."""
+        """Mark the objects that may go; hand over those marked for the grace."""
         now = self._clock.monotonic()
         for owner, runs in self._marks.slots.update(judged.slots, now).items():
             self._inventory.hand_over(owner, runs)
@@ -259,11 +268,11 @@ class Collector:
         self._metrics.passes += 1
 
     def _is_undecided(self, key: str) -> bool:
-        """Whether it takes further passes of this process to tell whether this may go."""
+        """Whether only later passes of this process can judge the object."""
         return key.startswith(STAGED_FOLDER) and not self._staged.has_passed
 
     async def _list(self, *, is_lowest_id: bool) -> dict[str, Listed]:
-        """All but slots that fall to this process, folder by folder."""
+        """The objects of this process's share except slots, folder by folder."""
         me = self._incarnation
         prefixes = [merged_prefix(me), checkpoint_prefix(me)]
         if is_lowest_id:
@@ -288,14 +297,17 @@ class Collector:
         return listed
 
     def _is_ours(self, found: BucketObject, state: ClusterState) -> bool:
-        """Whether it falls to this process: others that live go through their own."""
+        """Whether this process collects the object: live incarnations collect their own."""
         match found:
             case WalObject(owner) | MergedObjectKey(owner) | CheckpointObject(owner):
                 return owner == self._incarnation or not state.is_live(owner.epoch)
         return True
 
     async def _look(self, listed: Mapping[str, Listed]) -> Reachability | None:
-        """By what to judge what was listed before; None if that cannot be said now."""
+        """The reachability by which to judge the objects listed before.
+
+        None if ownership changes too fast to tell.
+        """
         for _ in range(ATTEMPTS_MAX):
             state = await self._cluster.refresh()
             anchors = await self._anchors.checkpoints(needed_incarnations(state))
@@ -327,7 +339,7 @@ class Collector:
                     staged_over=partial(_is_staged_over, listed, adoptable_ms, over),
                 )
             )
-        logger.info("partitions change hands too fast for a collection; the next one looks again")
+        logger.info("partitions change owners too fast for a collection; the next one tries again")
         return None
 
     async def _over(
@@ -358,7 +370,7 @@ class Collector:
         anchors: Mapping[Incarnation, Anchor],
         log_ms: int,
     ) -> int:
-        """What was staged later may be referred to, or come to be; by the store's clock."""
+        """References to objects staged after this time may exist or arise; by the store's clock."""
         needed = needed_incarnations(state)
         slots: list[tuple[WalObject, int]] = []
         for owner in needed:
@@ -379,7 +391,7 @@ class Collector:
         return until_ms - 2 * self._staged_retention_ms
 
     async def _newest_entry_ms(self, state: ClusterState) -> int:
-        """When the metadata log's newest entry was put; long ago if it was deleted already."""
+        """The put time of the metadata log's newest entry; 0 if the entry is deleted already."""
         key = f"{LOG_PREFIX}{state.sequence:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"
         try:
             return (await self._store.head(key)).modified_ms
@@ -388,7 +400,7 @@ class Collector:
 
 
 def is_lowest(state: ClusterState, incarnation: Incarnation) -> bool:
-    """Whether this one has the lowest id of those that live."""
+    """Whether this incarnation has the lowest id of the live brokers."""
     living = state.live_brokers()
     return bool(living) and living[0].incarnation == incarnation
 
@@ -398,7 +410,7 @@ def _staged(listed: Mapping[str, Listed]) -> frozenset[str]:
 
 
 def _staged_references(handovers: frozenset[str], anchors: Sequence[Anchor]) -> frozenset[str]:
-    """The staged objects that bases refer to. Pure; in a worker thread."""
+    """The staged objects that bases refer to. Pure; runs in a worker thread."""
     referenced = map(object_key, handovers.union(*(anchor.objects for anchor in anchors)))
     return frozenset(key for key in referenced if key.startswith(STAGED_FOLDER))
 
@@ -410,7 +422,7 @@ def _is_staged_over(
 
 
 def newest_snapshots(found: Iterable[BucketObject]) -> dict[tuple[str, int], int]:
-    """The highest offset of a snapshot of each internal partition."""
+    """The highest snapshot offset of each internal partition."""
     newest: dict[tuple[str, int], int] = {}
     for each in found:
         if isinstance(each, StateObject):

@@ -1,11 +1,11 @@
-"""Deletes what collections found superfluous: some at a time, as fast as it becomes due.
+"""Deletes the objects that collections found unreachable, in groups at a steady rate.
 
-What is due waits here in memory, slots as runs. The rate is the one that would have all of it
-deleted in one interval of the collector. So under constant load as much is deleted each second as
-is created, without haste, and what waits stays in proportion to the load.
+Due objects wait here in memory, slots as runs. The rate would delete all of them within one
+interval of the collector. So under constant load the broker deletes as much each second as it
+creates, and the waiting objects stay in proportion to the load.
 
-If the process dies anywhere, less is deleted. A deletion that fails stays here and is repeated.
-Deleting twice does no harm: slots and other names are never used again.
+If the process dies anywhere, less is deleted. A failed deletion is repeated. Deleting twice does no
+harm: slots and other names are never reused.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ logger = logging.getLogger(__name__)
 
 DELETES_A_SECOND_MIN: Final = 100
 DELETES_A_SECOND_MAX: Final = 10_000
-"""Several times what a broker can create."""
+"""Several times the rate at which a broker can create objects."""
 STEP_SECONDS: Final = 0.1
-"""What is deleted in one request is what the rate says for so long, at most."""
+"""One request deletes at most what the rate allows for this time."""
 RETRY_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
 class CollectorMetrics:
-    """What was deleted, by the folder that it lay in."""
+    """Counts of deleted objects, by their folder."""
 
     objects: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
-    """Of WAL objects an estimate: nobody has listed them."""
+    """An estimate for WAL objects: the collector does not list them."""
     marked: dict[str, int] = field(default_factory=dict)
-    """What waits for the grace, by the pass that looks after it."""
+    """Objects that wait for the grace, by the pass that marks them."""
     waiting: int = 0
-    """What waits for its deletion."""
+    """Objects that wait for their deletion."""
     passes: int = 0
     failures: int = 0
-    """Passes and deletions that were given up."""
+    """Failed passes and deletions."""
 
     def deleted(self, key: str, size_bytes: int) -> None:
         """Count an object."""
@@ -62,14 +62,14 @@ class CollectorMetrics:
 
 
 class DueObject(NamedTuple):
-    """An object that is to be deleted."""
+    """An object to delete."""
 
     key: str
     size_bytes: int
 
 
 class Deleter:
-    """One process's deletions. `run` is its task."""
+    """The queue of this process's deletions. `run` is its task."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Deleter:
         metrics: CollectorMetrics,
         spread_seconds: float,
     ) -> None:
-        """`spread_seconds`: over how long what is due is spread."""
+        """`spread_seconds`: the time over which the deleter spreads due deletions."""
         self._store = store
         self._clock = clock
         self._crash_points = crash_points
@@ -87,7 +87,7 @@ class Deleter:
         self._spread_seconds = spread_seconds
         self._objects: deque[DueObject] = deque()
         self._slots: deque[tuple[Incarnation, SlotRun, int]] = deque()
-        """Runs of WALs, with the size of one slot, about."""
+        """Runs of WALs, with the approximate size of one slot."""
         self._wake = asyncio.Event()
 
     @property
@@ -99,17 +99,16 @@ class Deleter:
         return {owner: sorted(runs) for owner, runs in found.items()}
 
     def add(self, objects: Iterable[DueObject]) -> None:
-        """Delete these objects, in this order. Each is to be added once."""
+        """Delete these objects, in this order. Callers add each object once."""
         self._objects.extend(objects)
         self._changed()
 
     def add_slots(self, owner: Incarnation, due: WalRuns) -> None:
-        """Delete these slots. Each is to be added once."""
+        """Delete these slots. Callers add each slot once."""
         self._slots.extend((owner, run, due.slot_bytes) for run in due.runs)
         self._changed()
 
     async def run(self) -> NoReturn:
-        """Delete what is added, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -123,7 +122,7 @@ class Deleter:
                 except StoreError as error:
                     self._metrics.failures += 1
                     logger.warning(
-                        "superfluous objects could not be deleted; it will be tried again",
+                        "unneeded objects could not be deleted; the broker will try again",
                         extra={"objects": self._metrics.waiting, "why": str(error)},
                     )
                     await self._clock.sleep(RETRY_SECONDS)
@@ -132,7 +131,7 @@ class Deleter:
                 await self._clock.sleep(max(0.0, taken / rate - seconds))
 
     async def drain(self) -> None:
-        """Delete all that was added, without pauses. Raises StoreError."""
+        """Delete everything added, without pauses. Raises StoreError."""
         while self._metrics.waiting:
             await self._delete(DELETED_AT_ONCE_MAX)
 
@@ -141,7 +140,7 @@ class Deleter:
         return min(rate, DELETES_A_SECOND_MAX)
 
     async def _delete(self, objects_max: int) -> int:
-        """Delete the next ones; how many. Raises StoreError: they stay the next ones."""
+        """Delete the next objects; return their number. After a StoreError they stay queued."""
         objects = list(islice(self._objects, objects_max))
         slots = self._next_slots(objects_max - len(objects))
         due = objects + slots

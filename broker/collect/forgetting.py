@@ -1,14 +1,14 @@
-"""Lets the metadata log forget what the bucket holds nothing of any more.
+"""Removes ids from the metadata log once the bucket holds nothing of them.
 
-The log remembers deleted topics and retired incarnations as long as something of theirs may lie in
-the bucket, so that a collector can tell what it may delete. When a topic's folder is empty, or only
-the seal is left of an incarnation that no tenure names, the id is forgotten; else the log would
-grow with every restart and every deleted topic.
+The log remembers deleted topics and retired incarnations while objects of theirs may lie in the
+bucket, so that a collector can tell which objects it may delete. The log forgets a topic's id when
+its folder is empty. It forgets an incarnation's id when only its seal is left and no tenure names
+it. Otherwise the log would grow with every restart and every deleted topic.
 
-Nothing rests on the moment. A process that was fenced long ago may still put an object of a
-forgotten id. Its id tells that the log knew it (`ClusterState.fate_of`, `is_retired`), so fsck
+Correctness does not depend on the moment. A process fenced long ago may still put an object of a
+forgotten id. The id tells that the log knew it (`ClusterState.fate_of`, `is_retired`). So fsck
 reports the object, and no collector touches it. The folder must have been empty for the grace, so
-that this takes a request that is late by more than the grace.
+only a request that is late by more than the grace can do this.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ from tidelog.wal.write.checkpoint import checkpoint_prefix
 T = TypeVar("T")
 
 LOOKED_AT_MAX: Final = 10_000
-"""Topics, and incarnations, that one pass looks at: each takes a request or three. Passes keep up
-with as many deletions and restarts an interval."""
+"""Topics, and incarnations, that one pass checks, with one to three requests each.
+
+Passes keep up with as many deletions and restarts an interval.
+"""
 LOOKS_AT_ONCE_MAX: Final = 16
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class Forgetting:
         interval_seconds: float,
         marks: Marks[str],
     ) -> None:
-        """`marks`: of ids, by `_marks_of`; they wait for the grace."""
+        """`marks`: marked ids, in the form of `_marks_of`; they wait for the grace."""
         self._store = store
         self._clock = clock
         self._log = log
@@ -71,8 +73,10 @@ class Forgetting:
         self._marks = marks
 
     async def run(self) -> NoReturn:
-        """Look at intervals, until cancelled; sooner after the start, for processes that do not
-        live for an interval."""
+        """Check at intervals, until cancelled.
+
+        The first passes come sooner after the start, for processes that live less than an interval.
+        """
         share = FIRST_SHARE
         while True:
             await self._clock.sleep(share * self._interval_seconds)
@@ -80,10 +84,10 @@ class Forgetting:
             try:
                 await self.look()
             except (Refused, StoreError) as error:
-                logger.warning("nothing was forgotten this time", extra={"why": str(error)})
+                logger.warning("no id was forgotten this time", extra={"why": str(error)})
 
     async def look(self) -> None:
-        """One pass. Raises StoreError, and what `MetadataLog.append` raises."""
+        """One pass. Raises StoreError, and whatever `MetadataLog.append` raises."""
         state = self._log.state
         if not is_lowest(state, self._incarnation):
             return
@@ -99,7 +103,7 @@ class Forgetting:
             build = _Forget(due_topics, due_epochs)
             await self._log.append(self._incarnation.epoch, build)
             logger.info(
-                "forgotten, since nothing is left of them",
+                "the metadata log forgot ids without objects",
                 extra={"topics": len(due_topics), "incarnations": len(due_epochs)},
             )
 
@@ -134,14 +138,14 @@ def _marks_of(topics: Iterable[TopicId], epochs: Iterable[Epoch]) -> list[str]:
 
 
 async def _those(items: Iterable[T], is_so: Callable[[T], Awaitable[bool]]) -> list[T]:
-    """Those of the first LOOKED_AT_MAX of which it is so."""
+    """The first LOOKED_AT_MAX items for which `is_so` holds."""
     chosen = list(islice(items, LOOKED_AT_MAX))
     answers = await read_all(is_so, chosen, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
     return [each for each, answer in zip(chosen, answers, strict=True) if answer]
 
 
 class _Forget:
-    """The change: what is still there to be forgotten, and unneeded, in the state before it."""
+    """The log entry: the ids that the state before it still holds and does not need."""
 
     def __init__(self, topics: Sequence[TopicId], epochs: Sequence[Epoch]) -> None:
         self._topics = topics

@@ -1,14 +1,14 @@
 """The marks of one broker id's collections, kept from process to process.
 
-`cluster/collection/<broker id>.json` says which objects were found superfluous, which ids have
-nothing left in the bucket, which snapshots the metadata log has, and for how long this was
-observed. A process that starts reads it and goes on from these ages. Only time that a
-process has observed counts: no clock of the store, of a machine or of another process is asked.
+`cluster/collection/<broker id>.json` holds three kinds of marks with the time for which each was
+observed: unreachable objects, ids without objects in the bucket, and the snapshots of the metadata
+log. A starting process reads it and continues from these ages. Only time that a process has
+observed counts: no clock of the store, of a machine or of another process matters.
 
-The file is written anew behind each pass, without a condition. Whatever it says was true when it
-was written and stays true (rule F2), so it does no harm if an old process writes late: some of
-what was observed since is observed once more. The same if it is lost or cannot be read. Nothing is
-deleted by the file alone: each pass judges anew, and a mark that it does not confirm ends.
+Each pass writes the file anew, without a condition. Its content was true when written and stays
+true (rule F2). So an old process that writes late does no harm: later observations are made again.
+The same holds if the file is lost or unreadable. The file alone deletes nothing: each pass judges
+anew and removes marks that it does not confirm.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SNAPSHOTS: Final = "snapshots"
 _INCARNATION = re.compile(r"(\d{1,10})-(\d{1,19})")
 
 Ages = Mapping[str, Mapping[str, float]]
-"""Of keys, by what they are marked for."""
+"""Ages of marked keys, by the kind of mark."""
 SlotAges = Mapping[Incarnation, Sequence[tuple[SlotRun, float]]]
 
 
 def mark_key(broker_id: BrokerId) -> str:
-    """Where the marks of a broker id lie."""
+    """The key of a broker id's mark file."""
     return f"{COLLECTION_PREFIX}{broker_id}.json"
 
 
@@ -58,7 +58,7 @@ class MarkFile:
         grace_seconds: float,
         snapshots: Sightings[str] | None = None,
     ) -> None:
-        """`snapshots`: for how long those of the metadata log have been seen."""
+        """`snapshots`: how long the process has seen each snapshot of the metadata log."""
         self._store = store
         self._clock = clock
         self._offload = offload
@@ -66,18 +66,18 @@ class MarkFile:
         self._grace_seconds = grace_seconds
         self.slots = SlotMarks(grace_seconds)
         self.objects: Marks[str] = Marks(grace_seconds)
-        """What is not in tables, slots aside."""
+        """Objects outside of tables, except slots."""
         self.segments: Marks[str] = Marks(grace_seconds)
-        """What is in tables' folders and in no table."""
+        """Objects in tables' folders that no table lists."""
         self.uncommitted: Marks[str] = Marks(grace_seconds)
-        """Segments that may be committed yet."""
+        """Segments that may still be committed."""
         self.forgotten: Marks[str] = Marks(grace_seconds)
-        """Ids of which nothing is left in the bucket."""
+        """Ids without objects in the bucket."""
         self._snapshots = Sightings() if snapshots is None else snapshots
         self._is_empty = True
 
     async def load(self) -> None:
-        """Go on from the file, where there is one that can be read. Raises StoreError."""
+        """Continue from the file, if it exists and is readable. Raises StoreError."""
         try:
             stored = await self._store.get(self._key)
         except ObjectNotFound:
@@ -87,7 +87,7 @@ class MarkFile:
             slots, ages = await self._offload.run(decode_marks, self._key, stored.data)
         except (CorruptObject, UnsupportedFormat) as error:
             logger.warning(
-                "what the process before has observed is unknown: superfluous objects are kept"
+                "the previous process's marks are unreadable: unneeded objects stay"
                 " for the grace once more",
                 extra={"key": self._key, "why": str(error)},
             )
@@ -99,12 +99,14 @@ class MarkFile:
         self._snapshots.restore(ages.get(_SNAPSHOTS, {}), now)
 
     async def store(self, waiting: Mapping[Incarnation, Sequence[SlotRun]]) -> None:
-        """Write the file, if it has anything to say that it does not. `waiting`: slots that are
-        being deleted, beside the marked ones. Raises StoreError."""
+        """Write the file, unless it and the marks are both empty.
+
+        `waiting`: slots in the deleter's queue, beside the marked ones. Raises StoreError.
+        """
         now = self._clock.monotonic()
         slots = self.slots.ages(now)
         for owner, runs in waiting.items():
-            # They have been marked for longer than the grace.
+            # These slots have been marked for longer than the grace.
             due = [(run, self._grace_seconds + 1) for run in runs]
             slots[owner] = sorted([*slots.get(owner, ()), *due])
         ages = {name: marks.ages(now) for name, marks in self._by_name.items() if len(marks)}
@@ -146,7 +148,7 @@ def encode_marks(slots: SlotAges, ages: Ages) -> bytes:
 def decode_marks(
     key: str, data: Buffer
 ) -> tuple[dict[Incarnation, list[tuple[SlotRun, float]]], dict[str, dict[str, float]]]:
-    """What the file says. Raises CorruptObject and UnsupportedFormat."""
+    """The file's marks. Raises CorruptObject and UnsupportedFormat."""
     body: dict[str, Any] = dict(decode_document(key, data, MAGIC, FORMAT_VERSION))
     try:
         slots = {
@@ -160,12 +162,12 @@ def decode_marks(
             for name, marked in body["keys"].items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptObject(key, f"it does not say what is marked: {error}") from error
+        raise CorruptObject(key, f"its marks cannot be decoded: {error}") from error
     return slots, ages
 
 
 def _by_age(marked: Iterable[tuple[str, float]]) -> list[list[Any]]:
-    """Keys that were marked at the same pass, together."""
+    """Keys grouped by age: those of one pass lie together."""
     groups: dict[int, list[str]] = {}
     for key, age in marked:
         groups.setdefault(_ms(age), []).append(key)

@@ -1,9 +1,9 @@
-"""What collections found superfluous, and since when: keys one by one, slots of WALs as runs. Pure.
+"""The unreachable objects and the time of their marks: single keys, and slots as runs. Pure.
 
-A mark is never older than what was observed: it begins with the pass that found the object
-superfluous first, and ends with the first pass that does not. What was superfluous for longer than
-the grace is due. Marks can be kept beyond the process as ages (`mark_file`): time that passes
-between two processes is not counted.
+A mark is never older than its observation. It begins with the first pass that finds the object
+unreachable, and ends with the first pass that does not. An object marked for longer than the grace
+is due. `mark_file` keeps marks as ages beyond the process: time between two processes does not
+count.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tidelog.wal.recover.slot_runs import SlotRun
 K = TypeVar("K")
 
 MARKED_MAX: Final = 200_000
-"""Keys; slots are marked as runs, without a limit."""
+"""The limit on marked keys; slots are marked as runs, without a limit."""
 
 
 class MarkedRun(NamedTuple):
-    """Slots that were found superfluous at the same pass."""
+    """Slots that the same pass found unreachable."""
 
     first: int
     end: int
@@ -29,8 +29,6 @@ class MarkedRun(NamedTuple):
 
 
 class Marks(Generic[K]):
-    """Marked keys."""
-
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._marked: dict[K, float] = {}
@@ -44,9 +42,9 @@ class Marks(Generic[K]):
         now: float,
         is_undecided: Callable[[K], bool] = lambda _: False,
     ) -> list[K]:
-        """What was found superfluous in this pass and in all for so long as the grace.
+        """Mark the keys; return those that every pass found unreachable for the grace.
 
-        `is_undecided`: of these keys the pass cannot tell. They stay marked and are not due.
+        `is_undecided`: keys that the pass cannot judge. They stay marked and are not due.
         """
         found = dict.fromkeys(superfluous)
         self._marked = {
@@ -56,7 +54,7 @@ class Marks(Generic[K]):
             if len(self._marked) >= MARKED_MAX:
                 break
             self._marked.setdefault(key, now)
-        # Strictly longer: a grace that has just passed may be a little shorter by another clock.
+        # Strictly longer: by another clock the grace may have lasted a little less.
         return [
             key
             for key, since in self._marked.items()
@@ -64,11 +62,11 @@ class Marks(Generic[K]):
         ]
 
     def ages(self, now: float) -> Mapping[K, float]:
-        """For how many seconds each key has been marked."""
+        """The seconds for which each key has been marked."""
         return {key: now - since for key, since in self._marked.items()}
 
     def restore(self, ages: Mapping[K, float], now: float) -> None:
-        """Go on with marks of another process."""
+        """Continue with marks of another process."""
         for key, age in ages.items():
             self._marked.setdefault(key, now - age)
 
@@ -86,7 +84,7 @@ class SlotMarks:
     def update(
         self, superfluous: Mapping[Incarnation, Sequence[SlotRun]], now: float
     ) -> dict[Incarnation, list[SlotRun]]:
-        """What was found superfluous in this pass and in all for so long as the grace."""
+        """Mark the runs; return those that every pass found unreachable for the grace."""
         self._marked = {
             owner: _remarked(self._marked.get(owner, []), runs, now)
             for owner, runs in superfluous.items()
@@ -99,7 +97,7 @@ class SlotMarks:
         return {owner: runs for owner, runs in due.items() if runs}
 
     def ages(self, now: float) -> dict[Incarnation, list[tuple[SlotRun, float]]]:
-        """For how many seconds each run has been marked."""
+        """The seconds for which each run has been marked."""
         return {
             owner: [(SlotRun(mark.first, mark.end), now - mark.since) for mark in marks]
             for owner, marks in self._marked.items()
@@ -108,13 +106,16 @@ class SlotMarks:
     def restore(
         self, ages: Mapping[Incarnation, Sequence[tuple[SlotRun, float]]], now: float
     ) -> None:
-        """Go on with marks of another process. Before the first `update`; each WAL's ascend."""
+        """Continue with marks of another process.
+
+        Called before the first `update`. Each WAL's runs ascend.
+        """
         for owner, runs in ages.items():
             self._marked[owner] = [MarkedRun(*run, now - age) for run, age in runs]
 
 
 def _remarked(marks: Sequence[MarkedRun], runs: Sequence[SlotRun], now: float) -> list[MarkedRun]:
-    """The runs, with the times of the marks where they overlap. Both ascend."""
+    """The runs, with the times of overlapping marks. Both arguments ascend."""
     made: list[MarkedRun] = []
 
     def add(first: int, end: int, since: float) -> None:

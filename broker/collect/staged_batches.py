@@ -1,28 +1,28 @@
-"""Which staged objects are over because their batch is (rule H9): earlier than by their age.
+"""Finds the staged objects whose batch is over (rule H9), which then need not reach their age.
 
-A staged object names its batch: transactional id, query, number. When the group of that name has
-committed the query's batch of this number or a later one, nobody adopts the object any more: the
-call that committed had a later epoch than every call before it, which fences those for good, and
-whoever calls later looks at the group first and finds the batch done. What was adopted of it before
-lies in WAL slots that were durable when the offset was committed: the transaction that moved the
-offset ended behind its own adopts, and those of fenced calls were aborted, behind what they had
-written, before it began.
+A staged object names its batch: transactional id, query, number. Once that group has committed the
+query's batch of this number or a later one, no call adopts the object any more. The committing call
+had a later epoch than every call before it, which fences those for good. Every later call reads the
+group first and finds the batch done. Earlier adopts of it lie in WAL slots that were durable when
+the offset was committed. The transaction that moved the offset ended behind its own adopts. Those
+of fenced calls were aborted, behind their writes, before it began.
 
-So three things are looked at in this order, and the order matters:
+The collector reads three things, and this order matters:
 
-1. the groups' offsets, as the bucket has them: stable and durable ones;
-2. which slots there are in all WALs: whatever was adopted of those batches is in one of these, or
-   was in one that is deleted, below a checkpoint;
-3. at a later pass, when the checkpoints of all these WALs have passed those slots: what no
-   checkpoint refers to then, nobody refers to, and nobody will.
+1. the groups' offsets in the bucket: stable and durable ones;
+2. the slots of all WALs: each adopt of those batches lies in one of them, or in a deleted slot
+   below a checkpoint;
+3. at a later pass, when the checkpoints of all these WALs have passed those slots: an object
+   without a reference in a checkpoint has none, and will get none.
 
-At that pass the offsets must still say the same, and the object must have been there at step 2. The
-condition stays true once it is (F2), unless somebody deletes the group or sets its offset back:
-that takes the fence away. A driver of the query that is still alive then may adopt what it had
-staged before, for a second time as far as consumers are concerned. From the next pass on nothing of
-that query goes by this rule, and the collector's grace must have passed by then for it to go.
+At that pass the offsets must be the same, and the object must have been listed at step 2. The
+condition stays true (F2), unless an operator deletes the group or resets its offset: that removes
+the fence. A driver of the query that is still alive may then adopt its earlier staged objects. For
+consumers these records come a second time. From the next pass on this rule covers nothing of that
+query. The collector's grace must have passed before an object goes.
 
-If the process dies, its successor begins with step 1. If an answer is lost, the pass is given up.
+If the process dies, its successor begins with step 1. If an answer is lost, the pass ends without a
+result.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from tidelog.wal.write.staging import read_staged_index
 logger = logging.getLogger(__name__)
 
 PURPOSES_READ_MAX: Final = 10_000
-"""Of objects that are looked into in one pass."""
+"""Objects whose purpose one pass reads."""
 READS_AT_ONCE_MAX: Final = 16
 
 
 class Listing(NamedTuple):
-    """What a pass has listed behind the offsets."""
+    """The objects that a pass has listed after it read the offsets."""
 
     staged: frozenset[str]
     slots: Mapping[Incarnation, Slot]
@@ -65,20 +65,20 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SinkCommits:
-    """How far each sink had come at some moment, and what was there behind it."""
+    """Each sink's committed progress, and the listing made after it was read."""
 
     progress: Mapping[str, SinkProgress] = field(default_factory=dict)
     """By transactional id."""
     listing: Listing = field(default_factory=lambda: Listing(frozenset(), {}))
 
     def is_over(self, key: str, purpose: StagedFor) -> bool:
-        """Whether an object was there, and its batch committed."""
+        """Whether the listing has the object and its batch is committed."""
         return key in self.listing.staged and is_committed(purpose, self.progress)
 
     def is_passed(
         self, needed: Iterable[Incarnation], anchors: Mapping[Incarnation, Anchor]
     ) -> bool:
-        """Whether checkpoints hold all of the slots that there were."""
+        """Whether checkpoints cover every listed slot."""
         slots = self.listing.slots
         return all(
             owner in anchors and anchors[owner].slot > slots[owner]
@@ -98,7 +98,7 @@ def is_committed(purpose: StagedFor, progress: Mapping[str, SinkProgress]) -> bo
 
 
 class StagedBatches:
-    """What one process knows of staged objects, from pass to pass."""
+    """The staged objects that one process knows, from pass to pass."""
 
     def __init__(
         self,
@@ -111,25 +111,25 @@ class StagedBatches:
         self._store = store
         self._bucket = Bucket.unread(store, clock, entropy, offload, settings)
         self._purposes: dict[str, StagedFor | None] = {}
-        """None: it cannot be read, and goes by its age."""
+        """None: the index is unreadable, so the object goes by its age."""
         self._listed: frozenset[str] = frozenset()
         self._waiting: SinkCommits | None = None
-        """For the checkpoints to pass what was there."""
+        """Commits whose listed slots no checkpoints cover yet."""
         self._passed = SinkCommits()
         self._progress: Mapping[str, SinkProgress] = {}
 
     @property
     def has_passed(self) -> bool:
-        """Whether it can be told of any batch that it is over."""
+        """Whether this process can already judge that batches are over."""
         return bool(self._passed.progress)
 
     async def look(self) -> None:
-        """Begin a pass, ahead of its listing. Raises StoreError."""
+        """Read the groups' offsets, ahead of the pass's listing. Raises StoreError."""
         names = {each.transactional_id for each in self._purposes.values() if each is not None}
         self._progress = await self._read_progress(names) if names else {}
 
     def listed(self, listing: Listing) -> None:
-        """What this pass has listed."""
+        """Take the listing of this pass."""
         self._purposes = {k: v for k, v in self._purposes.items() if k in listing.staged}
         if self._waiting is None and self._progress:
             self._waiting = SinkCommits(self._progress, listing)
@@ -141,11 +141,14 @@ class StagedBatches:
         needed: Iterable[Incarnation],
         anchors: Mapping[Incarnation, Anchor],
     ) -> frozenset[str]:
-        """The objects that are over, by checkpoints that were read behind the listing. `referenced`
-        by these and by hand-over images. Raises StoreError."""
+        """The objects whose batch is over, by checkpoints read after the listing.
+
+        `referenced`: the objects that these checkpoints and hand-over images refer to. Raises
+        StoreError.
+        """
         if self._waiting is not None and self._waiting.is_passed(needed, anchors):
             self._passed, self._waiting = self._waiting, None
-        # What has just been staged is about to be adopted: it is looked into at the next pass.
+        # A fresh object is about to be adopted: the next pass reads its purpose.
         unknown = (listed & self._listed) - self._purposes.keys() - referenced
         self._listed = listed
         await self._read_purposes(sorted(unknown)[:PURPOSES_READ_MAX])
@@ -172,7 +175,7 @@ class StagedBatches:
             table = await group_offsets(self._bucket, names)
         except (CorruptObject, UnsupportedFormat) as error:
             logger.warning(
-                "staged objects go by their age alone: the groups' offsets cannot be read",
+                "staged objects go by age alone: the groups' offsets cannot be read",
                 extra={"why": str(error)},
             )
             return {}

@@ -1,12 +1,12 @@
-"""Deletes segments that no table lists any more, or ever did, and tables of deleted topics.
+"""Deletes segments that no table lists, and tables of deleted topics.
 
-One process of the cluster does it, the one with the lowest broker id; two do no harm. A pass lists
-all of `topics/`, topic by topic; of each topic with segments it reads the table after they were
-listed. So a segment that the table lacks was removed, or never committed, or its commit is on its
-way; `bucket.reachability.loose_segments` tells which.
+The broker with the lowest broker id does this; two at a time do no harm. A pass lists all of
+`topics/`, topic by topic. It reads each topic's table after its segments were listed. So a segment
+outside of the table was removed, or was never committed, or its commit is on the way.
+`bucket.reachability.loose_segments` tells which.
 
-If the process dies anywhere, less is deleted. If it stalls between judging and deleting, what it
-deletes is as superfluous as it was.
+If the process dies anywhere, less is deleted. If it stalls between judging and deleting, the
+objects are still unreachable.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tidelog.storage.table.table_state import NO_VERSION
 logger = logging.getLogger(__name__)
 
 FIRST_SHARE = 1 / 32
-"""Of the interval: when the first pass begins."""
+"""The share of the interval after which the first pass begins."""
 TOPIC_OBJECTS_MAX = 200_000
-"""Objects of a topic that one pass looks at."""
+"""Objects of a topic that one pass lists."""
 
 
 @dataclass(slots=True)
 class _TableFolder:
-    """What lies below one topic's folder."""
+    """The objects in one topic's folder."""
 
     topic_id: TopicId
     segments: dict[str, StoredSegment] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _TableFolder:
 
 
 class TableCollector:
-    """One process's collections of segments and tables. `run` is its task."""
+    """Collects this process's share of segments and tables. `run` is its task."""
 
     def __init__(
         self,
@@ -81,11 +81,13 @@ class TableCollector:
         self._crash_points = crash_points
         self._marks = marks
         self._handed: set[str] = set()
-        """Keys that the deleter has and the last listing still had."""
+        """Keys that the deleter has got and that the last listing still showed."""
 
     async def run(self) -> NoReturn:
-        """Collect at intervals, until cancelled; sooner after the start, for processes that do not
-        live for an interval."""
+        """Collect at intervals, until cancelled.
+
+        The first passes come sooner after the start, for processes that live less than an interval.
+        """
         share = FIRST_SHARE
         while True:
             await self._clock.sleep(share * self._interval_seconds)
@@ -122,7 +124,7 @@ class TableCollector:
             await self._fence(topic_id)
 
     async def _list(self) -> AsyncIterator[_TableFolder]:
-        """Topic after topic."""
+        """The folders, topic after topic."""
         current: _TableFolder | None = None
         async for meta in self._store.list(TOPICS_PREFIX):
             found = parse_key(meta.key)
@@ -141,10 +143,10 @@ class TableCollector:
             yield current
 
     async def _judge(self, listed: _TableFolder) -> tuple[list[str], list[str]]:
-        """What can go, and what may be committed yet."""
+        """The keys that may go, and the keys of segments that may still be committed."""
         topic_id = listed.topic_id
         if topic_id not in self._cluster.state.topics:
-            # It may be newer than what this process knows.
+            # The topic may be newer than this process's state.
             await self._cluster.refresh()
         if self._cluster.state.fate_of(topic_id) is TopicFate.DELETED:
             return list(listed.sizes), []
@@ -163,7 +165,7 @@ class TableCollector:
         except (CorruptObject, UnsupportedFormat) as error:
             self._metrics.failures += 1
             logger.error(
-                "nothing of a table is collected, since it cannot be read",
+                "a table cannot be read, so none of its segments is collected",
                 extra={"topic_id": str(topic_id), "why": str(error)},
             )
             return [], []
@@ -188,8 +190,10 @@ class TableCollector:
         )
 
     async def _newest_commit_ms(self, log: TableLog) -> int:
-        """When the table's newest version was put, by the store's clock; long ago if it has none,
-        or if it has gone on so far meanwhile that it was cleaned up."""
+        """The put time of the table's newest version, by the store's clock.
+
+        0 if the table has no version, or if later commits have cleaned up that version meanwhile.
+        """
         if log.state.version == NO_VERSION:
             return 0
         try:
@@ -198,7 +202,7 @@ class TableCollector:
             return 0
 
     async def _fence(self, topic_id: TopicId) -> None:
-        """Segments wait for a commit that is not coming: see to it that it cannot come."""
+        """Commit an empty version, so that the pending commit of these segments fails."""
         topic = self._cluster.state.topics.get(topic_id)
         if topic is None:
             return
@@ -209,6 +213,6 @@ class TableCollector:
             logger.error("a table cannot be read", extra={"why": str(error)})
             return
         logger.info(
-            "an empty commit tells that segments were never committed",
+            "an empty commit fences segments that were never committed",
             extra={"topic": topic.name, "version": version},
         )

@@ -1,12 +1,12 @@
-"""Which slots of WALs may lie in the bucket, as far as one process collects them.
+"""The slots of WALs that may lie in the bucket, as far as one process collects them.
 
-A WAL is a row of consecutive slots, so this process knows those of its own without a listing: all
-that it made durable, less what it has handed over to be deleted. The WALs of dead incarnations are
-listed once: all in one listing at first, then each one that dies. They do not grow any more. When
-all slots of such a WAL but the seal are handed over, it is not looked at again. (A put that comes
-later still, behind the seal, is found by the next process.)
+A WAL is a row of consecutive slots. So this process knows its own slots without a listing: all
+durable ones, less those handed to the deleter. It lists the WALs of dead incarnations once: all in
+one listing at first, then each that dies. They do not grow any more. When all slots of such a WAL
+except the seal are handed over, the process drops it. (The next process finds a put that comes even
+later, behind the seal.)
 
-Memory is in proportion to the gaps between slots: to what is kept, not to what lies there.
+Memory is in proportion to the gaps between slots: to kept slots, not to all of them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,23 @@ class WalRuns(NamedTuple):
 
     runs: list[SlotRun]
     slot_bytes: int
-    """The size of a slot, about."""
+    """The approximate size of a slot."""
 
 
 class OwnWal(NamedTuple):
-    """How far this process's WAL has come."""
+    """The progress of this process's WAL."""
 
     durable_end: Slot
     newest_slot: Slot
-    """Above this one nothing was put yet."""
+    """No slot above this one was put yet."""
     size_bytes: int
-    """Of all durable slots."""
+    """The size of all durable slots."""
 
 
 @dataclass(slots=True)
 class _ListedWal:
-    """A WAL that was listed."""
-
     end: Slot | None
-    """Where its seal is; None if the metadata log did not say so by then."""
+    """The seal's slot; None if the metadata log did not name it at that time."""
     runs: list[SlotRun] = field(default_factory=list)
     slots: int = 0
     size_bytes: int = 0
@@ -61,13 +59,13 @@ class _ListedWal:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing but the seal is left, which stays for ever."""
+        """Whether only the seal is left, which stays for ever."""
         end = self.end
         return end is not None and not without(self.runs, [SlotRun(end, end + 1)])
 
 
 class WalInventory:
-    """One process's."""
+    """The slots that this process collects. Iteration yields each WAL with its runs."""
 
     def __init__(
         self, store: ObjectStore, incarnation: Incarnation, own: Callable[[], OwnWal]
@@ -79,12 +77,12 @@ class WalInventory:
         self._own_end = Slot(0)
         self._dead: dict[Incarnation, _ListedWal] = {}
         self._newest: dict[Incarnation, Slot] = {}
-        """Of those that are neither retired nor this process."""
+        """The newest slots of live WALs of other processes."""
         self._has_listed_all = False
         self._finished: set[Epoch] = set()
 
     async def look(self, state: ClusterState, *, others: bool) -> None:
-        """Take note of what there is now; of dead incarnations only if `others`. StoreError."""
+        """Update the inventory; dead incarnations only if `others`. Raises StoreError."""
         durable_end = self._own().durable_end
         self._own_runs = extended(self._own_runs, durable_end, self._own_end)
         self._own_end = durable_end
@@ -117,7 +115,6 @@ class WalInventory:
         return found
 
     def __iter__(self) -> Iterator[tuple[Incarnation, WalRuns]]:
-        """What is known to lie there, WAL by WAL."""
         own = self._own()
         mean = own.size_bytes // max(1, own.durable_end)
         yield self._incarnation, WalRuns(self._own_runs, mean)
@@ -125,7 +122,7 @@ class WalInventory:
             yield owner, WalRuns(listed.runs, listed.size_bytes // max(1, listed.slots))
 
     def hand_over(self, owner: Incarnation, runs: Iterable[SlotRun]) -> None:
-        """These slots are about to be deleted."""
+        """Remove slots that the deleter gets."""
         if owner == self._incarnation:
             self._own_runs = without(self._own_runs, list(runs))
             return
@@ -157,10 +154,10 @@ class WalInventory:
                     continue
                 owner = found.incarnation
                 if state.is_live(owner.epoch) or owner.epoch > state.sequence:
-                    # Behind all of its slots: "0" follows "/".
+                    # A key after all of its slots: "0" follows "/".
                     after = f"{wal_prefix(owner)[:-1]}0"
                     break
-                # Of what the metadata log has forgotten the seal alone is left.
+                # Of an incarnation that the metadata log has forgotten only the seal is left.
                 if owner in dead:
                     dead[owner].add(found.slot, meta.size)
             else:

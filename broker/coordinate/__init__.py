@@ -1,1 +1,1 @@
-"""The coordinators of groups and transactions on this broker, their logs and their markers."""
+"""The group and transaction coordinators of this broker, their logs and markers."""

@@ -18,7 +18,7 @@ ReplyT = TypeVar("ReplyT")
 
 
 class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
-    """Kept in step with the partitions that the registry has."""
+    """The running coordinators. They follow the registry's partitions."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         partitions: PartitionRegistry,
         start: Callable[[Partition], CoordinatorRuntime[CommandT, RecordT, ReplyT]],
     ) -> None:
-        """`start` makes the coordinator of a partition and has it run."""
+        """`start` creates a partition's coordinator and starts it."""
         self._topic_name = topic_name
         self._state = state
         self._partitions = partitions
@@ -37,8 +37,10 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         ] = {}
 
     def find(self, key: str) -> CoordinatorRuntime[CommandT, RecordT, ReplyT]:
-        """The coordinator of a group or a transactional id. Raises CoordinatorRefused if this
-        broker has not got it."""
+        """The coordinator of a group or a transactional id.
+
+        Raises CoordinatorRefused if this broker does not host it.
+        """
         topic = self._state().topic_named(self._topic_name)
         if topic is not None:
             number = partition_for(key, topic.partition_count)
@@ -56,11 +58,10 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         return None if found is None else found[1]
 
     def all(self) -> list[CoordinatorRuntime[CommandT, RecordT, ReplyT]]:
-        """Every one."""
         return [runtime for _, runtime in self._running.values()]
 
     def keep_in_step(self) -> None:
-        """Start coordinators of partitions that have come, stop those of others."""
+        """Start coordinators of newly led partitions, stop those of partitions that left."""
         wanted = self._led()
         for place, (partition, runtime) in list(self._running.items()):
             if wanted.get(place) is not partition:
@@ -71,7 +72,7 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
                 self._running[place] = partition, self._start(partition)
 
     def stop(self) -> None:
-        """Send away whoever waits; nothing is appended any more."""
+        """Refuse every waiting request; append nothing any more."""
         for runtime in self.all():
             runtime.stop()
 

@@ -1,5 +1,4 @@
-"""The coordinators of this broker: of groups and of transactions, one for each internal partition
-that it leads."""
+"""This broker's coordinators of groups and of transactions: one for each internal partition."""
 
 from __future__ import annotations
 
@@ -78,13 +77,13 @@ from tidelog.wal.write.writer import WalWriter
 logger = logging.getLogger(__name__)
 
 LAST_SNAPSHOT_RECORDS_MIN = 1000
-"""Fewer are replayed as fast as a snapshot is read."""
+"""Replay of fewer records is as fast as reading a snapshot."""
 
 RecordT = TypeVar("RecordT")
 
 
 class Coordinators:
-    """Which coordinators there are. Kept in step with the partitions; `run` owns their tasks."""
+    """Starts and stops coordinators as the led partitions change; `run` owns their tasks."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class Coordinators:
         self._group_settings = group_settings(settings)
         self._transaction_settings = transaction_settings(settings)
         self.background = world.background
-        """For what keeps a worker busy for tens of milliseconds, or for longer."""
+        """Runs work that occupies a worker for tens of milliseconds or more."""
         self.group_work = GroupWorker(world.background)
         self._may_serve = may_serve
         self._limits = limits
@@ -127,7 +126,7 @@ class Coordinators:
         self._changed = asyncio.Event()
         self._closed = False
         self.markers = MarkerWriter(log_writer, lambda: self.groups, world.clock)
-        """For markers that other coordinators send."""
+        """Writes the markers that other coordinators send."""
         self._delivery = MarkerDelivery(
             self.markers, partitions, wal, world.clock, world.crash_points
         )
@@ -135,12 +134,12 @@ class Coordinators:
         self.transactions = CoordinatorSet(
             TRANSACTION_TOPIC, state, partitions, self._start_transactions
         )
-        # A record of a deletion names the topic by its id only, and the state has forgotten it.
+        # A deletion record names the topic by id only, and the state has forgotten the name.
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
         self._keep_in_step()
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Keep in step with an entry of the metadata log, which the partitions have followed."""
+        """Follow an entry of the metadata log that the partitions have followed."""
         deleted: dict[str, set[TopicId]] = {}
         for record in records:
             match record:
@@ -156,19 +155,23 @@ class Coordinators:
             self._forget_topics(deleted)
 
     def faults(self) -> list[tuple[str, TidelogError]]:
-        """The partitions whose coordinators cannot be asked, by name, and why. May be called from
-        any thread."""
+        """The partitions whose coordinators cannot serve, by name, with the reason.
+
+        Any thread may call this.
+        """
         return [(each.name, each.fault) for each in self._all() if each.fault is not None]
 
     async def snapshot(self) -> None:
-        """Write snapshots of the states that would take a successor long to replay, one after the
-        other. Raises StoreError, and other TidelogErrors when the incarnation has ended."""
+        """Write snapshots of the states that a successor would replay slowly, one after the other.
+
+        Raises StoreError, and other TidelogErrors after the incarnation has ended.
+        """
         for runtime in self._all():
             if runtime.is_behind_its_snapshot(LAST_SNAPSHOT_RECORDS_MIN):
                 await runtime.snapshot()
 
     def close(self) -> None:
-        """Send away whoever waits for others; nothing is appended any more."""
+        """Refuse every waiting request; append nothing any more."""
         self._closed = True
         self.groups.stop()
         self.transactions.stop()
@@ -225,7 +228,7 @@ class Coordinators:
         return runtime
 
     def _consumer_timeouts(self, group_id: str) -> ConsumerTimeouts:
-        """Those that hold now for a consumer group."""
+        """The timeouts in force for a consumer group."""
         overrides = self._state().configs(ConfigScope.GROUP, group_id)
         if not overrides:
             return self._group_settings.consumer_timeouts(group_id)
@@ -300,7 +303,7 @@ class Coordinators:
         self._changed.set()
 
     def _forget_topics(self, topics: Mapping[str, Collection[TopicId]]) -> None:
-        """Coordinators that are not ready forget them when they have loaded their logs."""
+        """Tell the ready coordinators; the others forget the topics after they load their logs."""
         for runtime in self.groups.all():
             if runtime.state is RuntimeState.READY:
                 try:
@@ -312,15 +315,15 @@ class Coordinators:
                     )
 
     def _is_deleted(self, topic: str, topic_id: TopicId | None) -> bool:
-        """Whether the topic is gone in which an offset was committed, as the log has it.
+        """Whether the topic of an offset commit in the log has been deleted.
 
-        The state knows of every topic that a log of ours names: a topic is created before anything
-        is committed in it, and the entry that made us the leader came later than all that another
-        leader had seen. So what it does not know was deleted, but for ids that it calls UNKNOWN:
-        then the metadata log has lost something (C11), and nothing is concluded from that. Ids are
-        never used again, so it stays right, and may be found again after a crash.
+        The state knows every topic that one of this broker's logs names. A topic is created before
+        its first commit. The entry that made this broker the leader is later than all entries that
+        an earlier leader saw. So a topic that the state does not know was deleted, except ids of
+        fate UNKNOWN: the metadata log has lost entries (C11), and the coordinator keeps the offset.
+        Ids are never reused, so the answer stays right, also after a crash.
 
-        Records of the first release name no id. They count for the topic that has the name.
+        Records of the first release carry no id. They count for the topic of that name.
         """
         found = self._state().topic_named(topic)
         if topic_id is None:
@@ -331,7 +334,7 @@ class Coordinators:
 
 
 def transaction_settings(settings: BrokerSettings) -> TransactionCoordinatorSettings:
-    """The transaction coordinator's settings as a broker is configured."""
+    """The transaction coordinator's part of the broker settings."""
     return TransactionCoordinatorSettings(
         timeout_ms_max=settings.integer("transaction.max.timeout.ms"),
         timeout_check_interval_ms=settings.integer(
@@ -347,7 +350,7 @@ def transaction_settings(settings: BrokerSettings) -> TransactionCoordinatorSett
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:
-    """The group coordinator's settings as a broker is configured."""
+    """The group coordinator's part of the broker settings."""
     migration = settings.text("group.consumer.migration.policy")
     return GroupSettings(
         initial_rebalance_delay_ms=settings.integer("group.initial.rebalance.delay.ms"),

@@ -1,7 +1,7 @@
-"""What group coordinators ask for that takes too long for the event loop: looking regular
-expressions up, and assigning the partitions of large groups. It is put to them as a command.
+"""Runs the group coordinators' slow work off the event loop, and submits results as commands.
 
-If the broker dies, or a result is lost on the way, the coordinator asks again.
+The work is matching regular expressions and assigning the partitions of large groups. If the broker
+dies, or a result is lost, the coordinator asks again.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ GroupRuntime: TypeAlias = CoordinatorRuntime[Command, GroupRecord, Reply]
 
 
 class GroupWorker:
-    """Does what decisions ask for. `run` is its task."""
+    """Does the work that group decisions request. `run` is its task."""
 
     def __init__(self, offload: Offload) -> None:
-        """`offload`: for what keeps a worker busy for tens of milliseconds, or for longer."""
+        """`offload` runs work that occupies a worker for tens of milliseconds or more."""
         self._offload = offload
         self.patterns = PatternMatching(offload)
         self._begun: asyncio.Queue[tuple[GroupRuntime, GroupWork]] = asyncio.Queue()
         self._making = asyncio.Lock()
 
     def begin(self, runtime: GroupRuntime, work: Sequence[GroupWork]) -> None:
-        """Have it done. A group asks for one thing of each kind at a time."""
+        """Queue the work. A group requests one work item of each kind at a time."""
         for each in work:
             self._begun.put_nowait((runtime, each))
 
     async def run(self) -> NoReturn:
-        """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.patterns.run())
             while True:
@@ -58,7 +57,7 @@ class GroupWorker:
             await runtime.submit(await self._result(work))
         except Exception as error:  # noqa: BLE001 - no group's request may end the broker
             logger.warning(
-                "work for a group is lost, and is asked for again",
+                "work for a group failed; its coordinator requests it again",
                 extra={"partition": runtime.name, "group": work.group_id, "why": str(error)},
             )
 
@@ -66,6 +65,6 @@ class GroupWorker:
         if isinstance(work, PatternLookup):
             matches = await self.patterns.topics_named(work.patterns, work.topics)
             return PatternsFound(work.group_id, matches)
-        # One after the other: each may keep a worker busy for a second.
+        # One at a time: each may occupy a worker for a second.
         async with self._making:
             return TargetMade(await self._offload.run(make_target, work))

@@ -1,4 +1,4 @@
-"""An internal partition that this broker leads, as its coordinator reads and writes it."""
+"""An internal partition of this broker, as its coordinator reads and writes it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EXTENTS_AT_ONCE = 16
 class InternalPartition:
     """The log of `coordinator.runtime.InternalLog`, through the broker's WAL.
 
-    What a coordinator appends is not held up by a full WAL buffer: it is bounded by the requests
-    that the broker has in memory, which it leads to.
+    A coordinator's appends do not wait for a full WAL buffer. The requests in the broker's memory
+    bound them.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class InternalPartition:
         writer: LogWriter,
         reader: LogReader,
     ) -> None:
-        """`origin`: of its snapshots."""
+        """`origin` identifies the partition's snapshots."""
         self._partition = partition
         self._origin = origin
         self._wal = wal
@@ -45,28 +45,28 @@ class InternalPartition:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever appended, and nothing is there that cannot be read."""
+        """Whether the log is sound and never got an append."""
         return self._partition.fault is None and self._partition.log.next_offset == 0
 
     @property
     def fault(self) -> CorruptObject | None:
-        """Why nothing can be read of it nor appended."""
+        """Why the log can be neither read nor appended to."""
         return self._partition.fault
 
     @property
     def next_offset(self) -> int:
-        """Behind the last record that was appended."""
+        """The offset behind the last appended record."""
         return self._partition.log.next_offset
 
     @property
     def newest_slot(self) -> Slot:
-        """When this slot is durable, all that was appended is."""
+        """Once this slot is durable, every append so far is."""
         return self._wal.newest_slot
 
     def append(
         self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
     ) -> Slot:
-        """Append one batch. The slot counts when it is durable."""
+        """Append one batch. The batch counts when the slot is durable."""
         partition = self._partition
         if producer is None:
             data = encode_batch(records)
@@ -82,7 +82,6 @@ class InternalPartition:
         return placed.slot
 
     def is_durable(self, slot: Slot) -> bool:
-        """Whether the slot is durable."""
         return slot < self._wal.durable_end
 
     def durable(self, slot: Slot) -> asyncio.Future[None]:
@@ -90,14 +89,19 @@ class InternalPartition:
         return self._wal.durable(slot)
 
     def superseded_below(self, offset: int) -> None:
-        """A snapshot of the state has taken the place of the records below the offset: they are
-        not kept any longer, and whoever waits for them is told."""
+        """Release the records below the offset: a snapshot of the state has replaced them.
+
+        Parked fetches wake.
+        """
         self._partition.log.advance_table(offset)
         self._partition.readers.wake_all()
 
     async def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
-        """What is durable now, from the object that holds the offset on; an object's key and
-        batches at a time."""
+        """The durable records, from the object that holds `offset` on.
+
+        Yields an object's key and batches at a time. Raises CorruptObject (MissingObject if records
+        before the log's first extent are needed) or StoreError.
+        """
         log = self._partition.log
         extents = list(log.extents.from_offset(offset))
         begins_at = extents[0].base_offset if extents else log.next_offset

@@ -1,13 +1,13 @@
-"""Brings the markers of decided transactions to the partitions' leaders, and tells the coordinator.
+"""Delivers the markers of decided transactions to the partitions' leaders; tells the coordinator.
 
-They get theirs at once, right behind the decision in the same WAL, and its completion follows: a
-commit is one slot (rule H3). What cannot be written yet (a group coordinator that is loading its
-log, a partition that is with another broker) is tried again.
+The broker writes markers for its own partitions at once, right behind the decision in the same WAL,
+and the completion follows: a commit is one slot (rule H3). It retries markers that it cannot write
+yet: a group coordinator is loading its log, or another broker leads the partition.
 
-If the process dies: before the decision is durable, nobody has been told of it, and its markers in
-the same WAL lie behind it, so they are lost with it. After it, the successor finds the transaction
-decided and not complete, and sends all markers again; those that are there already are recognised
-by the transaction's ordinal (H1). An old owner that wakes up finds its WAL sealed.
+If the process dies before the decision is durable, no client was told of it. The markers lie behind
+the decision in the same WAL, so they are lost with it. If it dies later, the successor finds the
+transaction decided and not complete, and sends all markers again. The ordinal identifies markers
+that a partition has already (H1). An old owner that wakes up finds its WAL sealed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _NEVER_WRITTEN = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""The partition is gone, or somebody newer was there first: it will never take this marker."""
+"""The partition is gone or has seen a newer epoch: it will never take this marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unwritten:
-    """Markers of a decided transaction that some partitions have not got yet."""
+    """Markers of a decided transaction that some partitions still lack."""
 
     runtime: TransactionRuntime
     markers: Markers
@@ -58,7 +58,7 @@ class _Unwritten:
 
 
 class MarkerDelivery:
-    """One broker's. `run` is its task: it tries again what could not be written."""
+    """Writes transaction markers. `run` is its task: it retries failed markers."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class MarkerDelivery:
 
     @property
     def unwritten(self) -> int:
-        """Decided transactions whose markers are not all written."""
+        """The number of decided transactions that lack markers."""
         return len(self._unwritten)
 
     def deliver(self, runtime: TransactionRuntime, markers: Markers) -> None:
-        """The runtime has just appended the decision of which these are the markers."""
+        """Write the markers of the decision that the runtime has just appended."""
         self._write(_Unwritten(runtime, markers, markers.partitions))
 
     async def run(self) -> NoReturn:
-        """Try again, from time to time, whatever is left."""
+        """Retry the remaining markers every RETRY_SECONDS."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -119,7 +119,7 @@ class MarkerDelivery:
         self._mark_moments(decided, slots)
 
     def _settle(self, wanted: _Unwritten, partitions: frozenset[EnlistedPartition]) -> None:
-        """Tell the coordinator. Its completion lies behind the markers in the same WAL."""
+        """Report the markers to the coordinator. Its completion follows them in the same WAL."""
         if not partitions:
             return
         markers = wanted.markers
@@ -129,11 +129,11 @@ class MarkerDelivery:
             ordinal=markers.ordinal,
             partitions=partitions,
         )
-        # Nobody waits for the answer; that a stopped coordinator gives none is no error.
+        # A stopped coordinator gives no answer: retrieve the error, so that the loop logs none.
         wanted.runtime.submit(settled).add_done_callback(lambda done: done.exception())
 
     def _mark_moments(self, decided: Slot, markers: set[Slot]) -> None:
-        """Name the moments between the steps, where they do not share a slot."""
+        """Hit the crash points between the steps whose entries lie in different slots."""
         if not markers:
             return
         first, last = min(markers), max(markers)
@@ -151,7 +151,7 @@ class MarkerDelivery:
 
 
 def ended_transaction(markers: Markers) -> EndedTransaction:
-    """The end of a decided transaction, as each of its partitions is told it."""
+    """The end of a decided transaction, in the form that its partitions get."""
     return EndedTransaction(
         markers.producer_id,
         markers.producer_epoch,

@@ -21,8 +21,11 @@ GroupCoordinators: TypeAlias = CoordinatorSet[GroupCommand, GroupRecord, GroupRe
 
 
 class MarkerWriter:
-    """One broker's. A marker in a partition of `__consumer_offsets` is at once told to the group
-    coordinator, whose offsets have been pending."""
+    """Appends transaction markers.
+
+    The writer reports a marker in a partition of `__consumer_offsets` to its group coordinator at
+    once. The coordinator then settles the transaction's pending offsets.
+    """
 
     def __init__(
         self, log_writer: LogWriter, groups: Callable[[], GroupCoordinators], clock: Clock
@@ -32,7 +35,7 @@ class MarkerWriter:
         self._clock = clock
 
     def write(self, partition: Partition, ended: EndedTransaction) -> Slot:
-        """Append the marker, unless it is there; it is when the slot is durable.
+        """Append the marker unless the log has it; it counts when the slot is durable.
 
         Raises PartitionError: nothing was appended. TidelogError: the incarnation has ended.
         """

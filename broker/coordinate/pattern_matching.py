@@ -1,7 +1,7 @@
-"""Tries the regular expressions of clients on texts, in a worker.
+"""Matches clients' regular expressions against texts, in a worker.
 
-One slice of one expression at a time, that of the cheapest first: an expression that takes seconds
-does not hold up one that takes a millisecond.
+The worker gets one slice of one expression at a time, the cheapest expression first. So an
+expression that takes seconds does not hold up one that takes a millisecond.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tidelog.protocol.error_codes import ErrorCode
 
 EXPRESSIONS_WAITING_MAX: Final = 1_000
 NAMES_REMEMBERED_MAX: Final = 1_000_000
-"""Topics that all remembered expressions together name."""
+"""Topic names that all remembered expressions match together."""
 
 
 class _Trial:
-    """An expression that is being tried on texts."""
+    """An expression and the texts to match it against."""
 
     __slots__ = ("found", "pattern", "position", "result", "steps", "texts")
 
@@ -35,21 +35,21 @@ class _Trial:
         self.texts = texts
         self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self.steps = 0
-        """Of the compiled expression; 0 before it is compiled, which comes first."""
+        """The compiled expression's steps; 0 before the first step, which compiles it."""
         self.position = 0
         self.found: list[str] = []
 
     @property
     def cost(self) -> int:
-        """What is left to be done, about."""
+        """The approximate work that remains."""
         return self.steps * (len(self.texts) - self.position)
 
 
 class PatternMatching:
-    """All that is tried in one broker. `run` is its task."""
+    """The queue of one broker's expressions. `run` is its task."""
 
     def __init__(self, offload: Offload) -> None:
-        """`offload`: for what keeps a worker busy for some tens of milliseconds at a time."""
+        """`offload` runs work that occupies a worker for some tens of milliseconds at a time."""
         self._offload = offload
         self._queue: asyncio.PriorityQueue[tuple[int, int, _Trial]] = asyncio.PriorityQueue()
         self._order = count()
@@ -57,13 +57,15 @@ class PatternMatching:
         self._names: frozenset[str] = frozenset()
         self._names_of: Mapping[TopicId, KnownTopic] | None = None
         self._lookups: dict[tuple[str, int], asyncio.Future[frozenset[str]]] = {}
-        """By expression and the topics' identity."""
+        """The lookups under way, by expression and the topics' identity."""
         self._remembering = asyncio.Lock()
-        """Two workers may not change what is remembered."""
+        """Only one worker at a time may change the remembered names."""
 
     async def matching(self, pattern: str, texts: Sequence[str]) -> list[str]:
-        """Those of the texts that the expression describes. Raises InvalidPattern, or
-        CoordinatorRefused where too many wait already."""
+        """The texts that the expression matches.
+
+        Raises InvalidPattern, or CoordinatorRefused if EXPRESSIONS_WAITING_MAX others wait.
+        """
         if self._queue.qsize() >= EXPRESSIONS_WAITING_MAX:
             why = f"{EXPRESSIONS_WAITING_MAX} regular expressions wait for their turn"
             raise CoordinatorRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
@@ -72,17 +74,18 @@ class PatternMatching:
         return await trial.result
 
     async def topics_named(self, patterns: frozenset[str], topics: ClusterTopics) -> Matches:
-        """The topics that the expressions name. Only those are tried that are new. The same
-        errors."""
+        """The topics that each expression matches. Only new names are tried.
+
+        Raises what `matching` raises.
+        """
         names = {each: await self._topics_named(each, topics.topics) for each in sorted(patterns)}
         return Matches(topics.topics, names)
 
     async def run(self) -> NoReturn:
-        """Work until cancelled."""
         try:
             while True:
                 _, _, trial = await self._queue.get()
-                # A client that has gone wants no result.
+                # The result is cancelled once its client has gone.
                 if not trial.result.done():
                     await self._go_on(trial)
         finally:
@@ -113,7 +116,7 @@ class PatternMatching:
     async def _topics_named(
         self, pattern: str, topics: Mapping[TopicId, KnownTopic]
     ) -> frozenset[str]:
-        """Members of a group ask for the same at a time; then it is looked up once."""
+        """The matching names. Members of a group that ask at the same time share one lookup."""
         key = pattern, id(topics)
         lookup = self._lookups.get(key)
         if lookup is None:
@@ -124,7 +127,7 @@ class PatternMatching:
     def _looked_up(self, key: tuple[str, int], lookup: asyncio.Future[frozenset[str]]) -> None:
         del self._lookups[key]
         if not lookup.cancelled():
-            # All who asked may have gone; then nobody takes the error.
+            # All callers may have gone: retrieve the error, so that the loop logs none.
             lookup.exception()
 
     async def _look_up(self, pattern: str, topics: Mapping[TopicId, KnownTopic]) -> frozenset[str]:

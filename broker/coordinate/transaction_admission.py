@@ -1,13 +1,13 @@
-"""Whether a partition may take a producer's transactional batches: its coordinator says so.
+"""Asks a coordinator whether a partition may take a producer's transactional batches.
 
-The first batch of a transaction in a partition is admitted when the coordinator has the partition
-in the producer's ongoing transaction (KIP-890): because the producer had it added (first version:
-the coordinator is asked to verify that), or by this very request (second version: it is asked to
-add it). What admits the batch is the transaction's ordinal (rule H1), which serves as the guard: by
-the time the batch is appended the transaction may have been decided, and then the log refuses it.
+A transaction's first batch in a partition needs the partition in the producer's ongoing transaction
+(KIP-890). In the first version the producer has added it, and the broker asks the coordinator to
+verify that. In the second version the broker asks the coordinator to add it. The coordinator
+answers with the transaction's ordinal (rule H1), which guards the append. If the transaction is
+decided before the append, the log refuses the batch.
 
-The coordinator of this broker answers at once: its addition lies ahead of the batch in the same
-WAL, so that the batch does not survive without it (H2).
+A coordinator on this broker answers at once. Its addition precedes the batch in the same WAL, so
+the batch does not survive without it (H2).
 """
 
 from __future__ import annotations
@@ -44,34 +44,36 @@ from tidelog.wal.log.entries import NO_ORDINAL
 
 RETRY_SECONDS: Final = 0.02
 ATTEMPTS_MAX: Final = 6
-"""How often a coordinator is asked that is still ending the transaction before; the times are
-Kafka's."""
+"""The attempts while a coordinator still ends the previous transaction; the times are Kafka's."""
 
 
 class Admission(NamedTuple):
-    """The coordinator's word on a partition: the transaction's ordinal, or why not."""
+    """The coordinator's answer for a partition: the transaction's ordinal, or the error."""
 
     error: ErrorCode
     ordinal: int = NO_ORDINAL
 
 
 class Wanted(NamedTuple):
-    """On whose behalf a coordinator is asked."""
+    """The transaction that a request's batches belong to."""
 
     transactional_id: str
     identity: Identity
     transaction_version: int
-    """The `transaction.version` that the producer speaks."""
+    """The `transaction.version` that the producer uses."""
 
     @property
     def adds(self) -> bool:
-        """Whether the partitions are to be added; else the producer has had that done."""
+        """Whether the coordinator must add the partitions; otherwise the producer has added them.
+        """
         return self.transaction_version >= OWN_EPOCHS_FROM
 
 
 def transactional_identity(records: Buffer) -> Identity | None:
-    """Who sent a transactional batch; None for any other, also for one that is malformed, which
-    will be refused for that."""
+    """The producer id and epoch of a transactional batch; None for any other batch.
+
+    None also for a malformed batch: its validation will refuse it.
+    """
     if len(records) < HEADER_SIZE or not records[ATTRIBUTES_POSITION + 1] & TRANSACTIONAL_FLAG:
         return None
     header = BatchHeader.parse(records)
@@ -79,7 +81,7 @@ def transactional_identity(records: Buffer) -> Identity | None:
 
 
 class Admissions:
-    """One broker's way to ask coordinators."""
+    """Asks the transaction coordinators of this broker."""
 
     def __init__(self, coordinators: Coordinators, clock: Clock) -> None:
         self._coordinators = coordinators
@@ -88,7 +90,7 @@ class Admissions:
     def admit_at_once(
         self, wanted: Wanted, partitions: Sequence[Partition]
     ) -> Mapping[Partition, Admission] | None:
-        """Each partition's admission; None if it has to be waited for: then use `admit`."""
+        """Each partition's admission; None if it needs a wait: then use `admit`."""
         try:
             answer = self.ask(wanted, partitions)
             if not answer.done():
@@ -102,8 +104,10 @@ class Admissions:
     async def admit(
         self, wanted: Wanted, partitions: Sequence[Partition]
     ) -> Mapping[Partition, Admission]:
-        """Each partition's admission, when the coordinator can say; a transaction that is about to
-        end is waited for, for a while."""
+        """Each partition's admission, once the coordinator can answer.
+
+        Retries for a while if the producer's previous transaction is still ending.
+        """
         for remaining in reversed(range(ATTEMPTS_MAX)):
             try:
                 admissions = admissions_of(await self.ask(wanted, partitions), partitions)

@@ -1,1 +1,1 @@
-"""The partitions that this broker leads, and the one way to write into them."""
+"""The partitions that this broker leads, and the writer that appends to them."""

@@ -1,9 +1,9 @@
-"""How anything gets into a partition that this broker leads: into its log and the WAL in one step.
+"""Appends to a partition that this broker leads: to its log and to the WAL in one step.
 
-Whoever appends (producers, coordinators, markers) goes through here, so that the first thing of a
-tenure in the WAL is its image (C2), and that nothing is appended to a partition that has left, also
-where it has come back as another object (C3). Synchronous: the order of the calls is the order of
-the log.
+Every appender (producers, coordinators, markers) uses it. The first entry of a tenure in the WAL is
+the partition's image (C2). A partition that has left this broker gets no more appends, even if it
+has come back as another object (C3). The calls are synchronous: their order is the order of the
+log.
 """
 
 from __future__ import annotations
@@ -26,28 +26,33 @@ from tidelog.wal.write.writer import WalWriter
 
 
 class WrittenBatch(NamedTuple):
-    """Where a batch is. It counts when `slot` is durable."""
+    """A batch's place in the log. The batch counts when `slot` is durable."""
 
     appended: AppendedBatch
     slot: Slot
 
 
 class EndedTransaction(NamedTuple):
-    """A producer's transaction that has been decided, as its marker says it."""
+    """A decided transaction of a producer, as its marker describes it."""
 
     producer_id: int
     producer_epoch: int
     is_commit: bool
     coordinator_epoch: int
     ordinal: int = NO_ORDINAL
-    """NO_ORDINAL where the coordinator is a foreign one (rule H1)."""
+    """NO_ORDINAL if the coordinator is a foreign one (rule H1)."""
     transaction_version: int = 0
 
 
 class LogWriter:
-    """Appends to partitions. AppendRefused says what the partition has against it, PartitionError
-    that this object is not the partition any more, WalLost and WalClosed that the incarnation has
-    ended; nothing was appended then."""
+    """Appends to partitions.
+
+    Each method appends nothing when it raises:
+
+    - AppendRefused: the partition's log refuses the batch;
+    - PartitionError: this object no longer is the partition;
+    - WalLost, WalClosed: the incarnation has ended.
+    """
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class LogWriter:
         on_opened: Callable[[TopicPartition, LeaderEpoch, Slot], None],
         room: ProducerRoom,
     ) -> None:
-        """`on_opened` is told what was opened, and of the slot with its image."""
+        """`on_opened` gets each opened partition and the slot of its image."""
         self._wal = wal
         self._partitions = partitions
         self._on_opened = on_opened
@@ -72,8 +77,11 @@ class LogWriter:
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
     ) -> WrittenBatch:
-        """Append a batch. A duplicate of one of the producer's last batches has the place of the
-        original, and counts when all that was appended so far is durable."""
+        """Append a batch.
+
+        A duplicate of one of the producer's last batches gets the place of the original. It counts
+        when everything appended so far is durable.
+        """
         log = partition.log
         self._room.check(log, header.producer_id)
         opening = self._opening(partition)
@@ -97,11 +105,11 @@ class LogWriter:
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
     ) -> WrittenBatch:
-        """Append batches of staged objects, of one producer and at least one: all or none. The
-        place of the first one.
+        """Append batches of staged objects, all or none; return the place of the first one.
 
-        All are in one slot. After the first one the log has nothing against the others: they
-        are of the same producer, epoch and transaction, and have no sequences.
+        `batches` holds at least one batch, and all come from one producer. All go into one slot.
+        After the first batch the log cannot refuse the others: they have the same producer, epoch
+        and transaction, and no sequences.
         """
         log = partition.log
         opening = self._opening(partition)
@@ -122,8 +130,10 @@ class LogWriter:
     def append_marker(
         self, partition: Partition, ended: EndedTransaction, now_ms: int
     ) -> WrittenBatch:
-        """Append the marker that ends a transaction in this partition; a late duplicate of it has
-        no place."""
+        """Append the marker that ends a transaction in this partition.
+
+        A late duplicate of the marker has no place in the log.
+        """
         log = partition.log
         opening = self._opening(partition)
         appended = log.append_marker(
@@ -167,12 +177,15 @@ class LogWriter:
         return self._wal.newest_slot
 
     def open(self, partition: Partition) -> None:
-        """Write the image that opens the tenure, unless that is done."""
+        """Write the image that opens the tenure, unless the WAL has it already."""
         self._open(partition, self._opening(partition))
 
     def relocate(self, partition: Partition, moved: Extent) -> Slot | None:
-        """Have durable batches lie in a merged object from now on. The slot of the entry that says
-        so; None where none of them is kept any more. No checkpoint may be under way."""
+        """Record that durable batches now lie in a merged object.
+
+        Returns the slot of the WAL entry; None if the log keeps none of the batches any more. No
+        checkpoint may be under way.
+        """
         log = partition.log
         self.open(partition)
         if not log.relocate(moved):
@@ -187,7 +200,9 @@ class LogWriter:
             self._on_opened(opening.partition, opening.leader_epoch, slot)
 
     def _opening(self, partition: Partition) -> PartitionImage | None:
-        """The image to be written first, taken before the log changes; None if that is done.
-        PartitionError, before anything has changed."""
+        """The image that the WAL must get first, taken before the log changes; None if it has it.
+
+        Raises PartitionError before anything has changed.
+        """
         self._partitions.require(partition)
         return None if partition.opened else partition.log.image()

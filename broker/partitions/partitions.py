@@ -1,7 +1,7 @@
-"""The partitions that this broker leads: found by name or id, kept in step with the cluster.
+"""The partitions that this broker leads, by name or id. They follow the cluster's metadata.
 
-A partition that cannot be proved right (a corrupt or missing object) stays listed with its fault
-and answers KAFKA_STORAGE_ERROR; all others go on.
+A partition that the broker cannot prove right (a corrupt or missing object) stays listed with its
+fault and answers KAFKA_STORAGE_ERROR. All other partitions keep working.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.wal.write.checkpoint_images import CheckpointImages
 
 
 class PartitionError(TidelogError):
-    """The partition cannot be used here; `code` is Kafka's error."""
+    """This broker cannot serve the partition; `code` is Kafka's error."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class PartitionError(TidelogError):
 class Partition:
     """A partition that this broker leads.
 
-    `opened`: its image was added to this incarnation's WAL, before anything else of it (C2).
+    `opened`: this incarnation's WAL holds the partition's image, ahead of its other entries (C2).
     """
 
     __slots__ = (
@@ -67,8 +67,10 @@ class Partition:
 
     @property
     def first_offset(self) -> int:
-        """The first offset that may be read. What a snapshot of a coordinator's state has taken the
-        place of is not kept as records."""
+        """The first offset that a client may read.
+
+        An internal partition keeps no records that a snapshot of its coordinator's state covers.
+        """
         log = self.log
         return max(log.log_start, log.table_next) if self.is_internal else log.log_start
 
@@ -77,10 +79,10 @@ class Partition:
 
 
 class PartitionRegistry:
-    """Every partition of this incarnation. Fed by recovery, then by the metadata log's records.
+    """Every partition of this incarnation: from recovery, then from the metadata log's records.
 
-    A new partition costs nothing before it is used first: it has no records, so what goes through
-    all partitions need not meet it.
+    A new partition costs nothing before its first use. It has no records, so loops over all
+    partitions need not meet it.
     """
 
     def __init__(
@@ -94,35 +96,36 @@ class PartitionRegistry:
         self._limits = limits
         self._topics: dict[TopicId, dict[int, Partition]] = {}
         self._led: dict[TopicId, int] = {}
-        """How many partitions of each topic are led here, used or not."""
+        """How many partitions of each topic this broker leads, used or not."""
         self._faulty: dict[TopicPartition, Partition] = {}
-        # What `named` has found since the metadata last changed: each produce request asks.
+        # A cache of `named`, cleared when the metadata changes: each produce request asks.
         self._by_name: dict[tuple[str, int], Partition] = {}
         self.checkpointed = CheckpointImages()
-        """Of all that were opened here: what a checkpoint holds (D1). The others have written
-        nothing in this incarnation, so their base lies with the tenure before."""
+        """The images of all partitions opened here: a checkpoint holds them (D1). The other
+        partitions have written nothing in this incarnation, so their base lies with the tenure
+        before."""
         self.producers = ProducerExpiry()
 
     def __len__(self) -> int:
         return sum(self._led.values())
 
     def __iter__(self) -> Iterator[Partition]:
-        """Those that were recovered, or used since."""
+        """The partitions that were recovered, or used since."""
         return (p for partitions in self._topics.values() for p in partitions.values())
 
     @property
     def faulty(self) -> Sequence[Partition]:
-        """Those that cannot be served. May be asked for from any thread."""
+        """The partitions that this broker cannot serve. Any thread may read this."""
         return tuple(self._faulty.values())
 
-    # What logs tell (`LogWatcher`), so that what is idle need not be looked at.
+    # `LogWatcher`: logs report changes here, so that idle partitions are never polled.
 
     def changed(self, log: PartitionLog) -> None:
-        """It is not what its last image says."""
+        """The log differs from its last image."""
         self.checkpointed.changed(log)
 
     def producers_changed(self, log: PartitionLog, more: int) -> None:
-        """It remembers so many more producers."""
+        """The log remembers `more` additional producers."""
         self.producers.changed(log, more)
 
     def adopt(
@@ -130,7 +133,7 @@ class PartitionRegistry:
         images: Mapping[TopicPartition, PartitionImage],
         faults: Mapping[TopicPartition, CorruptObject],
     ) -> None:
-        """Take up what recovery found; the faulty ones are listed with their faults."""
+        """Register the partitions that recovery found; faulty ones keep their faults."""
         state = self._state()
         for partition in (*images, *faults):
             tenure = state.leader(partition)
@@ -150,7 +153,7 @@ class PartitionRegistry:
             self._count(partition.topic_id, 1)
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Keep in step with an entry of the metadata log that has been applied to the state."""
+        """Follow an entry of the metadata log that the cluster state has applied."""
         self._by_name.clear()
         for record in records:
             match record:
@@ -167,14 +170,14 @@ class PartitionRegistry:
                 case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
                     self._renew_limits(UUID(name))
                 case ConfigsChanged(scope=ConfigScope.BROKER | ConfigScope.CLUSTER):
-                    # All topics rest on the broker's own settings.
+                    # Topics inherit the broker's own settings.
                     for topic_id in self._topics:
                         self._renew_limits(topic_id)
                 case _:
                     pass
 
     def condemn(self, partition: Partition, fault: CorruptObject) -> None:
-        """It has turned out that the partition cannot be proved right."""
+        """Mark the partition as faulty: the broker cannot prove it right."""
         partition.fault = to_keep(fault)
         self._faulty[partition.log.partition] = partition
         partition.readers.wake_all()
@@ -189,8 +192,8 @@ class PartitionRegistry:
     def require(self, partition: Partition) -> None:
         """Raise PartitionError unless this object is still the partition, ready to use.
 
-        A partition that was given away and came back is another object: what was checked against
-        this one must not be appended (C3), since nobody reads its log any more.
+        A partition that moved away and came back is another object. The broker must not append
+        batches that it checked against the old object (C3): no reader uses that log any more.
         """
         place = partition.log.partition
         if self.find(place) is not partition:
@@ -224,7 +227,7 @@ class PartitionRegistry:
         return self._new(partition) if hosted is None else hosted
 
     def wal_bytes(self, place: TopicPartition) -> int | None:
-        """Bytes that the WAL has of a partition; None if this broker does not lead it."""
+        """Bytes that the WAL holds of a partition; None if this broker does not lead it."""
         hosted = self._topics.get(place.topic_id, {}).get(place.partition)
         if hosted is not None:
             return hosted.log.extents.total_bytes
@@ -245,7 +248,7 @@ class PartitionRegistry:
         )
 
     def _new(self, place: TopicPartition) -> Partition | None:
-        """The partition, if it was created in this incarnation's time and is used only now."""
+        """The partition, if this incarnation created it and uses it for the first time."""
         tenures = self._state().tenures(place)
         # Only a partition's first tenure begins empty; all others are recovered.
         if len(tenures) != 1 or tenures[0].leader_epoch != 0 or tenures[0].handover is not None:

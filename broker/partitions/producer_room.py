@@ -1,4 +1,4 @@
-"""Whether the partitions of a broker may remember one producer more."""
+"""The limit on producers that a broker's partitions remember (producer.ids.max)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ PRODUCER_IDS_MAX: Final = "producer.ids.max"
 
 
 class ProducerRoom:
-    """The limit on remembered producers. It holds for batches: a transaction's marker must be
-    written, and what a predecessor remembered stays."""
+    """Refuses batches of new producers above the limit.
+
+    Markers are exempt: the broker must write them. Producers that a predecessor remembered stay.
+    """
 
     def __init__(self, producers: ProducerExpiry, limit: int, limits: LimitsMet) -> None:
         self._producers = producers
@@ -25,7 +27,8 @@ class ProducerRoom:
         limits.watch(PRODUCER_IDS_MAX, limit, lambda: producers.known)
 
     def check(self, log: PartitionLog, producer_id: int) -> None:
-        """AppendRefused if the partition does not know the producer and there are too many."""
+        """Raise AppendRefused if the partition does not know the producer and the limit is reached.
+        """
         if producer_id == NO_PRODUCER_ID or self._producers.known < self._limit:
             return
         if log.knows(producer_id):

@@ -1,6 +1,6 @@
-"""Who waits for new records: fetches parked on partitions until something becomes readable.
+"""Fetches that long polling parks on partitions until something becomes readable.
 
-Pure but for the event that it sets: waking is idempotent and costs nothing where nobody waits.
+A wake only sets an event. It is idempotent, and costs nothing if no fetch is parked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Waiter:
             queue.waiters.pop(self, None)
 
     def wake(self) -> None:
-        """Let the request look again."""
+        """Let the request read again."""
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:
@@ -52,6 +52,6 @@ class WaitQueue:
         self.waiters: dict[Waiter, None] = {}
 
     def wake_all(self) -> None:
-        """Something changed: every parked request looks again."""
+        """Wake every parked request, so that it reads again."""
         for waiter in self.waiters:
             waiter.wake()
