@@ -64,8 +64,7 @@ class Wanted(NamedTuple):
 
     @property
     def adds(self) -> bool:
-        """Whether the coordinator must add the partitions; otherwise the producer has added them.
-        """
+        """Whether the coordinator must add the partitions; otherwise the producer did so."""
         return self.transaction_version >= OWN_EPOCHS_FROM
 
 

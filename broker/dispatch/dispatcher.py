@@ -1,8 +1,8 @@
-"""Which handler serves which request, and what is done with requests that have none.
+"""The handler of each request, and the treatment of requests without one.
 
-As in Kafka, a request that cannot be understood (an unknown key, a version that is not served, a
-message that does not decode) closes its connection, since there is no answer that its sender could
-read. The exception is ApiVersions, by which clients find out what is served (KIP-511).
+As in Kafka, an unintelligible request (an unknown key, an unserved version, a malformed message)
+closes its connection: its sender could not read any answer. The exception is ApiVersions, by which
+clients learn the served APIs (KIP-511).
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 3}
-"""Lowest version served where it is above the lowest advertised: record batches of the second
-format come with version 3, but clients stop compressing unless 0 is advertised (KAFKA-18659)."""
+"""The lowest served version, where it is above the lowest advertised one.
+
+Record batches of the second format come with version 3, but clients stop compressing unless the
+broker advertises version 0 (KAFKA-18659).
+"""
 
 CHEAP: Final[frozenset[int]] = frozenset(
     {
@@ -59,8 +62,10 @@ CHEAP: Final[frozenset[int]] = frozenset(
         ApiKey.END_TXN,
     }
 )
-"""Requests that cost no more than what they carry or bring: they are begun as soon as they come.
-Others may take long whatever their size (all topics, all groups): connections take turns."""
+"""Requests that cost no more than the data they carry: they start on arrival.
+
+Others may take long whatever their size (all topics, all groups): connections take turns.
+"""
 
 READS: Final[frozenset[int]] = frozenset(
     {
@@ -81,23 +86,25 @@ READS: Final[frozenset[int]] = frozenset(
         ApiKey.LIST_TRANSACTIONS,
     }
 )
-"""Requests whose answer is all that comes of them."""
+"""Requests without an effect besides their answer."""
 
 GIVEN_UP: Final[frozenset[int]] = READS | {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS, OwnApiKey.ADOPT}
-"""Requests that are ended when their connection is lost: they may take long, and what they change,
-if anything, does no harm unanswered."""
+"""Requests that the broker cancels when their connection closes.
+
+They may take long, and their effects, if any, do no harm without an answer.
+"""
 
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
-"""Looking for errors in their answers would cost too much on the hot path."""
+"""A scan of their answers for errors would cost too much on the hot path."""
 
 
 Handler: TypeAlias = "Callable[[Any, Any, RequestContext], Awaitable[Response | None]]"
-"""(broker, request, context) -> the answer, or None where there is to be none (acks=0)."""
+"""(broker, request, context) -> the answer, or None for a request without one (acks=0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How the requests of one API are served."""
+    """The handler of one API's requests and their properties."""
 
     api_key: int
     name: str
@@ -105,41 +112,42 @@ class Route:
     handler: Handler
     versions: range
     advertised: ApiVersion | None
-    """As listed in ApiVersions; Tidelog's own APIs are not."""
+    """The versions in ApiVersions; None for Tidelog's own APIs."""
     given_up: bool
-    """Ended when its connection is lost."""
+    """Whether its requests are cancelled when their connection closes."""
     cheap: bool
     division: Division | None
-    """How it is cut where it is long."""
+    """How its long requests are cut into parts."""
     metrics: RequestMetrics
 
 
 class OpenedRequest(NamedTuple):
-    """A request that can be served."""
+    """A request that the broker can serve."""
 
     route: Route
     message: Request[Response] | None
-    """None where it has yet to be read, in `steps`."""
+    """None if `steps` have yet to decode it."""
     context: RequestContext
     steps: Generator[None, None, Request[Response]] | None = None
     is_cut: bool = False
-    """It is served in parts."""
+    """Whether it is served in parts."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether no request of its connection that came later is begun before it is answered,
-        whatever `request_order` says of its API: its handler is called late, and more than once."""
+        """Whether later requests of its connection wait for its answer, whatever `request_order`
+        says.
+
+        Its handler is called late, and more than once.
+        """
         return self.is_cut or self.steps is not None
 
 
 class ReadyAnswer(NamedTuple):
-    """The frame that answers a request."""
-
     buffers: list[Buffer]
 
 
 class Dispatcher:
-    """The registry of handlers. ApiVersions is served by itself and advertises what is in it."""
+    """The registry of handlers. It serves ApiVersions itself and advertises the handlers' APIs."""
 
     def __init__(
         self,
@@ -148,7 +156,8 @@ class Dispatcher:
         turns: SliceTurns,
         long_requests: LongRequests,
     ) -> None:
-        """Handlers by API key. ValueError for a key of Kafka's without versions to advertise."""
+        """`handlers` by API key. Raises ValueError for a Kafka API without versions to
+        advertise."""
         self._turns = turns
         self._long_requests = long_requests
         self._routes: dict[int, Route] = {}
@@ -162,11 +171,11 @@ class Dispatcher:
 
     @property
     def advertised(self) -> list[ApiVersion]:
-        """What ApiVersions lists, by key."""
+        """The APIs that ApiVersions lists, by key."""
         return list(self._advertised)
 
     def is_cheap(self, frame: memoryview) -> bool:
-        """Whether the request in a frame costs little to begin."""
+        """Whether the request in a frame costs little to start."""
         return int.from_bytes(frame[:2], "big") in CHEAP
 
     def open(
@@ -175,7 +184,7 @@ class Dispatcher:
         """The request in a frame. Its bytes and records are views into the frame.
 
         Raises:
-            CloseConnection: it cannot be understood; nothing was done.
+            CloseConnection: the request is unintelligible; nothing was done.
         """
         try:
             header = decode_request_header(frame)
@@ -212,10 +221,10 @@ class Dispatcher:
     def begin(
         self, services: Services, opened: OpenedRequest
     ) -> asyncio.Future[Response | ReadyAnswer | None]:
-        """Call the handler; `conclude` takes what is returned once it is done.
+        """Call the handler. `conclude` takes the returned future once it is done.
 
-        A handler that is a plain function does its first steps here and now, in the order in which
-        a connection's requests came, and may return a future, which saves a task.
+        A handler that is a plain function does its first steps here and now, in the order of a
+        connection's requests. It may return a future, which saves a task.
         """
         route, message, context, _, _ = opened
         answer: Awaitable[Response | None]
@@ -227,7 +236,7 @@ class Dispatcher:
             else:
                 answer = route.handler(services, message, context)
                 if route.api_key == ApiKey.PRODUCE:
-                    # A request that is not cut has a short answer.
+                    # The answer of an uncut request is short.
                     return asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - `conclude` handles it like any later one
             failed: asyncio.Future[Response | ReadyAnswer | None] = (
@@ -237,12 +246,12 @@ class Dispatcher:
             return failed
         task: asyncio.Future[Any] = asyncio.ensure_future(self._encoded(opened, answer))
         if isinstance(answer, Coroutine):
-            # Given up before its first step, it would complain that nobody awaited it.
+            # A coroutine cancelled before its first step would warn that it was never awaited.
             task.add_done_callback(lambda _: answer.close())
         return task
 
     async def _read_and_served(self, services: Services, opened: OpenedRequest) -> Response | None:
-        """A long message is read as its turn comes."""
+        """Decode a long message in its turns, then serve it."""
         assert opened.steps is not None
         try:
             async with self._long_requests.read(opened.steps) as message:
@@ -266,7 +275,7 @@ class Dispatcher:
     async def _encoded(
         self, opened: OpenedRequest, answer: Awaitable[Response | None]
     ) -> ReadyAnswer | None:
-        """The answer's frame, and its errors counted; a long one's as its turn comes."""
+        """Count the answer's errors and encode its frame; a long answer takes turns."""
         response = await answer
         if response is None:
             return None
@@ -283,14 +292,13 @@ class Dispatcher:
     def conclude(
         self, opened: OpenedRequest, answer: asyncio.Future[Response | ReadyAnswer | None]
     ) -> list[Buffer] | None:
-        """The frame that answers a request whose handler is done, or None where there is to be
-        none, as when it was cancelled.
+        """The frame that answers a finished request; None if it has no answer or was cancelled.
 
-        A handler that fails is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
-        request's answers: the fault is ours, and other requests must not suffer from it.
+        A handler's failure is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
+        request's answers. Such a failure is the broker's fault, and must not affect other requests.
 
         Raises:
-            CloseConnection: the handler wants it, or no answer has room for the error.
+            CloseConnection: the handler demands it, or no answer has room for the error.
         """
         if answer.cancelled():
             return None
@@ -304,7 +312,7 @@ class Dispatcher:
             return encode_response(response, context.api_version, context.correlation_id)
         except CloseConnection:
             raise
-        except Exception as error:  # whatever it is, one request must not end the others
+        except Exception as error:  # one request's error must not end the others
             logger.exception(
                 "request failed",
                 extra={
@@ -362,5 +370,5 @@ def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:
 
 
 def _api_name(key: int) -> str:
-    """ "ListOffsets", as the schemas call it."""
+    """The API's name in Kafka's schemas: "ListOffsets"."""
     return request_type(key).__name__.removesuffix("Request")

@@ -1,8 +1,8 @@
-"""Requests that are too long to be read, served or answered at once.
+"""Decodes, serves and answers long requests in slices of the event loop.
 
-Reading a message, serving what it names and writing the answer take their turns on the event loop.
-What is read of long requests takes many times their size in memory, so only so much of them is read
-as there is room for; the others wait as they came. Short requests do not wait for any of this.
+A decoded request takes many times its size in memory. So the broker decodes long requests only
+while their arrays fit its limit; the others wait in their order. Short requests do not wait for any
+of this.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX, STEP_ELEMENTS
 
 PARTS_IN_FLIGHT_MAX: Final = 16
-"""Parts of one request that are served at a time."""
+"""Parts of one request that run at a time."""
 
 
 class LongRequests:
-    """Those of one broker."""
+    """The long requests of one broker."""
 
     def __init__(self, turns: SliceTurns, elements_max: int) -> None:
-        """`elements_max`: of arrays in all long requests that are being served."""
+        """`elements_max` limits the array elements of all long requests in service."""
         self._turns = turns
         self._elements_max = max(elements_max, ELEMENTS_MAX)
         self._elements = 0
@@ -36,8 +36,10 @@ class LongRequests:
     async def read(
         self, steps: Generator[None, None, Request[Response]]
     ) -> AsyncIterator[Request[Response]]:
-        """The message that the steps make; it counts until the end of the context. Raises what the
-        steps raise."""
+        """The message that the steps decode; its elements count until the end of the context.
+
+        Raises what the steps raise.
+        """
         elements = 0
 
         def counted() -> Generator[None, None, Request[Response]]:
@@ -54,7 +56,7 @@ class LongRequests:
 
         try:
             async with self._reading:
-                # However long this one is, it fits, so what is read never waits for room.
+                # The room suffices for the longest request, so that decoding never waits for room.
                 while self._elements + ELEMENTS_MAX > self._elements_max:
                     self._freed.clear()
                     await self._freed.wait()
@@ -70,8 +72,10 @@ class LongRequests:
         request: Request[Response],
         serve: Callable[[Request[Any]], Awaitable[Response | None]],
     ) -> Response | None:
-        """The answers to the parts of a request, put together. A part is begun when the one before
-        has been; the first error ends all."""
+        """Serve a request in parts and join their answers.
+
+        A part starts when the previous one has started; the first error ends all.
+        """
         parts: list[asyncio.Future[Response | None]] = []
         try:
             for number, part in enumerate(cut(division, request)):

@@ -1,16 +1,16 @@
-"""Which requests of a connection may be served side by side. Pure.
+"""Decides which requests of a connection may run side by side. Pure.
 
-An answer never shows less than the requests before it on its connection have done. So a request
-begins when all before it are answered, as in Kafka. `SIDE_BY_SIDE` lists the exceptions; each has
-one of these reasons:
+An answer must show the effects of all earlier requests of its connection. So a request begins when
+all before it are answered, as in Kafka. `SIDE_BY_SIDE` lists the exceptions, each for one of these
+reasons:
 
-- The handlers take effect when they are called, in that order, and one that is called later rests
-  on those before it: appends to partitions, and what the coordinator of a group or of a
-  transactional id decides. Such a coordinator answers when all that it decided before is durable.
-- What the one shows is nothing that the other changes.
+- The handlers take effect when called, in that order, and a later one builds on the earlier ones.
+  That holds for appends to partitions, and for decisions of a group's or a transactional id's
+  coordinator. Such a coordinator answers when all of its earlier decisions are durable.
+- The one request shows nothing that the other changes.
 
-A Produce with acks 0 is over before its records are durable. A request that is to see them begins
-when they are: then `must_settle` tells the connection to wait for that first.
+A Produce with acks 0 ends before its records are durable. A later request that must see them begins
+when they are: `must_settle` tells the connection to wait for that first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ _GROUP: Final = frozenset(
         ApiKey.LEAVE_GROUP,
     }
 )
-"""Decided at once by the group's coordinator, when the handler is called. ConsumerGroupHeartbeat
-and OffsetFetch are not: their handlers wait for their turns before they ask."""
+"""Requests that the group's coordinator decides when the handler is called.
+
+ConsumerGroupHeartbeat and OffsetFetch do not belong here: their handlers wait for turns first.
+"""
 _ENLISTING: Final = frozenset(
     {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT}
 )
-"""What a producer sends of a transaction while its batches are on their way."""
+"""Requests that a producer sends while batches of its transaction are on their way."""
 _PRODUCE: Final = frozenset({ApiKey.PRODUCE})
 _NOTHING: Final[frozenset[int]] = frozenset()
 
@@ -43,10 +45,10 @@ SIDE_BY_SIDE: Final[Mapping[int, frozenset[int]]] = {
     ApiKey.PRODUCE: _PRODUCE | _ENLISTING,
     **dict.fromkeys(_ENLISTING, _PRODUCE),
     **dict.fromkeys(_GROUP, _GROUP),
-    # They show the cluster, of which the others change nothing.
+    # They show the cluster, which the other requests do not change.
     **dict.fromkeys((ApiKey.METADATA, ApiKey.FIND_COORDINATOR), _PRODUCE | _GROUP),
 }
-"""By the API of a request: those that may still be in service when it begins."""
+"""By a request's API: the APIs that may still be in service when it begins."""
 
 
 class RequestOrder:
@@ -61,7 +63,7 @@ class RequestOrder:
         return self._joins(api_key) and not (self._is_unsettled and self.must_settle(api_key))
 
     def must_settle(self, api_key: int) -> bool:
-        """Whether a request may begin once what was done without an answer is durable."""
+        """Whether a request may begin once all requests without an answer are durable."""
         return (
             self._is_unsettled
             and ApiKey.PRODUCE not in SIDE_BY_SIDE.get(api_key, _NOTHING)
@@ -73,7 +75,7 @@ class RequestOrder:
         self._in_service[api_key] = self._in_service.get(api_key, 0) + 1
 
     def end(self, api_key: int, *, is_answered: bool) -> None:
-        """It is over; without an answer what it has done may not be durable yet."""
+        """A request is over. Without an answer its effects may not be durable yet."""
         if not is_answered:
             self._is_unsettled = True
         left = self._in_service[api_key] - 1
@@ -83,7 +85,7 @@ class RequestOrder:
             del self._in_service[api_key]
 
     def settle(self) -> None:
-        """What was done without an answer is durable."""
+        """The effects of requests without an answer are durable."""
         self._is_unsettled = False
 
     def _joins(self, api_key: int) -> bool:

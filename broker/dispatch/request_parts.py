@@ -1,7 +1,7 @@
-"""Requests that name many things are served in parts, and the answers to the parts put together.
+"""Cuts long requests into parts and joins the parts' answers. Pure.
 
-Only requests whose entries are independent of each other: each is answered by itself, and serving
-it with fewer others changes nothing. Pure.
+Only requests with independent entries can be cut: each entry has an answer of its own, and serving
+it with fewer others changes nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.message import Request, Response
 
 Path: TypeAlias = tuple[str, ...]
-"""Fields that lead from a message to entries in it. Each is an array, and but for the last one of
-structures: ("topics", "partitions")."""
+"""Fields that lead from a message to its entries.
+
+Each is an array, and all except the last are of structures: ("topics", "partitions").
+"""
 
 
 _Entry: TypeAlias = tuple[Any, ...]
-"""An entry, behind the structures that it lies in."""
+"""An entry, after the structures that contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the requests of one API are cut."""
+    """The way to cut one API's requests."""
 
     entries: Path
     answers: Path
     part_entries: int
-    """Of one part, which takes a millisecond or two."""
+    """Entries of one part, which takes a millisecond or two."""
 
 
 _PARTITIONS: Final[Path] = ("topics", "partitions")
@@ -67,7 +69,7 @@ DIVISIONS: Final[Mapping[int, Division]] = MappingProxyType(
 
 
 def is_long(division: Division, request: Request[Response]) -> bool:
-    """Whether the request is to be cut."""
+    """Whether the request has to be cut."""
     return _count(request, division.entries) > division.part_entries
 
 
@@ -81,7 +83,7 @@ def _count(node: Any, path: Path) -> int:
 
 
 def cut(division: Division, request: Request[Response]) -> Iterator[Request[Response]]:
-    """The parts, in order, each of them a request by itself."""
+    """The parts, in order, each of them a complete request."""
     part: list[_Entry] = []
     for entry in _entries(request, division.entries):
         part.append(entry)
@@ -93,7 +95,7 @@ def cut(division: Division, request: Request[Response]) -> Iterator[Request[Resp
 
 
 def _entries(node: Any, path: Path) -> Iterator[_Entry]:
-    """In order."""
+    """The entries, in order."""
     for each in getattr(node, path[0]) or ():
         if len(path) == 1:
             yield (each,)
@@ -103,7 +105,7 @@ def _entries(node: Any, path: Path) -> Iterator[_Entry]:
 
 
 def _with(node: Any, path: Path, entries: Sequence[_Entry]) -> Any:
-    """A copy that holds these entries alone."""
+    """A copy with only these entries."""
     found = copy(node)
     if len(path) == 1:
         setattr(found, path[0], [entry[0] for entry in entries])
@@ -121,7 +123,7 @@ def _with(node: Any, path: Path, entries: Sequence[_Entry]) -> Any:
 
 
 def join(division: Division, answers: Sequence[Response | None]) -> Response | None:
-    """The answer to the whole request; where a part's speaks of an error of all, it is that."""
+    """The answer to the whole request; the first part's answer with a top-level error, if any."""
     known = [each for each in answers if each is not None]
     for each in known:
         if getattr(each, "error_code", 0):
@@ -142,7 +144,7 @@ def _append(node: Any, other: Any, path: Path) -> None:
 
 
 def _is_same(one: Any, other: Any, inner: str) -> bool:
-    """Whether both answer the same structure, which was cut."""
+    """Whether both are parts of the same cut structure."""
     return all(
         getattr(one, field.name) == getattr(other, field.name)
         for field in one.FIELDS

@@ -1,4 +1,4 @@
-"""Which handler serves which API."""
+"""The handler of each API."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much of the broker's memory answers take up that clients have not taken. Pure.
+"""The memory of answers that clients have not taken. Pure.
 
-Each connection is bounded by itself: no request of it is begun while too much of its answers waits.
-Large answers, those to fetches, are made no larger than there is room for, so that many clients
-that do not read cannot hold more than the limit together, but for an answer's least: one batch.
+Each connection has a limit of its own: none of its requests starts while too many bytes of its
+answers wait. Large answers, those of fetches, are cut to the room that is left. So many clients
+that do not read stay within the common limit, except the smallest answer: one batch.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 _SHARE: Final = 4
-"""One answer may take up this part of the room that is left."""
+"""One answer may take 1/4 of the room that is left."""
 
 
 class AnswerMemory:
-    """Of all connections."""
+    """The unread answers of all connections."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -22,15 +22,15 @@ class AnswerMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether clients that do not take their answers have to go."""
+        """Whether the server must evict clients that do not take their answers."""
         return self.bytes_held > self._bytes_max // 2
 
     @property
     def answer_bytes_max(self) -> int:
-        """How large the next answer may be; at least 1, so that it is worth waiting for."""
+        """The size limit of the next answer; at least 1, so that it makes progress."""
         return max(1, (self._bytes_max - self.bytes_held) // _SHARE)
 
     def change(self, size: int) -> None:
-        """So many bytes more are held, or less."""
+        """Add `size` held bytes, which may be negative."""
         self.bytes_held += size
         assert self.bytes_held >= 0

@@ -1,7 +1,8 @@
-"""How many connections a broker serves, in all and of one address. Pure.
+"""Limits on a broker's connections, in all and per address. Pure.
 
-Each connection takes a file descriptor of the process. Some are kept for the store, the HTTP server
-and the worker process: clients that use up all others do not keep the broker from its store.
+Each connection takes a file descriptor of the process. Some are reserved for the store, the HTTP
+server and the worker process. So clients that use up all others do not cut the broker off from its
+store.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tidelog.errors import Refused
 
 RESERVED = "file.descriptors.reserved"
 OF_ALL = frozenset({"max.connections", RESERVED})
-"""Limits for all connections, whatever address they come from."""
+"""Limits for all connections, regardless of their address."""
 
 
 class ConnectionLimits:
@@ -22,15 +23,15 @@ class ConnectionLimits:
     def __init__(
         self, settings: Callable[[], BrokerSettings], descriptors: int | None = None
     ) -> None:
-        """`settings`: as they are now. `descriptors`: those that are left for connections; None:
-        any number."""
+        """`settings` returns the current settings. `descriptors`: how many file descriptors the
+        process has for connections; None: any number."""
         self._settings = settings
         self._left = descriptors
         self._per_host: dict[str, int] = {}
         self._connections = 0
 
     def violated(self, host: str) -> str | None:
-        """The setting that forbids one more connection from there, or None."""
+        """The setting that forbids one more connection from this host; None if all allow it."""
         settings = self._settings()
         overrides = host_limits(settings.text("max.connections.per.ip.overrides"))
         host_max = overrides.get(host, settings.integer("max.connections.per.ip"))
@@ -43,12 +44,12 @@ class ConnectionLimits:
         return None
 
     def opened(self, host: str) -> None:
-        """A connection more."""
+        """Count a new connection."""
         self._connections += 1
         self._per_host[host] = self._per_host.get(host, 0) + 1
 
     def closed(self, host: str) -> None:
-        """A connection less."""
+        """Discount a closed connection."""
         self._connections -= 1
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -76,7 +77,7 @@ def descriptors_left(settings: BrokerSettings, descriptors_max: int | None) -> i
 
 
 def host_limits(overrides: str) -> Mapping[str, int]:
-    """max.connections.per.ip.overrides by address."""
+    """max.connections.per.ip.overrides, by address."""
     limits = {}
     for item in filter(None, overrides.split(",")):
         host, _, limit = item.rpartition(":")

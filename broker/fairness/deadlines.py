@@ -1,8 +1,8 @@
-"""Timeouts of many requests that wait for few different times: one timer for each of these times.
+"""Timeouts of many requests with few different durations: one timer for each duration.
 
-Requests that wait equally long run out in the order in which they began, so only the first one's
-end has to be watched. Beginning and ending a wait costs a step in a dictionary, which thousands of
-small requests a second notice.
+Waits of equal length expire in the order in which they began. So one timer for the first of them
+suffices. Starting or ending a wait is one dictionary operation: brokers serve thousands of small
+requests a second.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """One wait. `cancel` ends it; once it has run out that changes nothing."""
+    """One wait. `cancel` ends it; after its expiry that changes nothing."""
 
     __slots__ = ("_late", "_line", "when")
 
     def __init__(self, when: float, late: Callable[[], None], line: _Line) -> None:
         self.when = when
-        """By the loop's clock."""
+        """The end of the wait, by the loop's clock."""
         self._late = late
         self._line = line
 
     def cancel(self) -> None:
-        """It is over in time, and nobody is called."""
+        """End the wait in time: its callback is not called."""
         self._line.remove(self)
 
     def run_out(self) -> None:
-        """It is too late."""
+        """Call the callback: the time has passed."""
         self._late()
 
 
 class Deadlines:
-    """The waits of one event loop. What does not wait any more leaves nothing behind."""
+    """The waits of one event loop. Ended waits leave nothing behind."""
 
     def __init__(self) -> None:
         self._lines: dict[float, _Line] = {}
@@ -41,7 +41,7 @@ class Deadlines:
         return sum(map(len, self._lines.values()))
 
     def add(self, seconds: float, late: Callable[[], None]) -> Deadline:
-        """Call `late` in so many seconds, unless the wait is cancelled before."""
+        """Call `late` after `seconds`, unless the wait is cancelled before."""
         line = self._lines.get(seconds)
         if line is None:
             line = self._lines[seconds] = _Line(seconds, self._lines)
@@ -49,7 +49,7 @@ class Deadlines:
 
 
 class _Line:
-    """The waits of one length, in the order of their ends; it is listed while there are any."""
+    """The waits of one length, by their ends. Deadlines lists it while it has any."""
 
     def __init__(self, seconds: float, lines: dict[float, _Line]) -> None:
         self._seconds = seconds
@@ -75,7 +75,7 @@ class _Line:
             self._close()
 
     def _look(self) -> None:
-        """The end of the one that was first when the timer was set."""
+        """Expire the waits whose time has passed; set the timer for the next one."""
         now = self._loop.time()
         while self._waiting:
             first = next(iter(self._waiting))
@@ -83,7 +83,7 @@ class _Line:
                 self._timer = self._loop.call_at(first.when, self._look)
                 return
             del self._waiting[first]
-            # On its own, so that one that fails does not keep the others from theirs.
+            # A callback of its own: one that fails does not stop the others.
             self._loop.call_soon(first.run_out)
         self._close()
 

@@ -1,8 +1,8 @@
-"""Which connection gives way to a new one where there may be no more of them. Pure.
+"""Chooses the connection that gives way to a new one at the connection limit. Pure.
 
-A connection of which nothing is being served gives way: first those that have asked for little,
-then others, each time the one that has been idle for longest. So a client that works keeps its
-connection, and one that comes gets one, however many others hold connections for nothing.
+Only a connection without running requests gives way: first those with few requests so far, then
+others, the longest idle first. So a working client keeps its connection, and a new client gets one,
+even if others hold many idle connections.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 FOUND_AT_ONCE: Final = 128
 PAUSE_SECONDS: Final = 0.1
-"""Looking at all connections takes time: it happens no more often than this."""
+"""The least time between two scans of all connections, which are slow."""
 ESTABLISHED_REQUESTS: Final = 8
-"""A client has asked for so much when it has found its place and begun to work."""
+"""After this many requests a client is established."""
 
 
 class Idleness(NamedTuple):
-    """How much a connection is worth to its client; the least gives way."""
+    """A connection's worth to its client; the least gives way first."""
 
     is_established: bool
     active: float
-    """When bytes last came or went."""
+    """When bytes last arrived or left."""
 
 
 class MayGiveWay(Protocol):
     """A connection."""
 
     def idleness(self) -> Idleness | None:
-        """None while something of it is being served."""
+        """The connection's idleness; None while it has running requests."""
         ...
 
 
@@ -38,7 +38,7 @@ C = TypeVar("C", bound=MayGiveWay)
 
 
 class Displacement(Generic[C]):
-    """Of one listener."""
+    """The displacements of one listener."""
 
     def __init__(self, connections: Callable[[], Iterable[C]]) -> None:
         self._connections = connections
@@ -47,7 +47,7 @@ class Displacement(Generic[C]):
         self._looked_at = -PAUSE_SECONDS
 
     def next(self, now: float) -> C | None:
-        """The connection that gives way now; None where all work, or it is too soon to look."""
+        """The connection to displace; None if all work, or the last scan is too recent."""
         if not self._found and now - self._looked_at >= PAUSE_SECONDS:
             self._looked_at = now
             idle = [

@@ -1,7 +1,7 @@
-"""How fast a client sends a request that it has begun. Pure.
+"""Limits the time that a client may take to send a request. Pure.
 
-A client has a while to go on, and each byte that comes gains it a little time, up to that while
-again; and it has an absolute time for the whole. While the broker does not read, no time passes.
+A client has a grace to continue. Each received byte extends it a little, up to the full grace. The
+whole request has an absolute limit. Time in which the broker does not read does not count.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from tidelog.broker.fairness.progress import NEVER, TransferProgress
 
 
 class ReceiveLimits(NamedTuple):
-    """How long a request may take to come."""
+    """The limits on the arrival of a request."""
 
     seconds_max: float
     """From its first byte to its last."""
     grace_seconds: float
-    """With nothing of it coming."""
+    """Without any byte of it."""
     bytes_per_second_min: float
-    """On average; what comes faster is worth no more than the grace."""
+    """The average rate; faster bytes earn no more than the grace."""
 
 
 class FramePace:
-    """One connection's. `now` is of a monotonic clock."""
+    """The arrival of one connection's request. `now` is of a monotonic clock."""
 
     __slots__ = (
         "_bytes",
@@ -38,14 +38,14 @@ class FramePace:
     def __init__(self, limits: ReceiveLimits) -> None:
         self._limits = limits
         self.begun = False
-        """Whether a request has begun that is not complete."""
+        """Whether an incomplete request has begun."""
         self._bytes = 0
         self._deadline = self._latest = NEVER
         self._stopped_at = NEVER
         self._progress = TransferProgress()
 
     def begin(self, now: float, size: int) -> None:
-        """A request has begun with so many bytes."""
+        """A request has begun, with `size` bytes."""
         self.begun = True
         self._bytes = size
         self._deadline = now + self._limits.grace_seconds
@@ -54,17 +54,17 @@ class FramePace:
         self._progress.forget()
 
     def go_on(self, now: float, size: int) -> None:
-        """More bytes of it came."""
+        """`size` more bytes of the request arrived."""
         self._bytes += size
         gained = self._deadline + size / self._limits.bytes_per_second_min
         self._deadline = min(gained, now + self._limits.grace_seconds)
 
     def end(self) -> None:
-        """It has come as a whole."""
+        """The request is complete."""
         self.begun = False
 
     def stop(self, now: float) -> None:
-        """The broker does not read from now on."""
+        """The broker stops reading."""
         if self._stopped_at == NEVER:
             self._stopped_at = now
 
@@ -85,8 +85,10 @@ class FramePace:
         )
 
     def seconds_left(self, now: float, bytes_left: int) -> float:
-        """How long the rest would take as fast as the client has been since the last call; 0 where
-        that is not known, since the broker has not read all that time."""
+        """The time that the rest needs, at the client's pace since the last call.
+
+        0 if unknown, since the broker has not read all that time.
+        """
         if not self.begun or self._stopped_at != NEVER:
             self._progress.forget()
             return 0.0

@@ -1,4 +1,4 @@
-"""How fast a client goes on with what it sends or takes, from look to look. Pure."""
+"""Measures a transfer's rate from call to call. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NEVER: Final = float("inf")
 
 
 class TransferProgress:
-    """Compares how many bytes have gone in all with what it was at the last look."""
+    """Compares the total bytes of a transfer with those at the last call."""
 
     __slots__ = ("_bytes", "_looked_at")
 
@@ -17,12 +17,14 @@ class TransferProgress:
         self._bytes = 0
 
     def forget(self) -> None:
-        """What comes is not to be compared with what was."""
+        """Forget the last call: the next transfer is another one."""
         self._looked_at = NEVER
 
     def seconds_left(self, now: float, bytes_total: int, bytes_left: int) -> float:
-        """How long what is left would take, as fast as it went since the last look; 0 where there
-        was none. `now` is of a monotonic clock."""
+        """The time that the remaining bytes need, at the rate since the last call.
+
+        0 after the first call. `now` is of a monotonic clock.
+        """
         since, before = self._looked_at, self._bytes
         self._looked_at, self._bytes = now, bytes_total
         if since >= now:

@@ -1,15 +1,15 @@
-"""How much of the broker's memory clients' requests may take up, over all connections. Pure.
+"""The memory of clients' requests over all connections. Pure.
 
-A request counts from its first byte until it is answered, by the bytes that were received of it.
-When its size is known and more of it has to come, it is admitted, and counts as a whole from then
-on. A connection whose request is not admitted waits; so does one that has begun none, while the
-limit is reached. What is admitted may always go on: so a client that does not go on is at fault.
+A request counts from its first byte until its answer, by its received bytes. When its size is known
+and more of it has to arrive, it is admitted, and its full size counts. A connection with an
+unadmitted request waits. A connection without a request also waits, while the limit is reached. An
+admitted request may always continue: if it stalls, its client is at fault.
 
 Large requests share a part of the memory, and very large ones a part of that. So small requests
 never wait for large ones.
 
-At least one request is admitted, whatever is held. So what is held stays below the limit, plus one
-request, plus what one read of each connection delivers.
+At least one request is admitted, even above the limit. So held bytes stay below the limit, plus one
+request, plus one read of each connection.
 """
 
 from __future__ import annotations
@@ -22,80 +22,85 @@ from tidelog.protocol.frames import SCRATCH_BYTES
 C = TypeVar("C", bound=Hashable)
 
 LARGE_BYTES: Final = SCRATCH_BYTES
-"""Requests above this take up half of the memory at most. Smaller ones may come in one read."""
+"""Larger requests take up at most half of the memory. Smaller ones may arrive in one read."""
 VERY_LARGE_BYTES: Final = 8 * 1024 * 1024
-"""Requests above this take up a quarter of it at most, or there is one of them."""
+"""Larger requests take up at most a quarter of the memory, or there is only one of them."""
 EXHAUSTED_READ_BYTES: Final = 4096
-"""What a read may deliver while the limit is reached."""
+"""The bytes that a read may deliver while the limit is reached."""
 _NO_LIMIT: Final = 2**63
 
 
 class RequestMemory(Generic[C]):
-    """`C` stands for a connection."""
+    """`C` is the type of a connection."""
 
     def __init__(self, bytes_max: int) -> None:
-        """-1 is no limit."""
+        """`bytes_max` of -1 is no limit."""
         bytes_max = bytes_max if bytes_max >= 0 else _NO_LIMIT
         self._all = _Class(0, bytes_max)
         self._large = _Class(LARGE_BYTES, bytes_max // 2)
         self._very_large = _Class(VERY_LARGE_BYTES, bytes_max // 4)
         self._classes = (self._all, self._large, self._very_large)
-        # What is begun goes on before anything is begun: only that gives memory back.
+        # Begun requests continue before new ones start: only they give memory back.
         self._begun: tuple[_Queue[C], ...] = tuple(_Queue(each) for each in self._classes)
         self._idle: _Queue[C] = _Queue(self._all)
         self._queues = (*self._begun, self._idle)
         self._admitted = 0
-        """Requests that are admitted and not complete."""
+        """Admitted requests that are incomplete."""
         self._turns = 0
         self.requests = 0
-        """Complete requests that are not answered."""
+        """Complete requests without an answer."""
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that were received and not answered, and those that have been admitted."""
+        """Received bytes without an answer, and the rest of admitted requests."""
         return self._all.bytes_held
 
     @property
     def waiting(self) -> int:
-        """Connections that wait."""
+        """The number of waiting connections."""
         return sum(len(queue.waiting) for queue in self._queues)
 
     @property
     def read_bytes_max(self) -> int:
-        """What the next read may deliver that does not continue an admitted request."""
+        """The bytes that the next read may deliver, unless it continues an admitted request."""
         return EXHAUSTED_READ_BYTES if self._all.is_full else SCRATCH_BYTES
 
     def received(self, size: int, requests: int) -> None:
-        """`size` bytes came that were not admitted before; so many requests are complete by now."""
+        """Count `size` bytes that were not admitted before, and newly complete requests."""
         self._all.bytes_held += size
         self.requests += requests
 
     def completed(self) -> None:
-        """An admitted request has come as a whole."""
+        """An admitted request is complete."""
         self._admitted -= 1
         self.requests += 1
 
     def answered(self, size: int) -> None:
-        """A request of `size` bytes is answered, or will never be."""
+        """Release a request of `size` bytes, with its answer or without one."""
         self.requests -= 1
         assert self.requests >= 0
         self._give_back(size)
 
     def abandoned(self, size: int, *, admitted: bool) -> None:
-        """A request will never be complete: one that was admitted, of `size` bytes in all, or one
-        of which so many bytes had come."""
+        """Release an incomplete request.
+
+        `size`: its full size if it was admitted, otherwise its received bytes.
+        """
         self._admitted -= admitted
         assert self._admitted >= 0
         self._give_back(size)
 
     def withdraw(self, connection: C) -> None:
-        """The connection does not wait any more."""
+        """The connection no longer waits."""
         for queue in self._queues:
             queue.waiting.pop(connection, None)
 
     def admit(self, connection: C, size: int, received: int) -> bool:
-        """Whether the connection may read on: a request of `size` bytes of which some have come,
-        which is admitted then; with 0, whatever comes. If not, it waits."""
+        """Whether the connection may continue to read; if not, it waits.
+
+        `size` and `received` are of its incomplete request, which this admits. With `size` 0 it has
+        none.
+        """
         queue = self._queue_of(size)
         if not self._fits(queue.own, size):
             if connection not in queue.waiting:
@@ -112,8 +117,10 @@ class RequestMemory(Generic[C]):
         return True
 
     def next_reader(self) -> C | None:
-        """The next connection that waited and now would be admitted; None if none would be. It does
-        not wait any more: it has to ask again."""
+        """The next waiting connection that would now be admitted; None if none would be.
+
+        It no longer waits: it has to ask again.
+        """
         for queue in self._queues:
             for connection, wait in queue.waiting.items():
                 if not self._fits(queue.own, wait.size):
@@ -123,8 +130,10 @@ class RequestMemory(Generic[C]):
         return None
 
     def waited_seconds(self, now: float) -> float:
-        """How long a connection has been the first of those that wait for the same. It is seen from
-        the first call on that finds it there."""
+        """The longest time that a connection has been first in its queue.
+
+        The time starts with the first call that finds it there.
+        """
         return max(queue.waited_seconds(now) for queue in self._queues)
 
     def _queue_of(self, size: int) -> _Queue[C]:
@@ -150,7 +159,7 @@ class RequestMemory(Generic[C]):
 
 
 class _Class:
-    """The requests above a size, which take up so much memory together."""
+    """The requests above a size, and their common limit."""
 
     __slots__ = ("above", "bytes_held", "bytes_max")
 
@@ -166,12 +175,12 @@ class _Class:
 
 class _Wait(NamedTuple):
     size: int
-    """Of the request that wants to go on; 0 if none has begun."""
+    """The size of the request to continue; 0 if none has begun."""
     turn: int
 
 
 class _Queue(Generic[C]):
-    """Who waits for the same, in the order in which they began to."""
+    """The connections that wait for the same memory, in the order of their arrival."""
 
     __slots__ = ("_first_since", "_first_turn", "own", "waiting")
 

@@ -1,8 +1,8 @@
-"""Long work of requests shares the event loop with everything else.
+"""Shares the event loop between requests' long work and everything else.
 
-Work is cut into slices of about a millisecond. Between two slices the loop serves all that is ready
-then. Slices take turns, whatever request they belong to, and rest for as long as they ran: however
-many requests are long, half of the loop's time is left to others.
+Work is cut into slices of about a millisecond. Between two slices the loop serves all ready
+callbacks. Slices of all requests take turns, and rest for as long as they ran. So half of the
+loop's time is left to others, even if many requests are long.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 COUNTED_ITEMS: Final = 2048
-"""Of a slice that only counts."""
+"""The items of a slice that only counts."""
 REST_SECONDS_MAX: Final = 0.02
-"""A slice that took longer than it should is no reason to leave the others waiting."""
+"""The longest rest: an overlong slice must not delay the others."""
 
 
 class SliceTurns:
@@ -29,7 +29,7 @@ class SliceTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_turning = False
         self._began: float | None = None
-        """By the loop's clock: when the present slice began."""
+        """When the present slice began, by the loop's clock."""
 
     async def next(self) -> None:
         """End a slice; the next one begins when this returns."""
@@ -42,7 +42,7 @@ class SliceTurns:
         await turn
 
     async def over(self, items: Iterable[T], slice_items: int) -> AsyncIterator[T]:
-        """The items, so many in a slice."""
+        """The items, `slice_items` in a slice."""
         left = slice_items
         for each in items:
             if not left:
@@ -52,7 +52,7 @@ class SliceTurns:
             yield each
 
     async def list_of(self, items: Iterable[T], slice_items: int) -> list[T]:
-        """All items of an iterable that makes them one by one, so many in a slice."""
+        """All items of a lazy iterable, `slice_items` in a slice."""
         iterator = iter(items)
         found: list[T] = []
         while True:
@@ -63,7 +63,7 @@ class SliceTurns:
             await self.next()
 
     async def counted(self, items: Iterable[H]) -> Counter[H]:
-        """How often each of the items is there."""
+        """The number of occurrences of each item."""
         counts: Counter[H] = Counter()
         iterator = iter(items)
         counts.update(islice(iterator, COUNTED_ITEMS))
@@ -73,7 +73,7 @@ class SliceTurns:
         return counts
 
     async def through(self, steps: Generator[None, None, T]) -> T:
-        """What a generator returns, each of whose steps is a slice."""
+        """The return value of a generator whose steps are slices."""
         while True:
             try:
                 next(steps)
@@ -83,7 +83,7 @@ class SliceTurns:
             await self.next()
 
     def _turn(self) -> None:
-        """Let the next one go on. Its slice runs before this is called again."""
+        """Start the next slice. It runs before the next call."""
         loop = asyncio.get_running_loop()
         if self._began is not None:
             rest_seconds = min(loop.time() - self._began, REST_SECONDS_MAX)

@@ -1,8 +1,8 @@
-"""Lets clients that have more requests waiting than are begun at once go on by turns.
+"""Gives clients turns if they have more requests waiting than may start at once.
 
-Cheap requests that come while nothing of their client waits are begun as soon as they come. All
-others share what is left: some in each pass of the event loop, and fewer while these take long. So
-a client that asks now and then hardly notices a hundred others that ask without a pause.
+Cheap requests start on arrival if no request of their client waits. All others share the rest: some
+start in each pass of the event loop, and fewer while passes are slow. So a client with rare
+requests hardly notices a hundred others with constant ones.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Final, Protocol
 from tidelog.clock import Clock
 
 COSTLY: Final = 16
-"""What a request that may be costly counts, where a cheap one counts 1."""
+"""The cost of a request that may be costly; a cheap one costs 1."""
 PASS_MAX: Final = 64
-"""What may be begun in a pass, counted so."""
+"""The cost that may start in a pass."""
 PASS_MIN: Final = COSTLY
-"""The least, while passes take long."""
+"""The cost that may start in a pass while passes are slow."""
 PASSES_TO_ANSWER: Final = 2
-"""What is begun in a pass of the event loop is done in the next one, and answered behind that."""
+"""A request that starts in a pass finishes in the next one, and is answered after that."""
 SLOW_SECONDS: Final = 0.002
-"""What took longer is followed by less. Behind costly requests as much time is left to others."""
+"""After a slower pass less starts. After costly requests, others get as much time."""
 PAUSE_SECONDS_MAX: Final = 0.1
 
 
 class TakesTurns(Protocol):
-    """A client."""
+    """A client with a queue of requests."""
 
     def take_turn(self) -> int:
-        """Begin some requests; what they count."""
+        """Start some requests; return their total cost."""
         ...
 
     @property
     def waits(self) -> bool:
-        """Whether there are requests that can be begun."""
+        """Whether a received request may start."""
         ...
 
 
 class Turns:
-    """Of one server."""
+    """The turns of one server."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,21 +48,21 @@ class Turns:
         self._next: asyncio.Handle | None = None
         self._pass_max = PASS_MAX
         self._has_costly = False
-        """Whether one was begun in the last pass."""
+        """Whether a costly request started in the last pass."""
         self._began = 0.0
 
     def __contains__(self, client: TakesTurns) -> bool:
         return client in self._waiting
 
     def join(self, client: TakesTurns) -> None:
-        """The client waits for its turn, if it has requests that can be begun."""
+        """Queue the client, if it has a request that may start."""
         if client.waits and client not in self._waiting:
             self._waiting[client] = None
             if self._next is None:
                 self._next = asyncio.get_running_loop().call_soon(self._pass)
 
     def leave(self, client: TakesTurns) -> None:
-        """The client is gone."""
+        """Remove a client that has gone."""
         self._waiting.pop(client, None)
 
     def _pass(self) -> None:
@@ -80,7 +80,7 @@ class Turns:
         self._next = asyncio.get_running_loop().call_soon(self._settle, PASSES_TO_ANSWER - 1)
 
     def _settle(self, passes: int) -> None:
-        """See, when what was begun is done, how long it took."""
+        """Measure the pass once its requests are done, and schedule the next one."""
         loop = asyncio.get_running_loop()
         if passes:
             self._next = loop.call_soon(self._settle, passes - 1)

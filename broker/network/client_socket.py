@@ -20,57 +20,63 @@ from tidelog.protocol.message import Response
 from tidelog.protocol.wire import Buffer
 
 _GATHERED_BYTES_MAX: Final = 64 * 1024
-"""Answers beyond this are sent at once: the transport then says whether the client keeps up."""
+"""Larger answers are sent at once: the transport then reports whether the client keeps up."""
 LEFT_SECONDS: Final = 5.0
-"""How long a client that sends no more is taken for one that waits for answers."""
+"""How long a client that closed its sending side may still wait for answers."""
 _BEGUN_AT_ONCE_MAX: Final = 8
-"""Cheap requests that are begun as soon as they come, if nothing of their connection waits."""
+"""Cheap requests that start on arrival, if no request of their connection waits."""
 _BEGUN_PER_TURN_MAX: Final = 8
-"""Cheap requests that are begun in a turn; of others it is one."""
+"""Cheap requests that start in a turn; of costly requests it is one."""
 
 
 class SocketOwner(Protocol):
-    """The server, as its sockets see it."""
+    """The server, as its sockets use it."""
 
     def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
-        """A new connection's state, or None where a limit forbids it."""
+        """A new connection's state; None if a limit forbids the connection."""
         ...
 
     def serve(
         self, socket: ClientSocket, taken: TakenRequest
     ) -> asyncio.Future[Response | ReadyAnswer | None]:
-        """Start a request; `socket.answered` is called in the end, never before this returns."""
+        """Start a request.
+
+        The server calls `socket.answered` at the end, and never before this returns.
+        """
         ...
 
     @property
     def read_bytes_max(self) -> int:
-        """What a read may deliver that does not continue a request."""
+        """The bytes that a read may deliver, unless it continues a request."""
         ...
 
     @property
     def turns(self) -> Turns:
-        """Where connections wait that have more requests than are begun at once."""
+        """The queue of connections with more requests than may start at once."""
         ...
 
     def durable(self) -> asyncio.Future[None]:
-        """Done when all that was appended so far is durable."""
+        """Done when every append so far is durable."""
         ...
 
     def relieve(self) -> None:
-        """Memory was given back: let connections that wait for it read again."""
+        """Let connections that wait for memory read again."""
         ...
 
     def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
-        """The broker closes this connection."""
+        """Record why the broker closes this connection."""
         ...
 
     def forget(self, connection: ServedConnection) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         ...
 
 
 class ClientSocket(asyncio.BufferedProtocol):
-    """The transport's callbacks, a request's end and the server's sweep are the entry points."""
+    """An asyncio protocol that feeds one ServedConnection.
+
+    Its entry points are the transport's callbacks, the end of a request and the server's sweep.
+    """
 
     def __init__(
         self,
@@ -88,22 +94,22 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._connection: ServedConnection | None = None
         self._given_up: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
-        """Requests being served that end with the connection."""
+        """Running requests that are cancelled when the connection closes."""
         self._taken_up = TransferProgress()
         self._sent_bytes = 0
         self._settling: asyncio.Future[None] | None = None
-        """What was done without an answer becomes durable; the next request waits for it."""
+        """Requests without an answer become durable; the next request waits for them."""
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._reading = True
         self._draining = False
         self._left_at: float | None = None
-        """When the client said that it sends no more."""
+        """When the client closed its sending side."""
         self._active = 0.0
-        """When bytes last came or went."""
+        """When bytes last arrived or left."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Refuse the connection if a limit says so."""
+        """Accept the connection, or abort it if a limit forbids it."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._active = self._clock.monotonic()
@@ -112,11 +118,11 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next read goes."""
+        """The buffer of the next read."""
         return self._frames.get_buffer(self._owner.read_bytes_max)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Take the received bytes and start requests."""
         connection = self._connection
         if connection is None or self._draining:
             return
@@ -136,7 +142,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self.update_reading()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it has asked for is still answered."""
+        """The client closed its sending side; the broker still answers its requests."""
         connection = self._connection
         if connection is None or self._transport is None:
             return False
@@ -146,13 +152,13 @@ class ClientSocket(asyncio.BufferedProtocol):
         return not self._transport.is_closing()
 
     def pause_writing(self) -> None:
-        """The client is slower than its answers."""
+        """The client reads more slowly than its answers come: stop reading from it."""
         if self._connection is not None:
             self._connection.pause_writing()
             self.update_reading()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The client has caught up: read from it again."""
         connection = self._connection
         if connection is None:
             return
@@ -162,7 +168,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._go_on(connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there to be answered. A read that waits for data ends; writes go on."""
+        """Cancel reads that wait for data. Writes continue without an answer."""
         self._transport = None
         self._owner.turns.leave(self)
         for answer in self._given_up:
@@ -175,8 +181,8 @@ class ClientSocket(asyncio.BufferedProtocol):
     def answered(
         self, taken: TakenRequest, buffers: list[Buffer] | None, error: CloseConnection | None
     ) -> None:
-        """A request is done: with an answer, with none to give, or with a reason to close the
-        connection."""
+        """Finish a request: send its answer, if it has one (`buffers`), or close the connection
+        (`error`)."""
         connection = self._connection
         assert connection is not None
         self._active = self._clock.monotonic()
@@ -190,7 +196,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._owner.relieve()
 
     def update_reading(self) -> None:
-        """Read from the socket, or stop, as the connection wants it."""
+        """Pause or resume reading from the socket, as the connection's state demands."""
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or transport.is_closing():
             return
@@ -202,14 +208,14 @@ class ClientSocket(asyncio.BufferedProtocol):
             else:
                 transport.pause_reading()
         if self._pace.begun:
-            # A client that does not take its answers holds itself up.
+            # A client that does not take its answers delays itself.
             if wanted or not connection.keeps_up:
                 self._pace.resume(self._clock.monotonic())
             else:
                 self._pace.stop(self._clock.monotonic())
 
     def drain(self) -> None:
-        """Take no further requests, finish those that are being served, then close."""
+        """Take no further requests, finish the running ones, then close."""
         connection = self._connection
         if connection is None:
             return
@@ -219,28 +225,28 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._close_when_finished(connection)
 
     def abort(self) -> None:
-        """Close at once; what is not sent is lost."""
+        """Close at once; unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     def sweep(self, now: float, idle_seconds: float) -> None:
-        """Close the connection if nothing has moved on it for so long and nothing is being served,
-        or if a request takes too long to come."""
+        """Evict the connection if it is idle, its client has left, or a request arrives too
+        slowly."""
         connection = self._connection
         if connection is None:
             return
         if now - self._active >= idle_seconds and not connection.serving:
-            self.evict("idle", f"nothing was asked for {idle_seconds:g} s")
+            self.evict("idle", f"the client sent no request for {idle_seconds:g} s")
         elif self._left_at is not None and now - self._left_at >= LEFT_SECONDS:
-            # It most likely reads no more either.
-            self.evict("left", "the client had gone before it was answered")
+            # The client most likely reads no more either.
+            self.evict("left", "the client left before its answer")
         elif self._pace.is_late(now):
-            self.evict("slow_request", "a request was begun and did not come in time")
+            self.evict("slow_request", "the rest of a request did not arrive in time")
         elif connection.unsent_bytes:
             self._note_unsent(connection)
 
     def idleness(self) -> Idleness | None:
-        """How long nothing has moved on a connection of which nothing is being served."""
+        """The connection's idleness; None while it has requests or unsent answers."""
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or transport.is_closing():
             return None
@@ -249,15 +255,20 @@ class ClientSocket(asyncio.BufferedProtocol):
         return Idleness(connection.requests_begun >= ESTABLISHED_REQUESTS, self._active)
 
     def request_seconds_left(self, now: float) -> float:
-        """How long the rest of a request would take, as fast as it has come since the last call; 0
-        if none has begun, or that is not known."""
+        """The time that the rest of a request needs, at its pace since the last call.
+
+        0 if no request has begun, or the pace is unknown.
+        """
         if self._connection is None or not self._pace.begun:
             return 0.0
         return self._pace.seconds_left(now, self._connection.bytes_left)
 
     def answer_seconds_left(self, now: float) -> float:
-        """How long the client would take for the rest of its answers, as fast as it has taken them
-        since the last call; 0 if it has them all, or that is not known."""
+        """The time that the client needs for the rest of its answers, at its pace since the last
+        call.
+
+        0 if it has them all, or the pace is unknown.
+        """
         left = 0 if self._connection is None else self._connection.unsent_bytes
         if not left:
             self._taken_up.forget()
@@ -265,14 +276,17 @@ class ClientSocket(asyncio.BufferedProtocol):
         return self._taken_up.seconds_left(now, self._sent_bytes - left, left)
 
     def evict(self, reason: str, why: str) -> None:
-        """Close the connection for the sake of others; what is not sent is lost."""
+        """Close the connection to free its resources for others; unsent answers are lost."""
         self._refuse(CloseConnection(reason, why))
         self.abort()
 
     def _follow_pace(
         self, connection: ServedConnection, now: float, size: int, *, begins: bool
     ) -> None:
-        """`size` bytes came; `begins`: with the end of a request, perhaps another's beginning."""
+        """Note that `size` bytes arrived.
+
+        `begins`: they complete a request, and may begin another.
+        """
         pace = self._pace
         if not connection.part_bytes:
             pace.end()
@@ -283,17 +297,17 @@ class ClientSocket(asyncio.BufferedProtocol):
 
     @property
     def waits(self) -> bool:
-        """Whether there are requests that can be begun."""
+        """Whether a received request may start."""
         return self._connection is not None and self._connection.waits
 
     def take_turn(self) -> int:
-        """Begin some requests; what they count."""
+        """Start some requests; return their total cost."""
         if self._connection is None:
             return 0
         return self._begin_some(self._connection, _BEGUN_PER_TURN_MAX, costly_too=True)
 
     def _begin_some(self, connection: ServedConnection, cheap_max: int, *, costly_too: bool) -> int:
-        """Begin cheap requests, and with them one that may be costly; what they count."""
+        """Start cheap requests, or one that may be costly; return their total cost."""
         begun = 0
         try:
             while begun < cheap_max and (costly_too or connection.next_is_cheap):
@@ -321,7 +335,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             answer.add_done_callback(self._given_up.discard)
 
     def _go_on(self, connection: ServedConnection) -> None:
-        """The next requests may have become such as can be begun."""
+        """Queue for a turn: the next requests may now be ready to start."""
         self._settle(connection)
         self._owner.turns.join(self)
         self.update_reading()
@@ -334,15 +348,17 @@ class ClientSocket(asyncio.BufferedProtocol):
     def _settled(self, durable: asyncio.Future[None]) -> None:
         self._settling = None
         connection = self._connection
-        # Where that can no longer be told the broker ends.
+        # If the outcome is unknown, the broker ends.
         if connection is None or durable.cancelled() or durable.exception() is not None:
             return
         connection.settled()
         self._go_on(connection)
 
     def _send(self, buffers: list[Buffer]) -> None:
-        """Send once all that is ready now has been done: many requests wait for the same WAL slot,
-        and their answers make one system call then."""
+        """Send in the next pass of the event loop.
+
+        Many requests wait for the same WAL slot: their answers then take one system call.
+        """
         if self._transport is None or not buffers:
             return
         if not self._outgoing:
@@ -369,7 +385,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection.unsent(self._outgoing_bytes + sent)
 
     def _refuse(self, error: CloseConnection) -> None:
-        """Close the connection; answers that are ready are still sent, others are not given."""
+        """Close the connection; ready answers are still sent, the others are not."""
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or transport.is_closing():
             return

@@ -1,11 +1,10 @@
 """One client's connection: frames in, requests out; answers in, bytes out, in the requests' order.
 
-Pure: no socket, no clock, no task. The server feeds it and asks what to do.
+Pure: no socket, no clock, no task. The server feeds it and asks for the next step.
 
-Some requests are served side by side (`request_order`) and finish in any order; their answers leave
-in the order in which the requests came. A request that may wait for long (a fetch) is served with
-none after it, so a connection never holds more than one large answer that the client has not begun
-to read.
+Some requests run side by side (`request_order`) and finish in any order. Their answers leave in the
+order of the requests. No request starts behind one that may wait for long (a fetch). So a
+connection never holds more than one large answer that the client has not begun to read.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SIZE_PREFIX_BYTES = 4
 
 
 class TakenRequest:
-    """A request that is being served. `opened` is None where `ready` answers it at once."""
+    """A running request. `opened` is None if `ready` answers it at once."""
 
     __slots__ = ("answer", "answer_bytes", "api_key", "done", "opened", "ready", "size")
 
@@ -36,20 +35,20 @@ class TakenRequest:
         self.opened = opened
         self.ready = ready
         self.size = size
-        """Bytes received for it."""
+        """The request's received bytes."""
         self.done = False
         self.answer: list[Buffer] | None = None
         self.answer_bytes = 0
-        """Of the answer, while it waits for those before it."""
+        """The answer's bytes, while it waits for earlier answers."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing after it is begun before it is answered, whatever it is."""
+        """Whether no later request starts before this one is answered."""
         return self.opened is not None and self.opened.is_alone
 
     @property
     def cheap(self) -> bool:
-        """Whether it costs little to begin."""
+        """Whether the request costs little to start."""
         return self.opened is not None and self.opened.route.cheap
 
 
@@ -68,9 +67,11 @@ class ServedConnection:
         request_bytes_max: int,
         answer_bytes_max: int,
     ) -> None:
-        """`requests_max` requests are served at a time. More are read only while those that were
-        received are of less than `request_bytes_max`, and begun only while the answers that the
-        client has not taken are of less than `answer_bytes_max`."""
+        """At most `requests_max` requests run at a time.
+
+        The broker reads more only while unanswered requests have less than `request_bytes_max`
+        bytes. It starts more only while unread answers have less than `answer_bytes_max` bytes.
+        """
         self.connection_id = connection_id
         self.client_host = client_host
         self._dispatcher = dispatcher
@@ -82,55 +83,55 @@ class ServedConnection:
         self._frames: deque[memoryview] = deque()
         self._taken: deque[TakenRequest] = deque()
         self._request_bytes = 0
-        """Of complete requests that are not answered."""
+        """Bytes of complete requests without an answer."""
         self._part = 0
-        """Bytes that came of a request that is not complete."""
+        """Received bytes of an incomplete request."""
         self._announced = 0
-        """The bytes of all of it; 0 while that is unknown."""
+        """The full size of that request; 0 while unknown."""
         self._admitted = False
         self._serving = 0
         self.requests_begun = 0
         self._blocked_bytes = 0
-        """Of answers that wait for those before them."""
+        """Bytes of answers that wait for earlier answers."""
         self._unsent_bytes = 0
-        """Of answers that could be sent and that the client has not taken."""
+        """Bytes of sendable answers that the client has not taken."""
         self._order = RequestOrder()
         self._writing = True
         self._open = True
 
     @property
     def serving(self) -> int:
-        """Requests that are being served."""
+        """The number of running requests."""
         return self._serving
 
     @property
     def waits(self) -> bool:
-        """Whether there is a request that could be begun."""
+        """Whether a received request may start."""
         return self._is_next_accepted() and self._order.admits(api_key_of(self._frames[0]))
 
     @property
     def next_is_cheap(self) -> bool:
-        """Whether the request that is to be begun next costs little."""
+        """Whether the next request costs little to start."""
         return bool(self._frames) and self._dispatcher.is_cheap(self._frames[0])
 
     @property
     def unsent_bytes(self) -> int:
-        """Of answers that the client has not taken."""
+        """Bytes of answers that the client has not taken."""
         return self._unsent_bytes
 
     @property
     def unfinished(self) -> bool:
-        """Whether answers are still owed for requests that were received as a whole."""
+        """Whether completely received requests lack their answers."""
         return bool(self._taken or self._frames)
 
     @property
     def part_bytes(self) -> int:
-        """Bytes that came of a request that is not complete."""
+        """Received bytes of an incomplete request."""
         return self._part
 
     @property
     def bytes_left(self) -> int:
-        """What has to come of it, as far as that is known."""
+        """The missing bytes of that request, as far as they are known."""
         return max(0, self._announced - self._part)
 
     @property
@@ -139,8 +140,10 @@ class ServedConnection:
         return self._writing
 
     def received(self, size: int, frames: Sequence[memoryview], announced: int = 0) -> None:
-        """`size` more bytes came, which completed these frames; of the next one, `announced` bytes
-        in all, a part came too."""
+        """Take `size` received bytes, which completed `frames`.
+
+        The rest belongs to the next frame, of `announced` bytes in all.
+        """
         complete = 0
         for frame in frames:
             self._frames.append(frame)
@@ -148,7 +151,7 @@ class ServedConnection:
         if not self._admitted:
             self._memory.received(size, len(frames))
         elif frames:
-            # What is admitted comes into a buffer of its own, alone.
+            # An admitted request arrives in a buffer of its own, alone.
             self._admitted = False
             self._memory.completed()
         self._request_bytes += complete
@@ -156,10 +159,10 @@ class ServedConnection:
         self._announced = announced
 
     def next_request(self) -> TakenRequest | None:
-        """The next request to serve; None while there is none or it has to wait.
+        """The next request to serve; None if there is none or it has to wait.
 
         Raises:
-            CloseConnection: it cannot be understood. Nothing was done for it.
+            CloseConnection: the request is malformed or unknown. Nothing was done for it.
         """
         if not self.waits:
             return None
@@ -183,8 +186,10 @@ class ServedConnection:
         return taken
 
     def answer(self, taken: TakenRequest, buffers: list[Buffer] | None) -> list[Buffer]:
-        """The request is answered with these buffers, or is to have no answer (None). Returned is
-        what can be sent now."""
+        """Finish a request with these buffers, or without an answer (None).
+
+        Returns the buffers that may be sent now.
+        """
         assert not taken.done
         taken.done = True
         self._serving -= 1
@@ -207,35 +212,37 @@ class ServedConnection:
         return sendable
 
     def unsent(self, size: int) -> None:
-        """So many bytes of answers wait for the client to take them."""
+        """Set the bytes of answers that the client has yet to take."""
         if size != self._unsent_bytes:
             self._answers.change(size - self._unsent_bytes)
             self._unsent_bytes = size
 
     def must_settle(self) -> bool:
-        """Whether the next request waits only until what was done without an answer is durable;
-        `settled` is to be called then."""
+        """Whether the next request waits only for the durability of requests without an answer.
+
+        The server then calls `settled`.
+        """
         return self._is_next_accepted() and self._order.must_settle(api_key_of(self._frames[0]))
 
     def settled(self) -> None:
-        """What was done without an answer before `must_settle` said so is durable."""
+        """Requests without an answer before the last `must_settle` are durable."""
         self._order.settle()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: take no further requests of it."""
+        """Take no further requests: the client does not read its answers."""
         self._writing = False
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Take requests again."""
         self._writing = True
 
     def stop(self) -> None:
-        """Take no further requests; those that are being served are still answered."""
+        """Take no further requests; the running ones are still answered."""
         self._drop_unserved()
         self._requests_max = 0
 
     def lost(self) -> None:
-        """The connection is gone. What is being served may still be answered, to nobody."""
+        """Release everything of a closed connection. Late answers are dropped."""
         self._open = False
         self._drop_unserved()
         self._memory.withdraw(self)
@@ -243,8 +250,10 @@ class ServedConnection:
         self._change_blocked(-self._blocked_bytes)
 
     def wants_reading(self) -> bool:
-        """Whether the server shall read from the socket. Where memory is what is lacking, the
-        connection is remembered by RequestMemory."""
+        """Whether the server shall read from the socket.
+
+        If memory is short, RequestMemory queues the connection.
+        """
         if (
             self._open
             and not self._frames
@@ -266,8 +275,8 @@ class ServedConnection:
         return self._has_room() and not (self._taken and self._taken[-1].is_alone)
 
     def _has_room(self) -> bool:
-        """Also behind a request that is served alone one more is read, else nobody would notice
-        that the client has gone."""
+        """Whether one more request fits. One is read even behind a request served alone, to notice
+        EOF."""
         return (
             self._writing
             and len(self._taken) < self._requests_max

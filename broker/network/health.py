@@ -1,12 +1,12 @@
 """The HTTP side of a broker: /healthz and /metrics, from a thread and an event loop of its own.
 
-A broker whose event loop hangs must still answer that it is not healthy, so nothing here needs that
-loop: the two callables are called in this thread, or in one for metrics.
+A broker with a hanging event loop must still answer that it is unhealthy. So nothing here needs
+that loop: the two callables run in this thread, or in one for metrics.
 
-A connection costs a task and no thread. Where there are too many, the one gives way that has waited
-longest without a whole request: a probe, which sends its request at once, is answered whatever
-others hold open. What takes time, the metrics, is made for all who wait for it together, and with
-pauses, so that asking for it does not take the processor from the broker.
+A connection costs a task and no thread. Above the limit, the server aborts the connection that has
+waited longest without a complete request. So a probe, which sends its request at once, always gets
+an answer. Slow work, the exposition of the metrics, is done once for all waiting requests, with
+pauses, so that scrapes do not take the broker's processor.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 16 * 1024
 METRICS_PAUSES: Final = 10
-"""Behind each making of the metrics there is a pause of so many times as long as that took."""
+"""After each exposition the server pauses for this many times its duration."""
 METRICS_PAUSE_SECONDS_MAX: Final = 1.0
 _BACKLOG: Final = 1024
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
-"""Behind a failure to accept a connection, as where no file descriptor is left."""
+"""The pause after a failed accept, for example without a free file descriptor."""
 _HEADER_END: Final = b"\r\n\r\n"
 
 Health = Callable[[], Sequence[str]]
-"""What is wrong with the broker, in words; empty if nothing is. Called from any thread."""
+"""The broker's problems, in words; empty if it is healthy. Any thread may call it."""
 
 
 class HealthServer:
-    """Serves until it is closed. OSError where the address cannot be had."""
+    """Serves until closed. Raises OSError if the address is not available."""
 
     def __init__(
         self,
@@ -55,8 +55,10 @@ class HealthServer:
         timeout_seconds: float,
         clock: Clock,
     ) -> None:
-        """Listen and start. Port 0 picks a free one. `timeout_seconds` are for a client to send its
-        request and to take the answer."""
+        """Listen and start. Port 0 picks a free port.
+
+        A client has `timeout_seconds` to send its request and to take the answer.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
@@ -71,12 +73,12 @@ class HealthServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port that it really listens on."""
+        """The actual host and port."""
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
     def close(self) -> None:
-        """Stop listening, and end what is being answered."""
+        """Stop listening, and end running answers."""
         self._loop.call_soon_threadsafe(self._accepting.cancel)
         self._thread.join()
         self._socket.close()
@@ -90,13 +92,13 @@ class HealthServer:
         await self._accepting
 
     async def _accept(self) -> NoReturn:
-        """One connection in a pass of the loop: what those before it have sent is read first."""
+        """Accept one connection in a pass of the loop, so that earlier requests are read first."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 try:
                     connection, _ = await self._loop.sock_accept(self._socket)
                 except OSError as error:
-                    logger.warning("no HTTP connection is accepted", extra={"why": str(error)})
+                    logger.warning("an HTTP connection was not accepted", extra={"why": str(error)})
                     await self._clock.sleep(_ACCEPT_PAUSE_SECONDS)
                     continue
                 tasks.create_task(self._serving.serve(connection))
@@ -104,7 +106,7 @@ class HealthServer:
 
 
 class _Serving:
-    """The connections of the server."""
+    """The server's connections."""
 
     def __init__(
         self, health: Health, metrics: _Metrics, connections_max: int, timeout_seconds: float
@@ -114,18 +116,18 @@ class _Serving:
         self._connections_max = connections_max
         self._timeout_seconds = timeout_seconds
         self._asking: dict[asyncio.StreamWriter, None] = {}
-        """Those whose request is not there as a whole, the oldest first."""
+        """Connections without a complete request, the oldest first."""
         self._answered: set[asyncio.StreamWriter] = set()
 
     async def serve(self, connection: socket.socket) -> None:
-        """One connection, which carries one request. Raises nothing."""
+        """Serve one connection, which carries one request. Raises nothing."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await self._serve(connection)
         except (OSError, EOFError):
-            # A client that vanishes, or is too slow, is not worth a line.
+            # No log line for a client that vanishes or is too slow.
             connection.close()
-        except Exception:  # whatever it is, one request must not end the others
+        except Exception:  # one request's error must not end the others
             logger.exception("HTTP request failed")
             connection.close()
 
@@ -171,15 +173,15 @@ class _Serving:
         elif request.asked != "/metrics":
             request.answer_json(HTTPStatus.NOT_FOUND, {"error": "only /healthz and /metrics"})
         elif len(self._answered) > self._connections_max // 2:
-            # The others are for who asks for the health.
-            request.answer_json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many ask for this"})
+            # The other half is reserved for /healthz.
+            request.answer_json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many requests"})
         else:
             request.answer(HTTPStatus.OK, CONTENT_TYPE, await self._metrics.read())
         return request.wfile.getvalue()
 
 
 class _Metrics:
-    """The exposition, made for all who have asked before."""
+    """The exposition, made once for all waiting requests."""
 
     def __init__(self, exposition: Callable[[], bytes], clock: Clock) -> None:
         self._exposition = exposition
@@ -189,7 +191,7 @@ class _Metrics:
         self._not_before = 0.0
 
     async def read(self) -> bytes:
-        """As it is now or later."""
+        """An exposition begun at this call or later."""
         if self._next is None:
             self._next = asyncio.create_task(self._make())
         return await asyncio.shield(self._next)
@@ -198,7 +200,7 @@ class _Metrics:
         clock = self._clock
         async with self._making:
             await clock.sleep(max(0.0, self._not_before - clock.monotonic()))
-            # Who asks from now on wants to know what happens from now on.
+            # A later request must see later values: it starts the next exposition.
             self._next = None
             began = clock.monotonic()
             try:
@@ -210,7 +212,7 @@ class _Metrics:
 
 
 class _Request(BaseHTTPRequestHandler):
-    """A request's header and the answer to it, in memory."""
+    """A request's header and its answer, in memory."""
 
     server_version = "tidelog"
     sys_version = ""
@@ -225,15 +227,13 @@ class _Request(BaseHTTPRequestHandler):
 
     @property
     def asked(self) -> str:
-        """The path."""
+        """The path, without the query."""
         return self.path.partition("?")[0]
 
     def answer_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        """Answer with a document."""
         self.answer(status, "application/json", json.dumps(document).encode() + b"\n")
 
     def answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
-        """Answer with a body."""
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -242,4 +242,4 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base's name)
-        """Requests are not worth a line each."""
+        """Log nothing: requests come too often."""

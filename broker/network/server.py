@@ -1,8 +1,8 @@
 """The Kafka listener: limits, tasks and shutdown around its clients' connections.
 
-The server owns each request until it is answered. A connection that cannot be understood is
-closed, and others do not notice. Reading stops while a client does not read its answers, has too
-many requests in flight, or the memory for requests is used up.
+The server owns each request until its answer. It closes a connection that sends malformed data,
+without effect on others. It stops reading while a client does not read its answers, has too many
+requests in flight, or the memory for requests is used up.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tidelog.protocol.wire import Buffer
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long clients wait for memory before those that hold it and are slow have to go."""
+"""How long clients wait for memory before the server evicts slow holders of it."""
 SLOW_SECONDS: Final = 30.0
-"""Slow is then a request whose rest would take longer than this."""
+"""A request is slow if its rest would take longer than this."""
 SWEEP_SECONDS_MAX: Final = 1.0
 SWEPT_AT_ONCE: Final = 50
-"""Connections that are looked at before others are served again."""
+"""Connections that a sweep examines before it yields to other tasks."""
 
 
 class KafkaServer:
-    """Serves one listener until it is closed."""
+    """Serves one listener until closed."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class KafkaServer:
         connection_lost: Callable[[int], None],
         address: ReservedAddress,
     ) -> None:
-        """`connection_lost`: is told the id of each connection that is gone."""
+        """`connection_lost` gets the id of each closed connection."""
         settings = services.settings
         self._limits = limits
         self._displacement = Displacement(lambda: self._sockets.values())
@@ -95,17 +95,20 @@ class KafkaServer:
         self._closing = False
 
     async def start(self) -> None:
-        """Accept connections from now on. OSError if another process listens there by now."""
+        """Accept connections from now on.
+
+        Raises OSError if another process listens on the address by now.
+        """
         await self._address.accept(self._new_socket)
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
-        metrics.gauge(CONNECTIONS, "Connections that are open.", lambda: len(self._sockets))
+        metrics.gauge(CONNECTIONS, "Open connections.", lambda: len(self._sockets))
         metrics.gauge(
             CONNECTIONS_WAITING,
             "Connections that wait for memory.",
             lambda: self._memory.waiting,
         )
-        metrics.gauge(REQUESTS_IN_FLIGHT, "Requests being served.", lambda: self._memory.requests)
+        metrics.gauge(REQUESTS_IN_FLIGHT, "Running requests.", lambda: self._memory.requests)
         metrics.gauge(
             REQUEST_BYTES_IN_FLIGHT,
             "Bytes of requests being received or served.",
@@ -118,8 +121,10 @@ class KafkaServer:
         )
 
     async def close(self) -> None:
-        """Stop listening and reading, finish the requests that are being served, disconnect. What
-        is not finished after shutdown.timeout.ms is ended. May be called again."""
+        """Stop listening and reading, finish the running requests, disconnect.
+
+        After shutdown.timeout.ms the server cancels the rest. May be called again.
+        """
         await self._stop()
         for socket in list(self._sockets.values()):
             socket.drain()
@@ -130,7 +135,7 @@ class KafkaServer:
             await asyncio.gather(deadline, return_exceptions=True)
 
     async def abort(self) -> None:
-        """Stop at once: requests are ended, connections cut. For a broker that cannot go on."""
+        """Stop at once: cancel requests and cut connections. For a broker that cannot continue."""
         await self._stop()
         self._end()
         if self._sockets or self._answers:
@@ -147,7 +152,7 @@ class KafkaServer:
     async def _end_after(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
         logger.warning(
-            "clients are disconnected before their requests have finished",
+            "clients are disconnected before their requests finished",
             extra={"requests": len(self._answers), "connections": len(self._sockets)},
         )
         self._end()
@@ -165,10 +170,10 @@ class KafkaServer:
         )
 
     def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
-        """A new connection's state, or None where a limit forbids it."""
+        """A new connection's state; None if a limit forbids the connection."""
         limit = "closing" if self._closing else self._limits.violated(host)
         if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
-            idle.evict("displaced", f"{limit} is reached, and a new connection needs its place")
+            idle.evict("displaced", f"{limit} is reached, and a new connection takes its place")
             limit = None
         if limit is not None:
             self._metrics.connections_refused.of(limit).value += 1
@@ -194,8 +199,11 @@ class KafkaServer:
     def serve(
         self, socket: ClientSocket, taken: TakenRequest
     ) -> asyncio.Future[Response | ReadyAnswer | None]:
-        """Start a request. What the handler does at once it has done when this returns, so that
-        pipelined writes take effect in the order in which they came."""
+        """Start a request.
+
+        The handler's synchronous part has run when this returns. So pipelined writes take effect in
+        their order of arrival.
+        """
         assert taken.opened is not None
         begun = self._clock.monotonic()
         answer = self._dispatcher.begin(self._services, taken.opened)
@@ -210,7 +218,7 @@ class KafkaServer:
         begun: float,
         answer: asyncio.Future[Response | ReadyAnswer | None],
     ) -> None:
-        """The handler is done, was cancelled, or has failed."""
+        """The handler has finished, was cancelled, or has failed."""
         self._answers.discard(answer)
         opened = taken.opened
         assert opened is not None
@@ -222,7 +230,7 @@ class KafkaServer:
                 opened.route.metrics.observe(self._clock.monotonic() - begun)
         except CloseConnection as error:
             refusal = error
-        except Exception:  # what the request holds has to be given back all the same
+        except Exception:  # the request's memory has to be released all the same
             logger.exception("a request cannot be answered", extra={"api": opened.route.name})
         try:
             socket.answered(taken, buffers, refusal)
@@ -231,27 +239,27 @@ class KafkaServer:
 
     @property
     def read_bytes_max(self) -> int:
-        """What a read may deliver that does not continue a request."""
+        """The bytes that a read may deliver, unless it continues a request."""
         return self._memory.read_bytes_max
 
     def durable(self) -> asyncio.Future[None]:
-        """Done when all that was appended so far is durable."""
+        """Done when every append so far is durable."""
         return self._services.durable()
 
     def relieve(self) -> None:
-        """Let connections that wait for memory read again, as far as there is some."""
+        """Let connections that wait for memory read again, as far as it suffices."""
         while (connection := self._memory.next_reader()) is not None:
             self._sockets[connection].update_reading()
 
     def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
-        """Say why the broker closes a connection."""
+        """Count and log why the broker closes a connection."""
         self._metrics.connections_closed.of(error.reason).value += 1
         host = connection.client_host
         extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
         self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
 
     def forget(self, connection: ServedConnection) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         del self._sockets[connection]
         self._limits.closed(connection.client_host)
         self._connection_lost(connection.connection_id)
@@ -263,7 +271,7 @@ class KafkaServer:
             self._emptied.set()
 
     async def _sweep(self) -> None:
-        """Close connections that are idle, and such as take too long to send a request."""
+        """Close idle connections, and clients that send or read too slowly."""
         while True:
             idle_ms = self._services.settings.integer("connections.max.idle.ms")
             idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
@@ -279,13 +287,13 @@ class KafkaServer:
             self.relieve()
             if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
                 async for socket in self._in_pieces(slow_requests):
-                    socket.evict("slow_request", "others wait for the memory that a request holds")
+                    socket.evict("slow_request", "its request holds memory that others wait for")
             if self._answer_memory.is_short:
                 async for socket in self._in_pieces(slow_readers):
                     socket.evict("slow_reader", "its answers hold memory that others need")
 
     async def _in_pieces(self, sockets: Sequence[ClientSocket]) -> AsyncIterator[ClientSocket]:
-        """All of them, with turns for others in between."""
+        """All sockets, with regular yields to other tasks."""
         for number, socket in enumerate(sockets, 1):
             yield socket
             if number % SWEPT_AT_ONCE == 0:

@@ -27,8 +27,7 @@ class ProducerRoom:
         limits.watch(PRODUCER_IDS_MAX, limit, lambda: producers.known)
 
     def check(self, log: PartitionLog, producer_id: int) -> None:
-        """Raise AppendRefused if the partition does not know the producer and the limit is reached.
-        """
+        """Raise AppendRefused at the limit, unless the partition knows the producer."""
         if producer_id == NO_PRODUCER_ID or self._producers.known < self._limit:
             return
         if log.knows(producer_id):

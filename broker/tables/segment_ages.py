@@ -1,9 +1,9 @@
-"""When this process began to put each segment, so that none is committed that is too old.
+"""Notes when this process began to put each segment, so that no commit names one that is too old.
 
-A segment that no table lists may be collected when its table has gone on the grace after it was
-put (`bucket.reachability.loose_segments`). `TableLog.commit` refuses segments that are older than
-half of that, at each of its looks at the table. So that nobody who writes segments can forget to
-tell their age, it is noted where all puts go through.
+The collector may delete a segment outside of its table after the table got a commit later than the
+grace after the put (`bucket.reachability.loose_segments`). `TableLog.commit` refuses segments older
+than half of the grace, at each of its reads of the table. The store notes the age of every put, so
+no writer of segments can forget to report it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NEVER: Final = float("-inf")
 
 
 class SegmentAges:
-    """The segments that were put lately. Pure."""
+    """The recently put segments. Pure."""
 
     def __init__(self, age_seconds_max: float) -> None:
-        """`age_seconds_max`: older ones are as good as unknown."""
+        """`age_seconds_max`: the age from which on a segment counts as unknown."""
         self._age_seconds_max = age_seconds_max
         self._begun: dict[str, float] = {}
 
@@ -44,13 +44,15 @@ class SegmentAges:
         self._begun.setdefault(key, now)
 
     def begun_at(self, keys: Iterable[str]) -> float | None:
-        """Before this moment none of these was put; long ago where one is unknown, None where there
-        are none."""
+        """The time of the earliest put of these segments.
+
+        -inf if one is unknown, None if there are no keys.
+        """
         return min((self._begun.get(key, NEVER) for key in keys), default=None)
 
 
 class SegmentAgingStore:
-    """A store that notes when segments are put; in all else the store that it is given."""
+    """A store that notes puts of segments and delegates all calls to `inner`."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, ages: SegmentAges) -> None:
         self._inner = inner

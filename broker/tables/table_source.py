@@ -1,4 +1,4 @@
-"""The tables as those who read segments need them."""
+"""Access to tables for readers of segments."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ class TableSource(Protocol):
     """The topics' tables as a broker knows them. Errors of `open` and `refresh` name the object."""
 
     def get(self, topic_id: TopicId) -> TableState | None:
-        """A topic's table, if it is open; not to be changed."""
+        """A topic's table, if it is open. The caller must not change it."""
         ...
 
     async def open(self, topic_id: TopicId) -> TableState:
-        """A topic's table, read if need be."""
+        """A topic's table, read from the store if it is not open."""
         ...
 
     async def refresh(self, topic_id: TopicId) -> TableState:
-        """A topic's table with what others have committed."""
+        """A topic's table with the commits of other brokers."""
         ...
 
 
 async def known_table(
     tables: TableSource, partition: TopicPartition, table_next: int
 ) -> PartitionTable:
-    """A partition's part of its topic's table, read, and again if it ends below what the log says
-    of it (rule G1). CorruptObject if it does so still."""
+    """A partition's part of its topic's table, at least up to `table_next`.
+
+    Reads the table again if it ends below (rule G1). Raises CorruptObject if it still does.
+    """
     state = await tables.open(partition.topic_id)
     if state.partition(partition.partition).next_offset < table_next:
         state = await tables.refresh(partition.topic_id)
@@ -45,8 +47,10 @@ async def known_table(
 
 
 def lost_versions(state: TableState, partition: TopicPartition, table_next: int) -> CorruptObject:
-    """What is wrong where a table ends below what the log says of it: versions of it are lost, from
-    the one that is named on."""
+    """The error of a table that ends below the log's `table_next`.
+
+    Versions are lost, from the named one on.
+    """
     ends_at = state.partition(partition.partition).next_offset
     return MissingObject(
         commit_key(partition.topic_id, state.version + 1),
@@ -58,8 +62,11 @@ def lost_versions(state: TableState, partition: TopicPartition, table_next: int)
 async def refuse_if_listed(
     tables: TableSource, partition: TopicPartition, segment: Segment, missing: ObjectNotFound
 ) -> None:
-    """A segment's object is missing: look into the table again (rule F4). CorruptObject if it still
-    lists the segment; otherwise the table has changed, and who reads goes on from there."""
+    """Read the table again after a segment's object was missing (rule F4).
+
+    Raises CorruptObject if the table still lists the segment. Otherwise the table has changed, and
+    the reader continues from there.
+    """
     state = await tables.refresh(partition.topic_id)
     if state.partition(partition.partition).holds(segment.name):
         key = segment.key(partition.topic_id)
@@ -67,14 +74,17 @@ async def refuse_if_listed(
 
 
 async def has_gone_on(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:
-    """An object of the WAL is missing: look into the table again (rule F4). Where that reaches
-    beyond the extent, the object was rightly deleted: another broker, of which this one took over,
-    has rolled it. The log forgets what is in the table (E4), and who reads goes on from there."""
+    """Whether the table holds the records of a missing WAL object (rule F4).
+
+    Reads the table again. If it reaches beyond the extent, the collector rightly deleted the
+    object: this broker's predecessor has rolled it. The log then drops the extents below the
+    table's end (E4), and the reader continues from there.
+    """
     partition = log.partition
     try:
         state = await tables.refresh(partition.topic_id)
     except TidelogError:
-        # The missing object is told of; what is wrong with the table would be of no more help.
+        # The caller reports the missing object; the table's error would not help more.
         return False
     next_offset = state.partition(partition.partition).next_offset
     log.advance_table(min(next_offset, log.high_watermark))

@@ -1,13 +1,12 @@
-"""The tables of this broker's topics: opened when they are asked for, shared by all who use them.
+"""The tables of this broker's topics: opened on demand and shared by all users.
 
-Rolls, retention, compaction and cold fetches go through here, so a topic's table log is read once
-and its commits are made one after the other. A commit that is refused (E1 to E3) is handed back:
-its caller reads the state, which is by then what others have made of the table, and goes on from
-there.
+Rolls, retention, compaction and cold fetches use it. So a topic's table log is read once, and its
+commits follow one another. `commit` returns a refused commit (E1 to E3) to its caller. The caller
+reads the state, which then has the other writers' changes, and continues from there.
 
-If the process dies while a table is opened, nothing has happened. During a commit the entry is in
-the bucket or not; the successor reads it there. During a checkpoint or a clean-up, what is there
-says the same with and without it.
+If the process dies while it opens a table, nothing has happened. During a commit the bucket has the
+entry or not; the successor reads it there. During a checkpoint or a clean-up, the bucket says the
+same with and without it.
 """
 
 from __future__ import annotations
@@ -41,18 +40,21 @@ from tidelog.storage.table.table_state import TableState
 logger = logging.getLogger(__name__)
 
 SEGMENTS_HELD_MAX = 200_000
-"""Of all open tables, a table counting as one more; tables long unused are let go above it."""
+"""Segments of all open tables, each table counting as one more.
+
+Above the limit the least recently used tables are closed.
+"""
 CORRUPT_SECONDS = 10.0
-"""How long a table that was found corrupt is not read again."""
+"""How long a corrupt table is not read again."""
 
 
 class NoTable(TidelogError):
-    """There is no such topic any more, or it is one whose records are kept in no table."""
+    """The topic no longer exists, or it is internal and has no table."""
 
 
 @dataclass(slots=True)
 class _OpenTable:
-    """One topic's table. The lock is held by whoever opens it."""
+    """One topic's table. Its lock is held while it opens."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     log: TableLog | None = None
@@ -79,8 +81,10 @@ class Tables:
         segments_held_max: int = SEGMENTS_HELD_MAX,
         ages: SegmentAges | None = None,
     ) -> None:
-        """`grace_seconds`: `log.delete.grace.ms`. `ages`: of the segments that are to be committed;
-        None where no collector is about."""
+        """`grace_seconds`: `log.delete.grace.ms`.
+
+        `ages`: the ages of segments to commit; None without a collector.
+        """
         self._state = state
         self._store = store
         self._clock = clock
@@ -91,18 +95,20 @@ class Tables:
         self._segments_held_max = segments_held_max
         self._ages = ages
         self._entries: OrderedDict[TopicId, _OpenTable] = OrderedDict()
-        """Those longest unused first."""
+        """The least recently used first."""
         self._due: dict[TopicId, None] = {}
-        """Whose checkpoint is due."""
+        """The topics whose checkpoint is due."""
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many are open, or being opened."""
+        """The number of tables that are open, or being opened."""
         return len(self._entries)
 
     def get(self, topic_id: TopicId) -> TableState | None:
-        """The topic's table, as of what was read or committed last, if it is open; not to be
-        changed. It changes in place with each commit made here."""
+        """The topic's table as last read or committed, if it is open.
+
+        The caller must not change it. Each commit of this broker changes it in place.
+        """
         entry = self._entries.get(topic_id)
         if entry is None or entry.log is None:
             return None
@@ -110,21 +116,24 @@ class Tables:
         return entry.log.state
 
     async def open(self, topic_id: TopicId) -> TableState:
-        """The topic's table, read if need be; not to be changed.
+        """The topic's table, read from the store if it is not open. The caller must not change it.
 
-        NoTable, StoreError; CorruptObject and UnsupportedFormat name what cannot be read.
+        Raises NoTable and StoreError; CorruptObject and UnsupportedFormat name the unreadable
+        object.
         """
         return (await self._opened(topic_id)).state
 
     async def refresh(self, topic_id: TopicId) -> TableState:
-        """The topic's table with what others have committed. Errors as in `open`."""
+        """The topic's table with the commits of other brokers. Raises what `open` raises."""
         log = await self._opened(topic_id)
         await log.refresh()
         return log.state
 
     async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
-        """Bytes of the topic's segments by partition; of internal topics none. Errors as in
-        `open`."""
+        """Bytes of the topic's segments by partition; empty for internal topics.
+
+        Raises what `open` raises.
+        """
         topic = self._state().topics.get(topic_id)
         if topic is not None and topic.internal:
             return {}
@@ -135,12 +144,13 @@ class Tables:
         }
 
     async def commit(self, topic_id: TopicId, changes: tuple[PartitionChange, ...]) -> CommitResult:
-        """Make the changes one version of the topic's table, or say why they are not valid.
+        """Make the changes one version of the topic's table, or return the reason why they are
+        invalid.
 
-        Refused: `get` has what others made of the table; drop what it has, go on from there (E2).
-        Errors as in `open`, and those of `TableLog.commit`: StoreNotApplied (SegmentsTooOld among
-        them: write them again), and AppendUndecided, after which only the next commit, or
-        `refresh`, can tell.
+        If refused, `get` has the other writers' changes: the caller drops those that are done, and
+        continues from there (E2). Raises what `open` and `TableLog.commit` raise. StoreNotApplied
+        includes SegmentsTooOld: write the segments again. After AppendUndecided only the next
+        commit, or `refresh`, can tell the outcome.
         """
         log = await self._opened(topic_id)
         self._crash_points.hit(CrashPoint.TABLE_COMMIT)
@@ -160,15 +170,17 @@ class Tables:
         return result
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Keep in step with an entry of the metadata log: forget the tables of deleted topics."""
+        """Follow an entry of the metadata log: forget the tables of deleted topics."""
         for record in records:
             if isinstance(record, TopicDeleted):
                 self._entries.pop(record.topic_id, None)
                 self._due.pop(record.topic_id, None)
 
     async def run(self) -> NoReturn:
-        """Write checkpoints and clean up until cancelled, one after the other: each is a whole
-        table in memory once more."""
+        """Write checkpoints and clean up until cancelled.
+
+        One at a time: each takes the memory of a whole table once more.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -182,30 +194,32 @@ class Tables:
             await self._maintain(topic_id)
 
     async def _maintain(self, topic_id: TopicId) -> None:
-        """Nothing depends on it but the time that opening the table takes: where it fails, the
-        next checkpoint makes up for it."""
+        """Write a table's checkpoint and clean up.
+
+        A failure only makes the next opening slower; the next checkpoint makes up for it.
+        """
         try:
             log = await self._opened(topic_id)
             version = await log.write_checkpoint()
             self._crash_points.hit(CrashPoint.TABLE_CHECKPOINTED)
             logger.info("a table was checkpointed", extra={"key": log.checkpoint_key(version)})
-            # By it, the ones before are told to be old enough.
+            # The checkpoint's put time tells which older ones may go.
             while await log.clean_up() == CLEAN_UP_DELETES_MAX:
                 pass
         except NoTable:
             return
         except TidelogError as error:
             logger.warning(
-                "a table log could not be kept short; it will be tried again",
+                "a table log could not be shortened; the broker will try again",
                 extra={"topic_id": str(topic_id), "why": str(error)},
             )
 
     async def _opened(self, topic_id: TopicId) -> TableLog:
         topic = self._state().topics.get(topic_id)
         if topic is None:
-            raise NoTable(f"there is no topic {topic_id} any more")
+            raise NoTable(f"topic {topic_id} no longer exists")
         if topic.internal:
-            raise NoTable(f"the records of {topic.name} are kept in no table")
+            raise NoTable(f"{topic.name} is an internal topic and has no table")
         entry = self._entries.setdefault(topic_id, _OpenTable())
         self._entries.move_to_end(topic_id)
         async with entry.lock:
@@ -233,12 +247,12 @@ class Tables:
         return entry.log
 
     def _let_go(self, kept: TopicId) -> None:
-        """Forget the tables that are longest unused, as far as there are too many."""
+        """Close the least recently used tables above the limit."""
         held = sum(entry.weight for entry in self._entries.values())
         for topic_id, entry in list(self._entries.items()):
             if held <= self._segments_held_max:
                 return
-            # A checkpoint that is due is known here only.
+            # Only this object knows that a checkpoint is due.
             if topic_id != kept and topic_id not in self._due and not entry.lock.locked():
                 del self._entries[topic_id]
                 held -= entry.weight

@@ -1,1 +1,1 @@
-"""Which topics may be created, where their partitions go, and how clients see them."""
+"""Creation rules of topics, placement of their partitions, and their view by clients."""

@@ -1,4 +1,4 @@
-"""Which incarnations get new partitions. Pure."""
+"""Chooses the incarnations that get new partitions. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog.identifiers import Epoch
 
 
 class NoLiveBroker(Refused):
-    """No incarnation can take partitions; nothing was created."""
+    """No live broker can take partitions; nothing was created."""
 
 
 class Placement:
-    """Gives partitions to the live incarnations, each to the one that has fewest."""
+    """Gives each partition to the live incarnation that has fewest."""
 
     def __init__(self, state: ClusterState) -> None:
-        """NoLiveBroker if none is live."""
+        """Raises NoLiveBroker if no broker is live."""
         live = state.live_brokers()
         if not live:
             raise NoLiveBroker("no broker is alive that could take partitions")
@@ -33,7 +33,7 @@ class Placement:
         heapq.heapify(self._heap)
 
     def assign(self, count: int) -> tuple[Epoch, ...]:
-        """The owners of `count` more partitions; remembered for the next call."""
+        """The owners of `count` more partitions. Later calls count them."""
         owners = []
         for _ in range(count):
             load, broker_id, epoch = self._heap[0]
@@ -43,5 +43,4 @@ class Placement:
 
 
 def assign_owners(state: ClusterState, count: int) -> tuple[Epoch, ...]:
-    """The owners of `count` new partitions."""
     return Placement(state).assign(count)

@@ -1,4 +1,4 @@
-"""Whether a topic can be created, and the record that creates it. Pure."""
+"""Checks that a topic can be created, and builds the record that creates it. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from tidelog.protocol.error_codes import ErrorCode
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
-"""Names that brokers alone may give."""
+"""Names that only brokers may create."""
 DEFAULT = -1
 TOPICS_MAX = "topics.max"
 PARTITIONS_MAX = "partitions.max"
 
 
 class TopicRefused(TidelogError):
-    """The topic is not created, or its partitions are not; `code` is Kafka's error. `limit` names
-    the setting where it is one."""
+    """The topic or its partitions are not created; `code` is Kafka's error.
+
+    `limit` names the setting that refused them, if one did.
+    """
 
     def __init__(self, code: ErrorCode, message: str, limit: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +38,7 @@ class TopicRefused(TidelogError):
 
 
 class Room:
-    """How many more topics and partitions a cluster may have."""
+    """The remaining numbers of topics and partitions that a cluster may have."""
 
     def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
         self._topics_max = settings.integer(TOPICS_MAX)
@@ -45,7 +47,7 @@ class Room:
         self._partitions = sum(topic.partition_count for topic in state.topics.values())
 
     def check(self, topics: int, partitions: int) -> None:
-        """TopicRefused where so many more are too many. What is there already stays."""
+        """Raise TopicRefused if the additions exceed a limit. Existing topics stay."""
         for more, known, limit, name, things in (
             (topics, self._topics, self._topics_max, TOPICS_MAX, "topics"),
             (partitions, self._partitions, self._partitions_max, PARTITIONS_MAX, "partitions"),
@@ -59,15 +61,18 @@ class Room:
                 )
 
     def take(self, topics: int, partitions: int) -> None:
-        """They will be there."""
+        """Count additions."""
         self._topics += topics
         self._partitions += partitions
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic to create. -1 partitions or replicas mean the default. `assignments[p]` names the
-    brokers of partition p, the first of which leads it; None leaves that to Tidelog."""
+    """A topic to create. -1 partitions or replicas mean the default.
+
+    `assignments[p]` names the brokers of partition p, the first of which leads it; None leaves the
+    choice to Tidelog.
+    """
 
     name: str
     partition_count: int = DEFAULT
@@ -77,10 +82,10 @@ class WantedTopic:
 
 
 class CreationPlan:
-    """Topics to be created together, in one entry of the metadata log."""
+    """The topics to create in one entry of the metadata log."""
 
     def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
-        """TopicRefused if no broker can take partitions."""
+        """Raises TopicRefused if no broker can take partitions."""
         self._state = state
         self._settings = settings
         self._names: dict[str, str] = {}
@@ -92,8 +97,10 @@ class CreationPlan:
             raise TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
     def add(self, wanted: WantedTopic, random: UUID) -> TopicCreated:
-        """The record that creates the topic, with an id made of `random`. TopicRefused, in the
-        order in which Kafka checks; then the plan is as before."""
+        """The record that creates the topic, with an id made of `random`.
+
+        Raises TopicRefused, with checks in Kafka's order; the plan then stays unchanged.
+        """
         check_topic_name(self._state, wanted.name)
         key = collision_key(wanted.name)
         if key in self._names:
@@ -115,7 +122,7 @@ class CreationPlan:
 
 
 def check_topic_name(state: ClusterState, name: str) -> None:
-    """TopicRefused unless a topic of this name may be created."""
+    """Raise TopicRefused unless a topic of this name may be created."""
     if fault := topic_name_fault(name):
         raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if name in INTERNAL_TOPICS:
@@ -139,7 +146,7 @@ def _collision(name: str, other: str) -> TopicRefused:
 def named_owner(
     state: ClusterState, partition: int, broker_ids: Sequence[int], replicas: int | None
 ) -> Epoch:
-    """The incarnation that leads a partition with this assignment; TopicRefused."""
+    """The incarnation that leads a partition with this assignment. Raises TopicRefused."""
     if not broker_ids:
         raise _bad_assignment(f"partition {partition} has no brokers")
     if len(set(broker_ids)) != len(broker_ids):

@@ -23,7 +23,7 @@ def bits(*operations: int) -> int:
 TOPIC_OPERATIONS = bits(
     _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
 )
-"""All operations on a topic, as a bit field (KIP-430): without an authorizer everybody has them."""
+"""All operations on a topic, as a bit field (KIP-430): without an authorizer all are allowed."""
 CLUSTER_OPERATIONS = bits(
     _CREATE,
     _ALTER,
@@ -37,7 +37,7 @@ CLUSTER_OPERATIONS = bits(
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition: its leader, if that is alive, and its one replica, which is the leader."""
+    """A partition: its leader, if alive, and its only replica, which is the leader."""
 
     index: int
     error_code: ErrorCode
@@ -47,17 +47,17 @@ class PartitionDescription:
 
     @property
     def replicas(self) -> list[int]:
-        """All of them."""
+        """The ids of all replicas."""
         return [self.replica_id]
 
     @property
     def in_sync(self) -> list[int]:
-        """Those that may lead."""
+        """The ids of replicas that may lead."""
         return [self.replica_id] if self.leader_id != NO_LEADER else []
 
     @property
     def offline(self) -> list[int]:
-        """Those that are not alive."""
+        """The ids of replicas that are not alive."""
         return [] if self.leader_id != NO_LEADER else [self.replica_id]
 
 
@@ -71,8 +71,10 @@ def partition_views(
 
 
 def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionDescription:
-    """A partition, where these incarnations are alive. LEADER_NOT_AVAILABLE where the leader's is
-    fenced and nobody has taken over yet."""
+    """A partition, given the live incarnations.
+
+    LEADER_NOT_AVAILABLE if the leader is fenced and no broker has taken over yet.
+    """
     tenure = topic.partitions[index][-1]
     incarnation = tenure.incarnation
     alive = incarnation.epoch in live
@@ -86,7 +88,7 @@ def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> Partitio
 
 
 def unknown_topic_code(name: str) -> ErrorCode:
-    """Why there is no topic of this name."""
+    """The error for a name without a topic."""
     if topic_name_fault(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

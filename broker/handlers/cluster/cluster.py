@@ -43,7 +43,7 @@ PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
 async def describe_cluster(
     broker: ClusterServices, request: DescribeClusterRequest, context: RequestContext
 ) -> Response | None:
-    """The brokers. Each of them may stand for the controller; the one asked does."""
+    """The brokers. Any broker may act as the controller; the answering one does."""
     if request.endpoint_type != BROKER_ENDPOINTS:
         known = request.endpoint_type == CONTROLLER_ENDPOINTS
         return error_response(
@@ -75,8 +75,10 @@ async def describe_cluster(
 async def describe_log_dirs(
     broker: ClusterServices, request: DescribeLogDirsRequest, _context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """The bucket as the one log directory, with the partitions that this broker leads: as much of
-    them as their records take in the WAL and in segments."""
+    """The bucket as the only log directory, with the partitions that this broker leads.
+
+    A partition's size is the bytes of its records in the WAL and in segments.
+    """
     state = broker.metadata.state
     over, list_of = broker.turns.over, broker.turns.list_of
     asked: dict[str, set[int]] = {}
@@ -108,7 +110,7 @@ async def describe_log_dirs(
 def _in_wal(
     broker: ClusterServices, topic: Topic, asked: set[int] | None
 ) -> Iterator[tuple[int, int]]:
-    """Those of the partitions that this broker leads, and what the WAL has of each."""
+    """The requested partitions that this broker leads, with their bytes in the WAL."""
     for number in range(topic.partition_count):
         if asked is None or number in asked:
             size = broker.partitions.wal_bytes(TopicPartition(topic.topic_id, number))
@@ -120,9 +122,9 @@ async def _stored_bytes(broker: ClusterServices, topic_id: TopicId) -> Mapping[i
     try:
         return await broker.tables.stored_bytes(topic_id)
     except TidelogError as error:
-        # The partitions are listed nevertheless, with what is known of them.
+        # The answer lists the partitions nevertheless, with their bytes in the WAL.
         logger.warning(
-            "a table's size is not known", extra={"topic_id": str(topic_id), "why": str(error)}
+            "a table's size is unknown", extra={"topic_id": str(topic_id), "why": str(error)}
         )
         return {}
 
@@ -130,8 +132,10 @@ async def _stored_bytes(broker: ClusterServices, topic_id: TopicId) -> Mapping[i
 async def elect_leaders(
     broker: ClusterServices, request: ElectLeadersRequest, context: RequestContext
 ) -> Response | None:
-    """Nothing is elected: a partition's owner leads it. As in Kafka, with all partitions asked for
-    none of those is named that need no election."""
+    """Elect nothing: a partition's owner leads it.
+
+    As in Kafka, a request for all partitions does not list those that need no election.
+    """
     if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
         return error_response(
             request,
@@ -171,5 +175,5 @@ def _elected(
             if election_type == PREFERRED_ELECTION
             else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         )
-        message = "the partition's owner is fenced and nobody has taken over yet"
+        message = "the partition's owner is fenced and no broker has taken over yet"
     return PartitionElectionResult(partition_id=partition, error_code=code, error_message=message)

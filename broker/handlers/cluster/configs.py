@@ -48,7 +48,7 @@ from tidelog.protocol.schemas.configs import (
 
 
 class NamedResource(Protocol):
-    """What all requests about settings name."""
+    """The fields that all requests about settings have."""
 
     resource_type: int
     resource_name: str
@@ -57,16 +57,18 @@ class NamedResource(Protocol):
 R = TypeVar("R", bound=NamedResource)
 
 SLICE_DESCRIBED = 4
-"""Resources that are described before others have their turn: each has dozens of settings."""
+"""Resources that a slice describes: each has dozens of settings."""
 PART_ALTERED = 64
-"""The same for resources that are altered."""
+"""Resources that a slice alters."""
 
 
 async def describe_configs(
     broker: ClusterServices, request: DescribeConfigsRequest, _context: RequestContext
 ) -> DescribeConfigsResponse:
-    """The settings that hold for topics, groups and this broker, and where they come from. A
-    resource that is named more than once is answered once."""
+    """The effective settings of topics, groups and this broker, with their sources.
+
+    A resource named more than once is answered once.
+    """
     asked = {(each.resource_type, each.resource_name): each for each in request.resources}
     described = (_describe(broker, request, each) for each in asked.values())
     return DescribeConfigsResponse(results=await broker.turns.list_of(described, SLICE_DESCRIBED))
@@ -97,7 +99,7 @@ def _describe(
 def _entries(
     broker: ClusterServices, resource: Resource, keys: Sequence[str] | None
 ) -> Iterable[ConfigEntry]:
-    """The settings of these names, or all where none is named; unknown names are passed over."""
+    """The settings of these names, or all without names; unknown names are ignored."""
     wanted = set(keys or ())
     if resource.scope is ConfigScope.CLUSTER:
         entries = broker.settings.default_entries()
@@ -138,14 +140,16 @@ def _described(
 
 
 RESOURCE_TYPES_FROM = 1
-"""The version of ListConfigResources that may ask for other types than client metrics."""
+"""The version of ListConfigResources with other types than client metrics."""
 
 
 async def list_config_resources(
     broker: ClusterServices, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
-    """What has settings: each topic, each broker, the groups with settings of their own. Loggers
-    and subscriptions to client metrics, which Kafka lists too, have none here."""
+    """The resources with settings: all topics, all brokers, groups with settings of their own.
+
+    Kafka also lists loggers and client metrics subscriptions; Tidelog has none.
+    """
     types: Sequence[int] = (ResourceType.CLIENT_METRICS,)
     if context.api_version >= RESOURCE_TYPES_FROM:
         types = list(dict.fromkeys(request.resource_types)) or list(ResourceType)
@@ -174,7 +178,7 @@ def _names(state: ClusterState, resource_type: int) -> list[str]:
 async def alter_configs(
     broker: ClusterServices, request: AlterConfigsRequest, _context: RequestContext
 ) -> AlterConfigsResponse:
-    """Give each resource exactly the settings that are named."""
+    """Replace each resource's settings by the named ones."""
 
     def change(
         state: ClusterState, resource: Resource, asked: AlterConfigsResource
@@ -233,7 +237,7 @@ async def _alter(
     change: Callable[[ClusterState, Resource, R], ConfigsChanged],
     validate_only: bool,
 ) -> list[Outcome]:
-    """Change each resource that can be changed; an outcome for each."""
+    """Change each resource that can be changed; return an outcome for each."""
     named = ((each.resource_type, each.resource_name) for each in resources)
     altering = _Altering(broker, await broker.turns.counted(named))
     outcomes: list[Outcome] = []
@@ -245,10 +249,10 @@ async def _alter(
 
 
 class _Altering:
-    """One request's changes, in as many entries of the metadata log as it has parts."""
+    """One request's changes, with an entry of the metadata log for each part."""
 
     def __init__(self, broker: ClusterServices, times: Mapping[tuple[int, str], int]) -> None:
-        """`times`: how often each resource is named."""
+        """`times`: how often the request names each resource."""
         self._broker = broker
         self._times = times
 
@@ -258,7 +262,7 @@ class _Altering:
         change: Callable[[ClusterState, Resource, R], ConfigsChanged],
         validate_only: bool,
     ) -> list[Outcome]:
-        """Change those of a part, in one entry."""
+        """Change the resources of a part, in one entry."""
         outcomes: list[Outcome] = []
 
         def build(state: ClusterState) -> Sequence[Record]:

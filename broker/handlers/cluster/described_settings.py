@@ -1,9 +1,9 @@
-"""What DescribeConfigs tells of a broker beside its settings, since Kafka's tools look for it.
+"""The settings that DescribeConfigs adds for a broker, since Kafka's tools look for them.
 
-Facts go by the names that Kafka has for them: addresses, ids, where the data lies. Settings of
-functions that Tidelog does not have are told with Kafka's default, or with no value where that
-names a class or a mechanism of Kafka's. None of them can be set: a broker that is given one refuses
-to start, since an operator who sets `ssl.keystore.location` expects TLS.
+Facts have Kafka's names: addresses, ids, the location of the data. Settings of functions that
+Tidelog lacks appear with Kafka's default, or without a value if that is a class or a mechanism of
+Kafka's. None of them can be set: a broker that is given one refuses to start, since an operator who
+sets `ssl.keystore.location` expects TLS.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ _ABSENT: Final = (
 
 
 def described_settings(broker: ClusterServices) -> list[ConfigEntry]:
-    """All of them, as they are for this broker."""
+    """All added settings, with this broker's values."""
     return [*_facts(broker), *_ABSENT_ENTRIES]
 
 
@@ -272,7 +272,7 @@ def _absent() -> Iterator[ConfigEntry]:
         for row in table.strip().splitlines():
             name, kind, *default = row.split()
             value = default[0] if default else None
-            doc = f"Of Kafka's {function}; Tidelog does not have this."
+            doc = f"Part of Kafka's {function}, which Tidelog does not have."
             setting = _setting(name, SettingType[kind.upper()], value, doc)
             yield _entry(setting, value, SettingSource.DEFAULT)
 

@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: which topics there are, and who leads their partitions."""
+"""Metadata and DescribeTopicPartitions: the topics and the leaders of their partitions."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ REQUEST_CREATIONS_MAX = "auto.create.topics.request.max"
 MINUTE_CREATIONS_MAX = "auto.create.topics.minute.max"
 SLICE_NAMES = 2048
 SLICE_TOPICS = 128
-"""Topics that are looked up before others have their turn."""
+"""Topics that a slice looks up."""
 
 
 async def metadata(
     broker: ClusterServices, request: MetadataRequest, context: RequestContext
 ) -> Response | None:
-    """The brokers and the topics asked for; those that do not exist are created, where both the
-    client and auto.create.topics.enable allow it."""
+    """The brokers and the requested topics.
+
+    Missing topics are created if both the client and auto.create.topics.enable allow it.
+    """
     version = context.api_version
     asked = _asked(request, version)
     if version < TOPICS_BY_ID_FROM and any(
@@ -104,7 +106,7 @@ async def metadata(
 
 
 def _asked(request: MetadataRequest, version: int) -> list[MetadataRequestTopic] | None:
-    """None: all topics."""
+    """The requested topics; None for all topics."""
     if version == 0 and not request.topics:
         return None
     return request.topics
@@ -117,7 +119,7 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
 async def _create_missing(
     broker: ClusterServices, asked: Sequence[MetadataRequestTopic]
 ) -> dict[str, ErrorCode]:
-    """Create the topics of these names that do not exist; the errors of those that could not be."""
+    """Create the topics of these names that do not exist; return the errors of failed ones."""
     known = broker.metadata.state
     names = (each.name for each in asked if each.name and known.topic_named(each.name) is None)
     missing = await broker.turns.list_of(
@@ -136,12 +138,12 @@ def _may_create(name: str) -> bool:
 
 
 def _allowed(broker: ClusterServices, missing: int) -> int:
-    """How many of so many topics may be created now."""
+    """The number of missing topics that the limits allow to create now."""
     settings, met = broker.settings, broker.limits.met
     of_request = min(missing, settings.integer(REQUEST_CREATIONS_MAX))
     minute_max = settings.integer(MINUTE_CREATIONS_MAX)
     allowed = broker.auto_creations.take(of_request, minute_max, broker.clock.monotonic())
-    why = f"{missing} topics were asked for that do not exist, and {allowed} created"
+    why = f"clients requested {missing} missing topics, and {allowed} of them are created"
     met(REQUEST_CREATIONS_MAX, why, missing - of_request)
     met(MINUTE_CREATIONS_MAX, why, of_request - allowed)
     return allowed
@@ -230,13 +232,13 @@ def _described_partition(view: PartitionDescription) -> MetadataResponsePartitio
 async def describe_topic_partitions(
     broker: ClusterServices, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Response | None:
-    """One page of the topics asked for (of all, if none is named), in order of names."""
+    """One page of the requested topics (of all, if none is named), in order of names."""
     state = broker.metadata.state
     cursor = request.cursor
     limit = broker.settings.integer("max.request.partition.size.limit")
     room = max(1, min(limit, request.response_partition_limit))
     names = (topic.name for topic in request.topics or state.topics.values())
-    # Each topic takes up at least one place of the page.
+    # Each topic takes at least one place of the page.
     first = await broker.turns.through(_first(names, cursor, room + 1))
     if cursor is not None:
         fault = _cursor_fault(cursor, first.has_cursor or not request.topics)
@@ -266,7 +268,8 @@ async def describe_topic_partitions(
 
 
 class _First(NamedTuple):
-    """The first names from a cursor on, in order, and whether the cursor's is one of all."""
+    """The first names from a cursor on, in order, and whether the cursor's topic is among all
+    names."""
 
     names: list[str]
     has_cursor: bool
@@ -275,7 +278,7 @@ class _First(NamedTuple):
 def _first(
     names: Iterable[str], cursor: Cursor | None, names_max: int
 ) -> Generator[None, None, _First]:
-    """In steps."""
+    """Select them in steps."""
     begin = "" if cursor is None else cursor.topic_name
     first: list[str] = []
     has_cursor = False
@@ -291,7 +294,7 @@ def _cursor_fault(cursor: Cursor, is_asked_for: bool) -> str | None:
     if cursor.partition_index < 0:
         return f"the cursor names partition {cursor.partition_index}"
     if not is_asked_for:
-        return f"the cursor names topic {cursor.topic_name}, which is not asked for"
+        return f"the cursor names topic {cursor.topic_name}, which is not requested"
     return None
 
 

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs, AlterPartitionReassignments, ListPartitionReassignments and DescribeQuorum.
 
-They are answered as by a cluster without replicas: a partition has one, with its owner, in the one
-log directory, which is the bucket. A request that asks for what is so already succeeds.
+The answers are those of a cluster without replication. A partition has one replica, with its owner,
+in the only log directory, which is the bucket. A request for the existing state succeeds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ METADATA_PARTITION = 0
 async def alter_replica_log_dirs(
     broker: ClusterServices, request: AlterReplicaLogDirsRequest, _context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
-    """Nothing is moved: every replica lies in the bucket."""
+    """Move nothing: every replica lies in the bucket."""
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(
@@ -77,15 +77,17 @@ def _moved(broker: ClusterServices, path: str, name: str, number: int) -> ErrorC
 async def list_partition_reassignments(
     _broker: ClusterServices, _request: ListPartitionReassignmentsRequest, _context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """None: a partition has no replicas that could be moved."""
+    """No reassignment: a partition has no replicas to move."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def alter_partition_reassignments(
     broker: ClusterServices, request: AlterPartitionReassignmentsRequest, _context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """A partition stays where it is; replicas beside its owner are passed over, as at its
-    creation."""
+    """Leave each partition where it is.
+
+    As at creation, replicas beside its owner are ignored.
+    """
     state = broker.metadata.state
     return AlterPartitionReassignmentsResponse(
         error_message=None,
@@ -145,7 +147,7 @@ def _place(state: ClusterState, name: str, number: int) -> TopicPartition | None
 async def describe_quorum(
     broker: ClusterServices, request: DescribeQuorumRequest, _context: RequestContext
 ) -> DescribeQuorumResponse:
-    """One voter, which is this broker. The log is that of the metadata; all of it is durable."""
+    """One voter, this broker, and the metadata log, which is always durable."""
     host, port = broker.advertised
     listener = QuorumListener(name="PLAINTEXT", host=host, port=port)
     return DescribeQuorumResponse(

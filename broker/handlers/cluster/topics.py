@@ -51,9 +51,9 @@ DELETION_DISABLED_CODE_FROM = 3
 REQUEST_PARTITIONS_MAX = "create.partitions.request.max"
 SLICE_TOPICS = 1024
 PART_TOPICS = 32
-"""Topics that are dealt with before others have their turn."""
+"""Topics that a slice creates, deletes or extends."""
 REPLICAS = 1
-"""What is reported: the object store replicates, brokers do not."""
+"""The reported replication factor: the object store replicates, brokers do not."""
 
 T = TypeVar("T")
 
@@ -63,8 +63,10 @@ _TWICE = TopicRefused(ErrorCode.INVALID_REQUEST, "the request names the topic tw
 async def create_topics(
     broker: ClusterServices, request: CreateTopicsRequest, _context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create each topic that can be created. They are independent of each other: those that one
-    entry of the metadata log does not hold come in the next."""
+    """Create each topic that can be created.
+
+    They are independent of each other: an entry of the metadata log holds PART_TOPICS at most.
+    """
     times = await broker.turns.counted(topic.name for topic in request.topics)
     default_count = broker.settings.integer("num.partitions")
     counts = (_partitions_asked(topic, default_count) for topic in request.topics)
@@ -89,14 +91,14 @@ def _partitions_asked(topic: CreatableTopic, default_count: int) -> int:
 
 
 def _excess(broker: ClusterServices, partitions: int) -> TopicRefused | None:
-    """Why a request with so many partitions is refused as a whole, if it is."""
+    """Why a request with this many partitions is refused as a whole; None if it is not."""
     limit = broker.settings.integer(REQUEST_PARTITIONS_MAX)
     if partitions <= limit:
         return None
     return TopicRefused(
         ErrorCode.POLICY_VIOLATION,
         f"{partitions} partitions in one request; at most {limit} are created"
-        f" ({REQUEST_PARTITIONS_MAX}): ask for them in several",
+        f" ({REQUEST_PARTITIONS_MAX}): split them over several requests",
         REQUEST_PARTITIONS_MAX,
     )
 
@@ -107,16 +109,16 @@ def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class _Creations:
-    """The topics of one request on their way into the metadata log."""
+    """The creation of one request's topics."""
 
     def __init__(self, broker: ClusterServices) -> None:
         self._broker = broker
         self._validating: CreationPlan | TopicRefused | None = None
         self._configs: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
-        """Most topics of a request have the same settings."""
+        """A cache: most topics of a request have the same settings."""
 
     def validated(self, topics: Sequence[CreatableTopic]) -> list[CreatableTopicResult]:
-        """What would become of the topics, behind those of earlier calls."""
+        """The results that the creation would have, after those of earlier calls."""
         if self._validating is None:
             self._validating = self._plan(self._broker.metadata.state)
         results = self._planned(self._validating, topics, dict.fromkeys(_names(topics), NULL_UUID))
@@ -125,7 +127,7 @@ class _Creations:
         return results
 
     async def made(self, topics: Sequence[CreatableTopic]) -> list[CreatableTopicResult]:
-        """What has become of them."""
+        """Create the topics; return the results."""
         ids: dict[str, UUID] = {name: self._broker.entropy.uuid() for name in _names(topics)}
         results: list[CreatableTopicResult] = []
 
@@ -231,7 +233,7 @@ def _count_limit(broker: ClusterServices, error: TopicRefused | ChangeFailed) ->
 async def delete_topics(
     broker: ClusterServices, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Delete topics by name or id. Their data is collected later."""
+    """Delete topics by name or id. The collector deletes their data later."""
     asked = (
         request.topics
         if context.api_version >= DELETE_BY_ID_FROM
@@ -254,18 +256,18 @@ async def delete_topics(
 
 
 class _Deletions:
-    """The topics of one request that are being deleted."""
+    """The deletion of one request's topics."""
 
     def __init__(
         self, broker: ClusterServices, asked: Mapping[tuple[str | None, UUID], int]
     ) -> None:
-        """`asked`: names and ids, and how often each is named."""
+        """`asked`: the named names and ids, and how often each occurs."""
         self._broker = broker
         self.asked = asked
         self._gone: frozenset[TopicId] = frozenset()
 
     async def made(self, part: Sequence[tuple[str | None, UUID]]) -> list[DeletableTopicResult]:
-        """Delete those of a part; what has become of them."""
+        """Delete the topics of a part; return the results."""
         results: list[DeletableTopicResult] = []
         records: list[TopicDeleted] = []
 
@@ -421,7 +423,8 @@ def _plan_extension(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name[:249]}"
         )
     if topic.internal:
-        # Keys are spread over its partitions by their number: with another, none would be found.
+        # The number of partitions determines a key's partition: with another, no key would be
+        # found.
         raise TopicRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{topic.name} is an internal topic; its number of partitions stays",

@@ -1,4 +1,4 @@
-"""ApiVersions: what is served here. Needs no broker, so that the dispatcher answers it itself."""
+"""ApiVersions: the served APIs. It needs no broker: the dispatcher answers it itself."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 def answer_api_versions(
     advertised: Sequence[ApiVersion], request: ApiVersionsRequest, version: int
 ) -> ApiVersionsResponse:
-    """All that is served, and the second version of transactions (KIP-890). INVALID_REQUEST for a
-    client that names its software oddly (KIP-511)."""
+    """All served APIs, and the second version of transactions (KIP-890).
+
+    INVALID_REQUEST for a client with a malformed software name or version (KIP-511).
+    """
     if version >= SOFTWARE_NAMED_FROM and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -52,7 +54,7 @@ def answer_api_versions(
 
 
 def refuse_api_versions(advertised: Sequence[ApiVersion]) -> ApiVersionsResponse:
-    """The answer, of version 0, to a version that is not served: the versions that are."""
+    """The answer, in version 0, to an unserved version: the served versions."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[each for each in advertised if each.api_key == ApiKey.API_VERSIONS],

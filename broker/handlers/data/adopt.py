@@ -23,15 +23,15 @@ from tidelog.protocol.schemas.adopt import (
 )
 
 _REFUSALS_BY_STATE = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
-"""Refusals that say what the partition holds: reads in the sense of B3, as in Produce."""
+"""Refusals that reveal the partition's state: reads in the sense of B3, as in Produce."""
 
 
 async def adopt(
     broker: DataServices, request: AdoptRequest, context: RequestContext
 ) -> AdoptResponse:
-    """Adopt in each partition all of its staged objects or none; answered when that is durable."""
+    """Adopt in each partition all of its staged objects or none; answered when durable."""
     identity = Identity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
-    # Of the second version: with the first, a late request could begin the next transaction.
+    # Second version only: with the first, a late request could begin the next transaction.
     wanted = Wanted(request.transactional_id, identity, OWN_EPOCHS_FROM)
     topics = []
     for topic in request.topics:

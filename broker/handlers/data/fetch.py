@@ -35,7 +35,7 @@ TOPIC_IDS_FROM = 13
 async def fetch(
     broker: DataServices, request: FetchRequest, context: RequestContext
 ) -> FetchResponse:
-    """Read what is asked for, at most `fetch.max.bytes`, waiting as long as the client allows."""
+    """Read the requested partitions, at most `fetch.max.bytes`, within the client's wait time."""
     by_id = context.api_version >= TOPIC_IDS_FROM
     through = broker.turns.through
     targets = await through(_targets(request, by_id))
@@ -79,7 +79,7 @@ def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
 
 
 def _targets(request: FetchRequest, by_id: bool) -> Generator[None, None, list[FetchTarget]]:
-    """What is asked for, in steps. As in Kafka, what is said last of a partition counts."""
+    """The requested partitions, in steps. As in Kafka, the last entry of a partition counts."""
     targets: dict[PartitionKey, FetchTarget] = {}
     left = STEP_ELEMENTS
     for topic in request.topics:
@@ -119,7 +119,7 @@ def _session_code(error: FetchSessionError) -> ErrorCode:
 def _responses(
     plan: FetchPlan, reads: Iterable[PartitionRead]
 ) -> Generator[None, None, list[FetchableTopicResponse]]:
-    """What is answered, in steps."""
+    """The answer's topics, in steps."""
     topics: dict[TopicKey, FetchableTopicResponse] = {}
     served = []
     for number, read in enumerate(reads, 1):

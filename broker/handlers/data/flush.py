@@ -1,4 +1,4 @@
-"""FlushTopics (20000), Tidelog's own: answered when the tables have what is decided."""
+"""FlushTopics (20000), Tidelog's own: answered when the tables have all decided records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE_PARTITIONS = 64
 
 
 class _Begun(NamedTuple):
-    """A partition whose roll was asked for."""
+    """A partition with a requested roll."""
 
     partition: Partition
     result: FlushPartitionResult
@@ -31,8 +31,10 @@ class _Begun(NamedTuple):
 async def flush_topics(
     broker: DataServices, request: FlushTopicsRequest, context: RequestContext
 ) -> FlushTopicsResponse:
-    """All that is decided now is rolled; where an open transaction holds more back, the answer
-    says at which offset."""
+    """Roll every record that is decided now.
+
+    If an open transaction holds back more, the answer has its offset.
+    """
     begun: list[_Begun] = []
     topics = [FlushTopicResult(name=topic.name) for topic in request.topics]
     wanted = (
@@ -54,7 +56,7 @@ def _begin(
 ) -> FlushPartitionResult:
     result = FlushPartitionResult(partition_index=number)
     try:
-        # A successor may have acknowledged more, and that would not be in the table (B3).
+        # A successor may have acknowledged records that this table would lack (B3).
         if not broker.may_serve_reads():
             raise PartitionError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker's lease is not fresh"
@@ -62,7 +64,7 @@ def _begin(
         partition = broker.partitions.named(topic, number)
         if partition.is_internal:
             raise PartitionError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"the records of {topic} are kept in no table"
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic and has no table"
             )
     except PartitionError as error:
         result.error_code, result.error_message = error.code, str(error)
@@ -71,7 +73,7 @@ def _begin(
     result.high_watermark, stable = log.high_watermark, log.last_stable_offset
     if stable < log.high_watermark:
         result.held_at_offset = stable
-        # The log may begin behind the transaction's first offset.
+        # The log may begin after the transaction's first offset.
         result.held_by_producer_id = next(
             (
                 each.producer_id
@@ -88,11 +90,11 @@ def _conclude(broker: DataServices, begun: _Begun) -> None:
     partition, result, done = begun
     result.table_next_offset = partition.log.table_next
     if not done.done():
-        # Nobody waits for it any more; the roll goes on.
+        # This request no longer waits for it; the roll continues.
         done.cancel()
         hindrance = broker.roller.hindrance(partition)
         result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        result.error_message = "it takes longer" if hindrance is None else str(hindrance)
+        result.error_message = "the roll takes longer" if hindrance is None else str(hindrance)
         return
     error = done.exception()
     if isinstance(error, PartitionError):

@@ -41,16 +41,18 @@ LATEST_TIERED = -5
 TO_HIGH_WATERMARK = -1
 SLICE_NAMED = 512
 SLICE_PARTITIONS = 64
-"""Partitions that are looked up before others have their turn."""
+"""Partitions that a slice looks up."""
 KNOWN_FROM = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-"""The versions of ListOffsets in which they came."""
+"""The version of ListOffsets that introduced each."""
 
 
 async def list_offsets(
     broker: DataServices, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Offsets by timestamp, or of the ends of the log as the isolation level shows them. As in
-    Kafka, a partition that is named more than once is refused, and answered once."""
+    """Offsets by timestamp, or of the log's ends at the isolation level.
+
+    As in Kafka, a partition named more than once is refused, and answered once.
+    """
     isolation = Isolation(request.isolation_level != 0)
     places = ((topic.name, each) for topic in request.topics for each in topic.partitions)
     asked: dict[tuple[str, int], ListOffsetsPartition] = {}
@@ -93,7 +95,7 @@ async def _list_offset(
     except PartitionError as error:
         answer.error_code = error.code
     except NoTable:
-        # The topic was deleted while we looked.
+        # The topic was deleted during the look-up.
         answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except TidelogError as error:
         place = f"{topic}-{asked.partition_index}"
@@ -118,7 +120,7 @@ async def _look_up(
     elif timestamp == LATEST:
         answer.offset = upper
     elif timestamp == LATEST_TIERED:
-        # Nothing is tiered in Kafka's sense: there is one store.
+        # No records are tiered in Kafka's sense: there is one store.
         answer.offset = -1
         return
     else:
@@ -136,7 +138,7 @@ async def _look_up(
 async def offset_for_leader_epoch(
     broker: DataServices, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Where a leader epoch ends, for clients that check whether the log was cut (KIP-320)."""
+    """The end of a leader epoch, for clients that check for truncation (KIP-320)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
@@ -173,7 +175,7 @@ def _readable(broker: DataServices, topic: str, number: int) -> Partition:
 async def delete_records(
     broker: DataServices, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Move log starts up; answered when that is durable."""
+    """Move log starts up; answered when durable."""
     topics = []
     for topic in request.topics:
         results = await asyncio.gather(
@@ -198,7 +200,7 @@ async def _delete_records(
         log = partition.log
         policies = broker.topic_config(log.partition.topic_id).items_of("cleanup.policy")
         if policies == ("compact",):
-            # Readers of a compacted log go by the latest record of each key.
+            # Readers of a compacted log rely on the latest record of each key.
             result.error_code = ErrorCode.POLICY_VIOLATION
             return result
         offset = log.high_watermark if asked.offset == TO_HIGH_WATERMARK else asked.offset

@@ -1,9 +1,9 @@
 """Produce (0): append record batches, acknowledged when they are durable.
 
-The first batch of a transaction in a partition has to be admitted by the transaction's coordinator.
-Where that is known at once, as it is in the coordinator's own broker, the order of a connection's
-requests is the log's; where it has to be waited for, a later request may come first. Then its
-batches are out of sequence, and the producer sends them again.
+The transaction's coordinator must admit the first batch of a transaction in a partition. On the
+coordinator's own broker the answer comes at once, and the order of a connection's requests is the
+log's order. Otherwise the broker waits for the answer, and a later request may come first. Its
+batches are then out of sequence, and the producer sends them again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ _REFUSALS_BY_STATE = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Refusals that say what the partition holds. They are reads (B3): a broker that has been
-superseded may not know of its successor's batches, and a producer believes them for good."""
+"""Refusals that reveal the partition's state.
+
+They are reads (B3): a superseded broker may not know its successor's batches, and a producer takes
+these errors as final.
+"""
 
 
 def produce(
@@ -63,7 +66,7 @@ def produce(
 ) -> Awaitable[ProduceResponse | None]:
     """Queue the batches at once, in the order of the connection's requests; the answer follows.
 
-    With acks 0 there is no answer, and nothing is waited for.
+    With acks 0 there is no answer and no wait.
     """
     outcomes: list[list[AppendItem | AppendFailed]] = []
     items: list[AppendItem] = []
@@ -93,8 +96,10 @@ def produce(
 def _unadmitted(
     request: ProduceRequest, items: list[AppendItem], context: RequestContext
 ) -> tuple[Wanted, list[AppendItem]] | None:
-    """The batches with which a transaction begins in their partitions, and whose it is; a request
-    comes from one producer. None if there are none."""
+    """The batches that begin a transaction in their partitions, and that transaction.
+
+    None if there are none. A request comes from one producer.
+    """
     version = OWN_EPOCHS_FROM if context.api_version >= ADDS_PARTITIONS_FROM else 0
     whose: Identity | None = None
     unadmitted = []
@@ -143,7 +148,7 @@ async def _submitted_later(
 
 
 def _refusal(request: ProduceRequest) -> AppendFailed | None:
-    """Why the whole request is refused, or None."""
+    """Why the whole request is refused; None if it is not."""
     if request.acks not in _ACKS:
         return AppendFailed(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
@@ -165,7 +170,7 @@ def _item(
     except PartitionError as error:
         return AppendFailed(error.code, str(error))
     if partition.topic_name in INTERNAL_TOPICS:
-        # What lies there is a coordinator's state, and only it may say so.
+        # An internal partition holds a coordinator's state, which only the coordinator may write.
         return AppendFailed(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{partition.topic_name} is an internal topic; only brokers write to it",
@@ -177,10 +182,11 @@ def _item(
 
 
 class _Answering:
-    """A request whose `answer` is due when its batches are durable or refused, or it is too late.
+    """A request with an `answer` that is due when its batches are durable or refused, or at the
+    timeout.
 
-    Callbacks and shared timers: a task and a timer for each request of a few kilobytes would cost
-    more than its records do.
+    It uses callbacks and shared timers: a task and a timer for each small request would cost more
+    than its records.
     """
 
     __slots__ = (
@@ -213,16 +219,18 @@ class _Answering:
         )
 
     def admit(self, admission: Coroutine[None, None, None]) -> None:
-        """Wait for the admission first, which submits the batches."""
+        """Wait for the admission, which submits the batches."""
         self._begin_deadline()
         self._admitting = asyncio.ensure_future(admission)
         self._admitting.add_done_callback(self._admitted)
-        # Who gives up the answer gives up the admission.
+        # A cancelled answer cancels the admission.
         self.answer.add_done_callback(lambda _: self._end_admission())
 
     def submit(self, items: list[AppendItem]) -> None:
-        """Have the batches appended that were not refused yet. The answer is due when they are,
-        with acks when they are durable; at once without any."""
+        """Append the batches that were not refused yet.
+
+        The answer is due when they are durable; with acks 0, when they are appended.
+        """
         left = [item for item in items if item.result is None]
         if left:
             self._begin_deadline()
@@ -231,7 +239,7 @@ class _Answering:
             self._finish(None)
 
     def _begin_deadline(self) -> None:
-        # With acks 0 nobody repeats what is not appended: however long it takes, it waits.
+        # With acks 0 no client retries, so the request waits as long as necessary.
         if self._deadline is None and self._request.acks != 0:
             seconds = max(self._request.timeout_ms, 1) / 1000
             self._deadline = self._broker.appender.deadlines.add(seconds, self._late)
@@ -261,7 +269,7 @@ class _Answering:
         if slot is None or self._request.acks == 0:
             self._finish(None)
         else:
-            # Slots become durable in order: the newest one stands for all.
+            # Slots become durable in order: the newest one suffices.
             self._broker.wal.tell(slot, self._durable)
 
     def _durable(self, lost: WalLost | None) -> None:
@@ -274,10 +282,13 @@ class _Answering:
         self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
 
     def _late(self) -> None:
-        """Else a store that stands still would fill the memory with what is sent again."""
+        """Answer with REQUEST_TIMED_OUT.
+
+        Without it, a stalled store would let retries of the same batches fill the memory.
+        """
         self._end_admission()
         is_nothing = self._submission is None or self._submission.withdraw()
-        known = "nothing was appended" if is_nothing else "it may still become so"
+        known = "nothing was appended" if is_nothing else "the append may still succeed"
         why = f"not durable within {self._request.timeout_ms} ms; {known}"
         self._finish(AppendFailed(ErrorCode.REQUEST_TIMED_OUT, why))
 
@@ -290,7 +301,7 @@ class _Answering:
             return
         try:
             response = _response(self._broker, self._request, self._outcomes, failure)
-        except Exception as error:  # noqa: BLE001 - whoever takes the answer handles it
+        except Exception as error:  # noqa: BLE001 - the answer's awaiter handles it
             self._end(error)
             return
         self._end_deadline()
@@ -303,7 +314,7 @@ class _Answering:
     def _end_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-            # It holds this, and with it the request: a circle would keep the records in memory.
+            # The deadline refers to this object and so to the request: break the reference cycle.
             self._deadline = None
 
 
@@ -313,7 +324,7 @@ def _response(
     outcomes: list[list[AppendItem | AppendFailed]],
     failure: AppendFailed | None,
 ) -> ProduceResponse | None:
-    """What each batch has come to; `failure` where the whole has."""
+    """The results of all batches; `failure` replaces the missing ones."""
     responses = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
@@ -333,7 +344,7 @@ def _response(
 
 
 def _close_on_failure(result: ProducedBatch | AppendFailed) -> None:
-    """With acks 0 a closed connection is the only way to say that something was refused."""
+    """With acks 0, a closed connection is the only way to report a refusal."""
     if isinstance(result, AppendFailed):
         raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
 
@@ -347,7 +358,7 @@ def _result(
         if outcome.result.code in _REFUSALS_BY_STATE and not broker.may_serve_reads():
             return AppendFailed(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "the lease is not fresh: another broker may know better; nothing was appended",
+                "the lease is not fresh: another broker may lead now; nothing was appended",
             )
         return outcome.result
     if failure is not None or outcome.result is None:

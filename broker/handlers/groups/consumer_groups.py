@@ -45,13 +45,13 @@ from tidelog.protocol.wire import STEP_ELEMENTS
 MEMBER_ID_FROM: Final = 1
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
-"""A member's type in a description: the protocol that it speaks."""
+"""A member's type in a description: the protocol that it uses."""
 
 
 async def consumer_group_heartbeat(
     broker: GroupServices, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Response | None:
-    """Join, stay in or leave a consumer group; the answer has what the member may consume."""
+    """Join, stay in or leave a consumer group; the answer has the member's assignment."""
     if CONSUMER not in broker.settings.items_of("group.coordinator.rebalance.protocols"):
         why = "the consumer protocol is switched off (group.coordinator.rebalance.protocols)"
         return error_response(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION, why)
@@ -87,8 +87,10 @@ async def consumer_group_heartbeat(
 
 
 async def _matches(broker: GroupServices, request: ConsumerGroupHeartbeatRequest) -> Matches | None:
-    """The topics that the request's regular expression names, if it has one. It is compiled and
-    tried in a worker. Raises InvalidPattern or CoordinatorRefused."""
+    """The topics that match the request's regular expression, if it has one.
+
+    A worker compiles and tries it. Raises InvalidPattern or CoordinatorRefused.
+    """
     pattern = request.subscribed_topic_regex
     if not pattern or request.member_epoch < JOIN_EPOCH:
         return None
@@ -100,7 +102,7 @@ async def _matches(broker: GroupServices, request: ConsumerGroupHeartbeatRequest
 def _owned(
     topics: Iterable[HeartbeatTopicPartitions] | None,
 ) -> Generator[None, None, Assignment | None]:
-    """What the member says that it has, in steps."""
+    """The partitions that the member reports as its own, in steps."""
     if topics is None:
         return None
     owned = {}
@@ -138,7 +140,7 @@ async def _heard(asked: Awaitable[Reply]) -> ConsumerGroupHeartbeatResponse:
 async def consumer_group_describe(
     broker: GroupServices, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
-    """The groups, each by its coordinator. Groups of the classic protocol are not found here."""
+    """Describe consumer groups by their coordinators; classic groups are not found."""
     asked = [
         (group_id, ask(broker, group_id, DescribeConsumerGroup(group_id)))
         for group_id in request.group_ids
@@ -200,7 +202,7 @@ def _members(
 
 
 def _named(state: ClusterState, assignment: Assignment) -> DescribedAssignment:
-    """The partitions with their topics' names; those of topics that were deleted are left out."""
+    """The partitions with their topics' names, except those of deleted topics."""
     return DescribedAssignment(
         topic_partitions=[
             DescribedTopicPartitions(

@@ -1,5 +1,7 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id. Every broker
-answers."""
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id.
+
+Every broker answers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tidelog.protocol.schemas.coordinators import (
 )
 
 _TOPICS = {0: GROUP_TOPIC, 1: TRANSACTION_TOPIC}
-"""The internal topic whose leaders coordinate the keys of a type."""
+"""The internal topic whose partition leaders coordinate the keys of a type."""
 BATCHES_FROM = 4
 NO_BROKER = -1
 
@@ -30,7 +32,7 @@ NO_BROKER = -1
 async def find_coordinator(
     broker: GroupServices, request: FindCoordinatorRequest, context: RequestContext
 ) -> Response | None:
-    """The coordinators of the keys; the first such question creates the topic that they lead."""
+    """The keys' coordinators; the first request creates their internal topic."""
     version = context.api_version
     topic = _TOPICS.get(request.key_type)
     if topic is None:
@@ -55,7 +57,7 @@ async def find_coordinator(
 
 
 def _coordinator(state: ClusterState, topic_name: str, key: str) -> Coordinator:
-    """The leader of the partition that the key falls into."""
+    """The leader of the key's partition."""
     topic = state.topic_named(topic_name)
     tenure = None
     if topic is not None:
@@ -68,7 +70,7 @@ def _coordinator(state: ClusterState, topic_name: str, key: str) -> Coordinator:
             node_id=NO_BROKER,
             port=NO_BROKER,
             error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            error_message="the coordinator has ended and nobody has taken over yet",
+            error_message="the coordinator has ended and no broker has taken over yet",
         )
     return Coordinator(
         key=key,

@@ -48,13 +48,13 @@ GROUP_BATCHES_FROM = 8
 GROUP_ERROR_FROM = 2
 MISSING_GROUP_FROM = 9
 SLICE_GROUPS = 4
-"""Groups whose offsets are looked up before others have their turn."""
+"""Groups whose offsets a slice looks up."""
 
 _Codes = dict[tuple[str, int], ErrorCode]
 
 
 def topic_ids(broker: GroupServices, names: Iterable[str]) -> Mapping[str, TopicId]:
-    """The ids of topics, as far as there are such topics."""
+    """The ids of those topics that exist."""
     found = map(broker.metadata.state.topic_named, names)
     return {topic.name: topic.topic_id for topic in found if topic is not None}
 
@@ -62,7 +62,7 @@ def topic_ids(broker: GroupServices, names: Iterable[str]) -> Mapping[str, Topic
 def offset_commit(
     broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
-    """Store offsets of partitions that exist; answered when they are durable."""
+    """Store offsets of existing partitions; answered when durable."""
     state = broker.metadata.state
     unknown = {
         (topic.name, each.partition_index)
@@ -134,7 +134,7 @@ async def offset_fetch(
     version = context.api_version
     if version >= GROUP_BATCHES_FROM:
         stable = request.require_stable
-        # A group that is named more than once is answered once.
+        # A group named more than once is answered once.
         groups = {each.group_id: each for each in request.groups}
         asked = await broker.turns.list_of(
             ((each, _ask_for_offsets(broker, each, stable)) for each in groups.values()),
@@ -205,7 +205,7 @@ async def _only_group(
     except CoordinatorRefused as refusal:
         topics = {}
         if version < GROUP_ERROR_FROM:
-            # There is no other place for it.
+            # This version has no other place for the error.
             topics = {
                 each.name: dict.fromkeys(each.partition_indexes) for each in group.topics or ()
             }
@@ -245,7 +245,7 @@ def _stability(reply: OffsetsReply, topic: str, partition: int) -> ErrorCode:
 def offset_delete(
     broker: GroupServices, request: OffsetDeleteRequest, context: RequestContext
 ) -> Awaitable[OffsetDeleteResponse]:
-    """Forget committed offsets of partitions that nobody in the group consumes."""
+    """Delete committed offsets of partitions that no member consumes."""
     state = broker.metadata.state
     unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
     partitions = [

@@ -1,8 +1,8 @@
-"""How a handler asks a group's coordinator.
+"""Submits commands of handlers to group coordinators.
 
-`ask` decides at once, so that a connection's requests take effect in the order in which they came;
-the answer is awaited later. What refuses a request before any coordinator sees it is answered in
-the same way as what a coordinator refuses.
+`ask` takes effect at once, so a connection's requests take effect in their order; the handler
+awaits the reply later. A request refused before it reaches a coordinator gets the same kind of
+reply as one that the coordinator refuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def ask(broker: GroupServices, group_id: str, command: Command) -> Awaitable[Reply]:
-    """Put a command to the coordinator of a group. The awaitable raises CoordinatorRefused."""
+    """Submit a command to a group's coordinator. The awaitable raises CoordinatorRefused."""
     try:
         return broker.coordinators.groups.find(group_id).submit(command)
     except CoordinatorRefused as error:
@@ -28,7 +28,7 @@ def ask(broker: GroupServices, group_id: str, command: Command) -> Awaitable[Rep
 
 
 def ask_runtime(runtime: GroupRuntime, command: Command) -> Awaitable[Reply]:
-    """Put a command to one coordinator. The awaitable raises CoordinatorRefused."""
+    """Submit a command to one coordinator. The awaitable raises CoordinatorRefused."""
     try:
         return runtime.submit(command)
     except CoordinatorRefused as error:
@@ -36,7 +36,7 @@ def ask_runtime(runtime: GroupRuntime, command: Command) -> Awaitable[Reply]:
 
 
 async def reply_of(kind: type[R], asked: Awaitable[Reply]) -> R:
-    """The reply, which is of this kind. Raises CoordinatorRefused."""
+    """The reply, which has this type. Raises CoordinatorRefused."""
     reply = await asked
     assert isinstance(reply, kind)
     return reply
@@ -45,6 +45,6 @@ async def reply_of(kind: type[R], asked: Awaitable[Reply]) -> R:
 def _failed(error: CoordinatorRefused) -> asyncio.Future[Reply]:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     future.set_exception(error)
-    # It may never be awaited, if another group of the same request fails first.
+    # Never awaited if another group of the request fails first: retrieve the error.
     future.exception()
     return future

@@ -1,5 +1,5 @@
-"""JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13), DescribeGroups (15),
-ListGroups (16) and DeleteGroups (42): the classic group protocol."""
+"""The classic group protocol: JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14),
+DescribeGroups (15), ListGroups (16) and DeleteGroups (42)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def join_group(
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         protocol_type=request.protocol_type,
-        # Views into the frame would keep the whole of it in memory as long as the group is there.
+        # Copies: views would keep the whole frame in memory for the life of the group.
         protocols=tuple(
             [SupportedProtocol(each.name, bytes(each.metadata)) for each in request.protocols]
         ),
@@ -124,7 +124,7 @@ async def _joined(asked: Awaitable[Reply], member_id: str, version: int) -> Join
 def sync_group(
     broker: GroupServices, request: SyncGroupRequest, context: RequestContext
 ) -> Awaitable[SyncGroupResponse]:
-    """Hand in the assignment, or wait for it."""
+    """Submit the assignment, or wait for it."""
     command = Sync(
         group_id=request.group_id,
         generation=request.generation_id,
@@ -154,7 +154,6 @@ async def _synced(asked: Awaitable[Reply]) -> SyncGroupResponse:
 def heartbeat(
     broker: GroupServices, request: HeartbeatRequest, context: RequestContext
 ) -> Awaitable[HeartbeatResponse]:
-    """Keep the member's session."""
     command = Heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
@@ -165,8 +164,8 @@ async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
     try:
         reply = await reply_of(HeartbeatReply, asked)
     except CoordinatorRefused as error:
-        # As Kafka does: who was a member before may well be one when the group is there again, and
-        # there are members that take the error for the end of theirs.
+        # As in Kafka: a member may still be one after the load, and some clients take this error
+        # for the end of their membership.
         loads = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         reply = HeartbeatReply(ErrorCode.NONE if loads else error.code)
     return HeartbeatResponse(error_code=reply.error)
@@ -175,7 +174,7 @@ async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
 def leave_group(
     broker: GroupServices, request: LeaveGroupRequest, context: RequestContext
 ) -> Awaitable[LeaveGroupResponse]:
-    """Members leave at once, without waiting for their sessions to expire."""
+    """Remove members at once, before their sessions expire."""
     is_batch = context.api_version >= LEAVE_BATCHES_FROM
     leavers = [Leaver(request.member_id, None)]
     if is_batch:
@@ -205,7 +204,7 @@ async def _left(asked: Awaitable[Reply], is_batch: bool) -> LeaveGroupResponse:
 async def describe_groups(
     broker: GroupServices, request: DescribeGroupsRequest, context: RequestContext
 ) -> DescribeGroupsResponse:
-    """The groups, each by its coordinator."""
+    """Describe groups by their coordinators."""
     asked = [
         (group_id, ask(broker, group_id, DescribeGroup(group_id))) for group_id in request.groups
     ]
@@ -268,7 +267,7 @@ async def list_groups(
         try:
             found += (await reply_of(ListGroupsReply, each)).groups
         except CoordinatorRefused as error:
-            # What could be listed is given beside the error, as Kafka does.
+            # The groups listed so far accompany the error, as in Kafka.
             response.error_code = error.code
     response.groups = made_list(found, _listed)
     return response
@@ -300,7 +299,7 @@ async def delete_groups(
 
 
 async def _deleted(broker: GroupServices, group_id: str, asked: Awaitable[Reply]) -> ErrorCode:
-    """What became of a group. One with many offsets loses some of them with each command."""
+    """The outcome of a deletion. Each command deletes a limited number of a group's offsets."""
     try:
         reply = await reply_of(DeleteReply, asked)
         while not reply.is_done:

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (27): ends transactions in partitions that this broker leads.
 
-Asked by the coordinators of other brokers, and by tools that end what no coordinator knows any more
-(KIP-664). Answered when the markers are durable.
+The coordinators of other brokers send it, and tools that end transactions unknown to any
+coordinator (KIP-664). Answered when the markers are durable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOTHING_WRITTEN = Slot(-1)
 
 
 class _Outcome(NamedTuple):
-    """What became of a marker in one partition."""
+    """The outcome of a marker in one partition."""
 
     partition: int
     code: ErrorCode
@@ -42,12 +42,12 @@ class _Outcome(NamedTuple):
 def write_txn_markers(
     broker: TransactionServices, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> Awaitable[WriteTxnMarkersResponse]:
-    """Append them now, in the order of the connection's requests."""
+    """Append the markers now, in the order of the connection's requests."""
     return _answer(broker, request, [_write(broker, each) for each in request.markers])
 
 
 def _write(broker: TransactionServices, marker: WritableTxnMarker) -> list[list[_Outcome]]:
-    """By topic."""
+    """Append one transaction's markers; their outcomes by topic."""
     ended = EndedTransaction(
         marker.producer_id,
         marker.producer_epoch,
@@ -87,7 +87,7 @@ async def _answer(
         try:
             await broker.wal.durable(newest)
         except TidelogError as error:
-            logger.warning("whether markers are durable is unknown", extra={"why": str(error)})
+            logger.warning("it is unknown whether markers are durable", extra={"why": str(error)})
             is_lost = True
     return WriteTxnMarkersResponse(
         markers=[

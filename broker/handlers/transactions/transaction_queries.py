@@ -1,7 +1,7 @@
-"""DescribeProducers (61), DescribeTransactions (65) and ListTransactions (66): what is going on,
-for those who look for transactions that hang (KIP-664).
+"""DescribeProducers (61), DescribeTransactions (65) and ListTransactions (66): the ongoing
+transactions, for operators who search for hanging ones (KIP-664).
 
-Answers rest on what is durable, and are given while the lease is fresh (B3, H5).
+Answers contain only durable state, and are given while the lease is fresh (B3, H5).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ logger = logging.getLogger(__name__)
 async def describe_producers(
     broker: TransactionServices, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """The producers that partitions know, and where their open transactions begin."""
+    """The producers that partitions know, with the starts of open transactions."""
     topics = [_producers_of(broker, each) for each in request.topics]
-    # What was found may be appended and not durable yet.
+    # The producers' batches may be appended and not durable yet.
     refusal = None
     try:
         await broker.wal.durable(broker.wal.newest_slot)
     except TidelogError as error:
-        logger.warning("what partitions know of producers may be lost", extra={"why": str(error)})
+        logger.warning("the state of producers may be lost", extra={"why": str(error)})
         refusal = "the broker's log has ended"
     if not broker.may_serve_reads():
         refusal = "the broker's lease is not fresh"
@@ -161,7 +161,7 @@ def _enlisted_topics(transaction: Transaction) -> list[DescribedTransactionTopic
 async def list_transactions(
     broker: TransactionServices, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """The transactional ids that this broker coordinates and that pass the filters."""
+    """The transactional ids that this broker coordinates, filtered."""
     known = [each for each in request.state_filters if each in STATES_BY_LABEL]
     unknown = [each for each in request.state_filters if each not in STATES_BY_LABEL]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
@@ -179,7 +179,7 @@ async def list_transactions(
     except InvalidPattern:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     except CoordinatorRefused as error:
-        # Kafka's answer while some are being loaded: ask again. It knows of no partial listing.
+        # Kafka's answer during a load: the client asks again. Kafka has no partial listings.
         is_moving = error.code is ErrorCode.NOT_COORDINATOR
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_moving else error.code
         return response
@@ -198,7 +198,7 @@ def _listing(found: TransactionListing) -> ListedTransaction:
 async def _listed(
     broker: TransactionServices, command: ListTransactions, pattern: str
 ) -> list[TransactionListing]:
-    """Raises InvalidPattern or CoordinatorRefused."""
+    """The matching listings. Raises InvalidPattern or CoordinatorRefused."""
     check_length(pattern, broker.settings.integer("regex.length.max"))
     coordinators = broker.coordinators
     patterns = coordinators.group_work.patterns

@@ -1,8 +1,9 @@
-"""TxnOffsetCommit (28): offsets of a group that count if and when a transaction is committed.
+"""TxnOffsetCommit (28): offsets of a group that count when their transaction commits.
 
-The group's coordinator writes them into its partition as a batch of the producer's transaction, so
-the partition must be in it as any other must: the transaction's coordinator is asked first
-(KIP-890), then the group is (KIP-447). The transaction's marker in that partition decides.
+The group's coordinator writes them into its partition as a batch of the producer's transaction. So
+that partition must be in the transaction, like any other. The broker asks the transaction's
+coordinator first (KIP-890), then the group's (KIP-447). The transaction's marker in that partition
+decides.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ ADDS_PARTITION_FROM = 5
 async def txn_offset_commit(
     broker: TransactionServices, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Have the offsets pending; answered when that is durable."""
+    """Make the offsets pending; answered when durable."""
     state = broker.metadata.state
     unknown = {
         (topic.name, each.partition_index)
@@ -118,7 +119,7 @@ async def _commit(
 async def _admitted(
     broker: TransactionServices, request: TxnOffsetCommitRequest, version: int
 ) -> Admission:
-    """Whether the partition of the group's offsets is in the transaction."""
+    """The admission of the partition that holds the group's offsets."""
     topic = broker.metadata.state.topic_named(GROUP_TOPIC)
     if topic is None:
         return Admission(ErrorCode.NOT_COORDINATOR)
@@ -136,7 +137,7 @@ async def _admitted(
     wanted = Wanted(request.transactional_id, identity, transaction_version)
     admission = (await broker.admissions.admit(wanted, [partition]))[partition]
     try:
-        # The coordinator of a group writes to the partition that is there by then.
+        # The group's coordinator writes to the partition that exists by then.
         broker.partitions.require(partition)
     except PartitionError:
         return Admission(ErrorCode.NOT_COORDINATOR)

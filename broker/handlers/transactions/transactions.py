@@ -1,8 +1,8 @@
-"""InitProducerId (22), AddPartitionsToTxn (24), AddOffsetsToTxn (25) and EndTxn (26): a producer's
-identity, and its transactions.
+"""A producer's identity and its transactions: InitProducerId (22), AddPartitionsToTxn (24),
+AddOffsetsToTxn (25) and EndTxn (26).
 
-What a command leads to is decided at once, in the order of a connection's requests; the answer
-follows when the coordinator may give it (rule H2).
+Commands take effect at once, in the order of a connection's requests. The answer follows when the
+coordinator may give it (rule H2).
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ logger = logging.getLogger(__name__)
 SECOND_VERSION_FROM: Final = 5
 """EndTxn of transactions of the second version (KIP-890, part 2)."""
 TRANSACTIONS_FROM: Final = 4
-"""AddPartitionsToTxn of brokers, on behalf of several producers."""
+"""The AddPartitionsToTxn that brokers send for several producers."""
 
 
 def submit(
     broker: TransactionServices, transactional_id: str, command: Command
 ) -> Awaitable[Reply]:
-    """Put a command to the coordinator of a transactional id. The awaitable raises
-    CoordinatorRefused."""
+    """Submit a command to a transactional id's coordinator.
+
+    The awaitable raises CoordinatorRefused.
+    """
     try:
         return broker.coordinators.transactions.find(transactional_id).submit(command)
     except CoordinatorRefused as error:
@@ -86,8 +88,10 @@ def submit(
 async def init_producer_id(
     broker: TransactionServices, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A producer's identity: for idempotence alone a fresh producer id at epoch 0, whatever the
-    producer had before; with a transactional id the one that fences the producer before (KIP-360).
+    """A producer's identity.
+
+    Without a transactional id it is a fresh producer id at epoch 0, whatever the producer had
+    before. With one, it fences the previous producer (KIP-360).
     """
     if request.transactional_id is None:
         reply = await _fresh_identity(broker, request)
@@ -121,12 +125,14 @@ async def _fresh_identity(
 
 
 async def _fresh_id(broker: TransactionServices) -> ProducerId | None:
-    """A producer id that was never given out. None if there is none to give now: as in Kafka,
-    producers are told to ask again, since other errors are final to them."""
+    """A producer id that was never used; None if none is available now.
+
+    As in Kafka, producers are then told to retry: other errors are final to them.
+    """
     try:
         return await broker.producer_ids.next()
     except TidelogError as error:
-        logger.warning("there is no producer id to give", extra={"why": str(error)})
+        logger.warning("no producer id is available", extra={"why": str(error)})
         return None
 
 
@@ -135,7 +141,7 @@ async def _identity_from(
     transactional_id: str,
     command: Callable[[ProducerId | None], Command],
 ) -> IdentityReply:
-    """Ask for an identity; again with a fresh producer id if one is needed."""
+    """Request an identity; a second time with a fresh producer id if one is needed."""
     try:
         reply = await submit(broker, transactional_id, command(None))
         if isinstance(reply, FreshIdNeeded):
@@ -159,7 +165,7 @@ def _identity(producer_id: int, epoch: int) -> Identity:
 def add_partitions_to_txn(
     broker: TransactionServices, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> Awaitable[AddPartitionsToTxnResponse]:
-    """Enlist partitions; or, from version 4 on, which other brokers speak, verify that they are."""
+    """Enlist partitions; from version 4 on (used by brokers) also verify them."""
     version = context.api_version
     if version >= TRANSACTIONS_FROM:
         asked = [_enlist(broker, each, OWN_EPOCHS_FROM) for each in request.transactions]
@@ -179,7 +185,7 @@ _PartitionCodes = Mapping[EnlistedPartition, ErrorCode]
 def _enlist(
     broker: TransactionServices, transaction: AddPartitionsToTxnTransaction, client_version: int
 ) -> Awaitable[_PartitionCodes]:
-    """Decided now; each partition's code when it may be told."""
+    """Enlist now; each partition's code follows when the coordinator may answer."""
     partitions = frozenset(
         EnlistedPartition(topic.name, number)
         for topic in transaction.topics
@@ -282,7 +288,7 @@ def _topic_results(
 async def add_offsets_to_txn(
     broker: TransactionServices, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Enlist the partition that keeps a group's offsets."""
+    """Enlist the partition of a group's offsets."""
     reply = await _add_offsets(broker, request)
     code = error_for(ApiKey.ADD_OFFSETS_TO_TXN, context.api_version, reply.error)
     return AddOffsetsToTxnResponse(error_code=code)
@@ -294,7 +300,7 @@ async def _add_offsets(broker: TransactionServices, request: AddOffsetsToTxnRequ
     try:
         await create_internal_topic(broker, GROUP_TOPIC)
     except (ChangeFailed, NoLiveBroker) as error:
-        logger.warning("there is no topic for the offsets of groups", extra={"why": str(error)})
+        logger.warning("the topic of groups' offsets is missing", extra={"why": str(error)})
         return AddReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     topic = broker.metadata.state.topic_named(GROUP_TOPIC)
     assert topic is not None
