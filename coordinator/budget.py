@@ -1,7 +1,6 @@
-"""How much the coordinators of one broker keep in memory together, and how much they may. Pure.
+"""Limits the memory that the coordinators of one broker hold together. Pure.
 
-All that they keep counts, admitted or read from a log that has more than the limit. The limit
-holds for additions alone.
+All held state counts, also from a log that exceeds the limit. The limit holds for additions alone.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ class Budget:
         self.held = 0
 
     def share(self) -> Share:
-        """What one coordinator holds of it: nothing yet."""
+        """A coordinator's share, empty at first."""
         return Share(self)
 
 
 class Share:
-    """What one coordinator holds of a budget. To be given back when the coordinator ends."""
+    """One coordinator's part of a budget. The coordinator gives it back when it ends."""
 
     __slots__ = ("budget", "held")
 
@@ -29,10 +28,10 @@ class Share:
         self.held = 0
 
     def has_room(self, more: int) -> bool:
-        """Whether so much may be added. What does not add anything always may be."""
+        """Whether `more` may be added; always if it is not positive."""
         return more <= 0 or self.budget.held + more <= self.budget.limit
 
     def hold(self, held: int) -> None:
-        """The coordinator holds so much now."""
+        """Set the amount that the coordinator holds."""
         self.budget.held += held - self.held
         self.held = held

@@ -1,8 +1,8 @@
-"""What coordinators' machines are told, and what they answer.
+"""The inputs and outputs of coordinators' machines.
 
-A machine is pure. `decide` looks at a command and says which records are to be written and who is
-to be answered; `apply` takes up a record. A request that has to wait for others (a join) is not
-answered by the decision on it, but by a later one, under the token that came with it.
+A machine is pure. `decide` takes a command and returns the records to write and the replies;
+`apply` applies a record. A request that waits for others (a join) gets its reply from a later
+decision, under its token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, NewType, TypeVar
 
 Token = NewType("Token", int)
-"""Names a request that is to be answered, once."""
+"""Identifies a request until its single answer."""
 
 RecordT = TypeVar("RecordT")
 ReplyT = TypeVar("ReplyT")
@@ -21,27 +21,29 @@ ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 
 class Now(NamedTuple):
-    """The time, twice: `monotonic_ms` for timers, `time_ms` (since 1970) for what is stored."""
+    """The time, twice: `monotonic_ms` for timers, `time_ms` (since 1970) for stored times."""
 
     monotonic_ms: int
     time_ms: int
 
 
 class BatchProducer(NamedTuple):
-    """The transaction of another coordinator that records are a part of: they are written as its
-    producer's batch, and count when it is committed."""
+    """The transaction, decided by another coordinator, that records belong to.
+
+    They are written as a batch of its producer, and count when it commits.
+    """
 
     producer_id: int
     producer_epoch: int
     ordinal: int
-    """The transaction's number (rule H1)."""
+    """The transaction's ordinal (rule H1)."""
 
 
 ID_LENGTH_MAX: Final = "id.length.max"
 
 
 class LimitMet(NamedTuple):
-    """Something was refused because of a limit."""
+    """A request was refused because of a limit."""
 
     setting: str
     why: str
@@ -49,7 +51,7 @@ class LimitMet(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[RecordT_co, ReplyT_co]):
-    """Records to be appended and applied in this order, and answers.
+    """Records to append and apply in this order, and replies.
 
     `replies` may be given when the records, and all before them, are durable;
     `replies_when_appended` at once. `producer`: the records are one batch of a transaction.
@@ -64,7 +66,7 @@ class Decision(Generic[RecordT_co, ReplyT_co]):
 
 @dataclass(slots=True)
 class Turn(Generic[RecordT, ReplyT]):
-    """A decision being made, and when."""
+    """A decision in progress, and its time."""
 
     now: Now
     records: list[RecordT] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Turn(Generic[RecordT, ReplyT]):
     limits: list[LimitMet] = field(default_factory=list)
 
     def persist(self, record: RecordT) -> None:
-        """Have a record written."""
+        """Add a record."""
         self.records.append(record)
 
     def reply(self, token: Token, reply: ReplyT) -> None:
@@ -82,15 +84,14 @@ class Turn(Generic[RecordT, ReplyT]):
         self.replies.append((token, reply))
 
     def reply_when_appended(self, token: Token, reply: ReplyT) -> None:
-        """Answer a request without waiting until the answer is durable."""
+        """Answer a request without waiting until the records are durable."""
         self.replies_when_appended.append((token, reply))
 
     def meet(self, setting: str, why: str) -> None:
-        """Say that something is refused because of a limit."""
+        """Note that a request is refused because of a limit."""
         self.limits.append(LimitMet(setting, why))
 
     def decision(self) -> Decision[RecordT, ReplyT]:
-        """What was decided."""
         return Decision(
             self.records, self.replies, self.replies_when_appended, self.producer, self.limits
         )

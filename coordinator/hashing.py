@@ -1,4 +1,4 @@
-"""Which partition of an internal topic coordinates a group or a transactional id."""
+"""The partition of an internal topic that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ _SIGN = 0x80000000
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """Kafka's: the absolute value of Java's string hash modulo the number of partitions, where the
-    absolute value of the lowest number is 0."""
+    """Kafka's function: the absolute value of Java's string hash, modulo the number of partitions.
+
+    The absolute value of the lowest integer is 0.
+    """
     value = 0
     for (unit,) in iter_unpack(">H", key.encode("utf-16-be", "surrogatepass")):
         value = (31 * value + unit) & _MASK

@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their states in, and what their records are. Pure."""
+"""The internal topics of the coordinators' states, and the codecs of their records. Pure."""
 
 from __future__ import annotations
 

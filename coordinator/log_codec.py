@@ -1,4 +1,4 @@
-"""How the records of coordinators' machines lie in the batches of their logs. Pure."""
+"""Decodes the records of coordinators' machines from the batches of their logs. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class LoggedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     producer_id: int = NO_PRODUCER_ID
-    """Whose transaction it is a part of; NO_PRODUCER_ID if of none."""
+    """The producer of its transaction; NO_PRODUCER_ID if it is in none."""
 
 
 def _no_record(_producer_id: int, _is_commit: bool) -> None:
-    """What the end of a transaction is to a machine whose records are in none."""
+    """The record of a transaction's end for a machine without transactional records."""
 
 
 class Codec(NamedTuple, Generic[RecordT]):
-    """How the machine's records lie in the log. `decode` raises TidelogError.
+    """Encodes and decodes a machine's records. `decode` raises TidelogError.
 
-    `ended`: what it is to the machine that the transaction of a producer id was committed (or, with
-    False, aborted) in this log.
+    `ended`: the record that a producer's marker in this log means to the machine (True: commit).
     """
 
     encode: Callable[[RecordT], tuple[bytes, bytes | None]]
@@ -39,8 +38,10 @@ class Codec(NamedTuple, Generic[RecordT]):
 
 
 def decode_log(batches: Buffer, offset: int, codec: Codec[RecordT]) -> list[RecordT]:
-    """What some batches of the log hold from an offset on, where a batch begins. Raises
-    TidelogError."""
+    """The records in batches of the log, from an offset on that begins a batch.
+
+    Raises TidelogError.
+    """
     found: list[RecordT] = []
     for position, header in iterate_batches(batches):
         if header.last_offset < offset:

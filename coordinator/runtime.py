@@ -1,14 +1,14 @@
 """Runs a coordinator's machine over one internal partition that this broker leads.
 
-A decision's records are appended as one record batch and applied at once, in the order of the log,
-so that later decisions rest on them. Its answers are given when they, and all that was appended
-before, are durable: nobody is told of a state that could still be lost (rule H5); what H2 lets be
-told earlier, the decision names apart. Nothing is rolled
-back. If a slot is lost, the incarnation ends, and its successor rebuilds the state from the log.
+The runtime appends a decision's records as one record batch and applies them at once, in the order
+of the log. So later decisions build on them. It gives the answers when the records, and all earlier
+appends, are durable: no client learns a state that could still be lost (rule H5). A decision lists
+separately the answers that H2 allows earlier. Nothing is rolled back. If a slot is lost, the
+incarnation ends, and its successor rebuilds the state from the log.
 
-Opening: the newest snapshot and the log behind it are read while requests are answered
-COORDINATOR_LOAD_IN_PROGRESS. A store that does not answer is asked again; a snapshot or a log that
-does not decode stops this coordinator alone, with the object named.
+Loading: the runtime reads the newest snapshot and the log behind it, and answers requests with
+COORDINATOR_LOAD_IN_PROGRESS. It retries a store that does not answer. A snapshot or a log that does
+not decode stops this coordinator alone; the log line names the object.
 """
 
 from __future__ import annotations
@@ -44,70 +44,76 @@ ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 
 class Machine(Captured[RecordT], Protocol[CommandT_contra, RecordT, ReplyT_co]):
-    """A pure coordinator. Each decision's records are applied before anything else is asked."""
+    """A pure coordinator. The runtime applies each decision's records before the next call."""
 
     def apply(self, record: RecordT) -> None:
-        """Take up a record of the log."""
+        """Apply a record of the log."""
         ...
 
     def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """The machine gets no more calls."""
         ...
 
     def loaded(self, now: Now) -> Decision[RecordT, ReplyT_co]:
-        """All of the log was applied; requests may come."""
+        """The whole log was applied; requests may come."""
         ...
 
     def decide(
         self, command: CommandT_contra, token: Token, now: Now
     ) -> Decision[RecordT, ReplyT_co]:
-        """What a request leads to."""
+        """The decision on a request."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is to be called, by the monotonic clock; None for never."""
+        """When the next call of `tick` is due, by the monotonic clock; None for never."""
         ...
 
     def tick(self, now: Now) -> Decision[RecordT, ReplyT_co] | None:
-        """What follows from a timer that has run out; None when none has."""
+        """The decision on one expired timer; None if no timer has expired."""
         ...
 
 
 class InternalLog(SnapshottedLog, Protocol):
-    """An internal partition that this broker leads; nobody else appends to it."""
+    """An internal partition that this broker leads; only its coordinator appends to it."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever appended."""
+        """Whether the log never got an append."""
         ...
 
     @property
     def fault(self) -> CorruptObject | None:
-        """Why nothing can be read of it nor appended."""
+        """Why the log can be neither read nor appended to."""
         ...
 
     def append(
         self, records: Sequence[NewRecord], now_ms: int, producer: BatchProducer | None
     ) -> Slot:
-        """Append the records as one batch, of the producer's transaction if there is one; they
-        count when the slot is durable. AppendRefused when the partition has it that the producer
-        may not; another TidelogError when the incarnation has ended. Then nothing was appended."""
+        """Append the records as one batch, of the producer's transaction if there is one.
+
+        They count when the slot is durable. Raises AppendRefused if the partition refuses the
+        producer; another TidelogError if the incarnation has ended. Then nothing was appended.
+        """
         ...
 
     def is_durable(self, slot: Slot) -> bool:
-        """Whether the slot is durable, as all before it are then."""
+        """Whether the slot is durable, and so all slots before it."""
         ...
 
     def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
-        """The durable log from the object that holds an offset on: the object's key, and the record
-        batches in it; and so on. Raises CorruptObject, also where the log does not reach back to
-        the offset, or StoreError."""
+        """The durable log, from the object that holds an offset on.
+
+        Yields each object's key and its record batches. Raises CorruptObject, also if the log does
+        not reach back to the offset, or StoreError.
+        """
         ...
 
 
 class CoordinatorRefused(TidelogError):
-    """The coordinator cannot be asked now; `code` is Kafka's error. Whether the request takes
-    effect is not known if it was accepted before: clients repeat it."""
+    """The coordinator cannot serve now; `code` is Kafka's error.
+
+    If the request was accepted before, its effect is unknown: clients repeat it.
+    """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -115,7 +121,7 @@ class CoordinatorRefused(TidelogError):
 
 
 class RuntimeState(Enum):
-    """What requests are answered with, unless they are served."""
+    """The coordinator's state, with the error code for requests."""
 
     LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     READY = ErrorCode.NONE
@@ -139,9 +145,12 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         snapshotter: Snapshotter,
         on_carried_out: Callable[[Decision[RecordT, ReplyT]], None] | None = None,
     ) -> None:
-        """`name` is the partition's, for messages. `may_serve`: whether the lease is fresh enough
-        to answer what a successor may have changed (rule B3). `on_carried_out` hears of each
-        decision when its records are appended and applied, right behind them in the WAL."""
+        """`name` is the partition's name, for messages.
+
+        `may_serve`: whether the lease is fresh enough to answer state that a successor may have
+        changed (rule B3). `on_carried_out` gets each decision once its records are appended and
+        applied, right behind them in the WAL.
+        """
         self.name = name
         self._log = log
         self._new_machine = new_machine
@@ -158,7 +167,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         self._waiting: dict[Token, asyncio.Future[ReplyT]] = {}
         self._next_token = 0
         self._newest: Slot | None = None
-        """The slot that holds what was appended last."""
+        """The slot of the last append."""
         self._sleeps_until_ms: int | None = None
         self._wake = asyncio.Event()
         if log.is_empty:
@@ -166,17 +175,19 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
     @property
     def state(self) -> RuntimeState:
-        """Whether it can be asked."""
         return self._state
 
     @property
     def fault(self) -> TidelogError | None:
-        """Why it never can be asked, in the state CORRUPT."""
+        """Why it can never serve, in the state CORRUPT."""
         return self._fault
 
     def submit(self, command: CommandT) -> asyncio.Future[ReplyT]:
-        """Ask for something: decided at once, in the order of the calls. The answer comes when what
-        it rests on is durable. Raises, or fails with, CoordinatorRefused."""
+        """Decide a command at once, in the order of the calls.
+
+        The reply comes when the state behind it is durable. Raises, or fails with,
+        CoordinatorRefused.
+        """
         if self._state is not RuntimeState.READY:
             raise self._refusal()
         token = Token(self._next_token)
@@ -195,8 +206,10 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         return future
 
     def transaction_ended(self, producer_id: int, slot: Slot, *, is_commit: bool) -> None:
-        """The log has the marker of a producer's transaction, in that slot. Only while READY: what
-        is appended while the log is being loaded might be missed."""
+        """Apply the marker of a producer's transaction, which lies in that slot of the log.
+
+        Only while READY: a load might miss appends made during it.
+        """
         assert self._state is RuntimeState.READY
         record = self._codec.ended(producer_id, is_commit)
         if record is not None:
@@ -205,14 +218,15 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             self._request_snapshot_when_due()
 
     def stop(self) -> None:
-        """The partition is no longer ours, or the broker ends: whoever waits is sent away."""
+        """Refuse all waiting requests: the partition has left, or the broker ends."""
         self._state = RuntimeState.STOPPED
         self._machine.close()
         self._fail(list(self._waiting), self._refusal())
         self._wake.set()
 
     async def run(self) -> None:
-        """Load, then serve timers until stopped. TidelogError when the incarnation has ended."""
+        """Load, then serve timers until stopped. Raises TidelogError if the incarnation has
+        ended."""
         try:
             if self._state is RuntimeState.LOADING:
                 await self._load()
@@ -223,13 +237,13 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                 else:
                     await self._sleep()
         finally:
-            # It may have been stopped while it was loading.
+            # `stop` may have come during the load.
             self._machine.close()
 
     # Loading.
 
     async def _load(self) -> None:
-        """The newest snapshot, and what follows it in the log."""
+        """Restore the newest snapshot and replay the log behind it."""
         started = self._clock.monotonic()
         while self._state is RuntimeState.LOADING:
             self._machine.close()
@@ -261,7 +275,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                     self._begin()
 
     async def _replay(self) -> int:
-        """How many records made the state, those of the snapshot included."""
+        """Replay, and return the number of records, including those of the snapshot."""
         if self._log.fault is not None:
             raise self._log.fault
         count = offset = 0
@@ -291,13 +305,16 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     # Snapshots.
 
     async def snapshot(self) -> None:
-        """Write a snapshot of the state as it is now. Raises StoreError (try again), and another
-        TidelogError when the incarnation has ended."""
+        """Write a snapshot of the present state.
+
+        Raises StoreError (the caller may retry), and another TidelogError if the incarnation has
+        ended.
+        """
         if self._state is RuntimeState.READY:
             await self._snapshots.write(self._machine, self._log)
 
     def is_behind_its_snapshot(self, records: int) -> bool:
-        """Whether so many records of the log are in no snapshot."""
+        """Whether at least this many records of the log are in no snapshot."""
         return self._snapshots.schedule.is_behind(self._log.next_offset, records)
 
     def _request_snapshot_when_due(self) -> None:
@@ -328,7 +345,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             self._wake.set()
 
     def _release(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
-        """Answer when everything that was appended so far is durable."""
+        """Answer when all appends so far are durable."""
         if self._newest is None or self._log.is_durable(self._newest):
             self._answer(replies)
             return
@@ -358,7 +375,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             future = self._waiting.pop(token, None)
             if future is not None and not future.done():
                 future.set_exception(refusal)
-                # Who asked may have gone; that is no error of the event loop's.
+                # The caller may have gone: retrieve the error, so that the event loop logs none.
                 future.exception()
 
     def _refusal(self) -> CoordinatorRefused:

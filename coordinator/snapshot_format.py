@@ -1,12 +1,13 @@
-"""Snapshots of coordinators' states: one Parquet file each, which restores a machine exactly and
-which other tools query as a table. `docs/formats/state.md` has the columns.
+"""Snapshots of coordinators' states: Parquet files that restore a machine exactly.
+
+Other tools query each as a table. `docs/formats/state.md` has the columns.
 
     state/<internal topic>/<partition>/<next offset>.parquet
 
-A snapshot at offset n is what the records of the log below n have made of the machine, as a
-sequence of records that make the same of an empty one (rule H6). So it needs no knowledge of the
-machine: it is compacted log. Pure; both directions go in steps, so that a large state holds up
-nobody else who needs the worker thread.
+A snapshot at offset n is the machine's state after the log's records below n. It is a sequence of
+records that bring an empty machine into that state (rule H6). So the format needs no knowledge of
+the machine: it is compacted log. Pure. Both directions go in steps, so that a large state does not
+block other users of the worker thread.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
 
 
 class StateTable(Protocol[RecordT]):
-    """How the records of one kind of coordinator lie in a table."""
+    """The table form of one coordinator kind's records."""
 
     @property
     def name(self) -> str:
-        """The table's, such as tidelog.groups."""
+        """The table's name, such as tidelog.groups."""
         ...
 
     @property
@@ -51,12 +52,12 @@ class StateTable(Protocol[RecordT]):
 
     @property
     def descriptive(self) -> frozenset[str]:
-        """Columns that only others read: older snapshots lack them."""
+        """Columns only for other tools: older snapshots lack them."""
         ...
 
     @property
     def added(self) -> frozenset[str]:
-        """Columns that the first release did not write: in its snapshots they are null."""
+        """Columns that the first release did not write: they are null in its snapshots."""
         ...
 
     def rows(self, records: list[RecordT]) -> pa.RecordBatch:
@@ -64,13 +65,16 @@ class StateTable(Protocol[RecordT]):
         ...
 
     def records(self, rows: pa.RecordBatch) -> Iterator[RecordT]:
-        """What `rows` was made of; the batch has the columns of `schema`, the descriptive ones
-        perhaps not. Raises TidelogError or ValueError for what no record is stored as."""
+        """The records of `rows`, which has the columns of `schema`, perhaps without the descriptive
+        ones.
+
+        Raises TidelogError or ValueError for rows that no record has.
+        """
         ...
 
 
 class SnapshotOrigin(NamedTuple):
-    """Whose state it is: the log of one partition in one cluster."""
+    """The log of a snapshot: one partition in one cluster."""
 
     cluster_id: str
     topic: str
@@ -79,7 +83,7 @@ class SnapshotOrigin(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The beginning of the keys of its snapshots."""
+        """The key prefix of its snapshots."""
         return f"{STATE_PREFIX}{self.topic}/{self.partition}/"
 
     def key(self, next_offset: int) -> str:
@@ -87,7 +91,7 @@ class SnapshotOrigin(NamedTuple):
         return f"{self.prefix}{next_offset:0{OFFSET_DIGITS}d}{SNAPSHOT_SUFFIX}"
 
     def offset_in(self, key: str) -> int | None:
-        """The offset of the snapshot with this key; None for a key that no snapshot has."""
+        """The offset in a snapshot's key; None if no snapshot has this key."""
         digits = key.removeprefix(self.prefix).removesuffix(SNAPSHOT_SUFFIX)
         if not (digits.isascii() and digits.isdigit()) or key != self.key(int(digits)):
             return None
@@ -95,17 +99,17 @@ class SnapshotOrigin(NamedTuple):
 
 
 class SnapshotPosition(NamedTuple):
-    """Which part of the log a snapshot holds: all below `next_offset`."""
+    """The part of the log in a snapshot: all below `next_offset`."""
 
     next_offset: int
     leader_epoch: LeaderEpoch
-    """Of the tenure that wrote it; for people."""
+    """The leader epoch of the writing tenure, for people."""
     created_ms: int
-    """Likewise."""
+    """The time of writing, for people."""
 
 
 class SnapshotEncoder(Generic[RecordT]):
-    """Makes a snapshot's bytes of a captured state, one row group a step."""
+    """Encodes a captured state, one row group a step."""
 
     def __init__(
         self,
@@ -136,7 +140,7 @@ class SnapshotEncoder(Generic[RecordT]):
         return len(records) == ROWS_A_STEP
 
     def finish(self) -> SealedFile:
-        """The file. Nothing can be added any more."""
+        """The complete file. No step may follow."""
         fields = self._fields | _named({"rows": str(self.rows)})
         self._writer.add_key_value_metadata(fields)
         self._writer.close()
@@ -149,8 +153,10 @@ class SnapshotDecoder(Generic[RecordT]):
     def __init__(
         self, table: StateTable[RecordT], origin: SnapshotOrigin, key: str, data: Buffer
     ) -> None:
-        """Raises CorruptObject for anything but a whole snapshot of this origin under its own key,
-        UnsupportedFormat for one that a newer version of Tidelog wrote."""
+        """Raises CorruptObject unless it is a whole snapshot of this origin under its own key.
+
+        Raises UnsupportedFormat if a newer version of Tidelog wrote it.
+        """
         self._table = table
         self._key = key
         self._data = data
@@ -172,7 +178,7 @@ class SnapshotDecoder(Generic[RecordT]):
         self._group = 0
 
     def step(self) -> list[RecordT] | None:
-        """The next records; None when all were read. Raises CorruptObject."""
+        """The next records; None after the last. Raises CorruptObject."""
         if self._group == self._file.num_row_groups:
             return None
         columns = range(self._file.metadata.num_columns)
@@ -201,7 +207,7 @@ class SnapshotDecoder(Generic[RecordT]):
         return records
 
     def _columns_needed(self) -> pa.Schema:
-        """Our columns but the descriptive ones; others are a later version's."""
+        """The known columns without the descriptive ones; others come from later versions."""
         found = self._file.schema_arrow
         table = self._table
         needed = [field for field in table.schema if field.name not in table.descriptive]

@@ -1,15 +1,15 @@
-"""When a coordinator's state is snapshotted, where snapshots lie, and how a state is restored.
+"""Schedules, writes and restores snapshots of coordinators' states.
 
-A snapshot holds a prefix of the durable log (rule H6), so it is right whoever wrote it and whenever
-it arrived, and the one with the highest offset counts. What happens when something fails:
+A snapshot holds a prefix of the durable log (rule H6). So it is right regardless of its writer and
+its time of arrival, and the one with the highest offset counts. Failures:
 
-- The process dies before the put: the snapshot before, and more of the log, serve as well.
-- The put's answer is lost, or another was there first: either way what lies under the key is the
+- The process dies before the put: the previous snapshot and more of the log serve as well.
+- The put's answer is lost, or another put came first: in both cases the object under the key is the
   state at that offset.
-- A coordinator writes one after it lost its partition: it counts only what was durable in its own
-  WAL, which its successor's log begins with.
+- A coordinator writes one after it lost its partition. It holds only records that were durable in
+  its own WAL, and its successor's log begins with those.
 - The newest cannot be decoded, or the log does not reach back to it: the coordinator stops. An
-  older snapshot, or none, would be a state that never was.
+  older snapshot, or none, would give a state that never existed.
 """
 
 from __future__ import annotations
@@ -55,51 +55,54 @@ class Captured(Protocol[RecordT_co]):
     """A machine whose state can be captured."""
 
     def capture(self) -> Iterator[RecordT_co]:
-        """The records that make the same of a new machine, as of now, whatever becomes of this one
-        while they are read, in another thread perhaps. Cheap. One capture at a time."""
+        """The records that bring a new machine into the present state.
+
+        Later changes of this machine do not affect them, even while another thread reads them.
+        Cheap. One capture at a time.
+        """
         ...
 
     def release(self) -> None:
-        """What was captured is not read any more."""
+        """The capture is not read any more."""
         ...
 
 
 class SnapshottedLog(Protocol):
-    """The log whose prefixes the snapshots are."""
+    """The log of the snapshots."""
 
     @property
     def next_offset(self) -> int:
-        """Behind the last record that was appended."""
+        """The offset behind the last appended record."""
         ...
 
     @property
     def newest_slot(self) -> Slot:
-        """When this slot is durable, all that was appended is."""
+        """Once this slot is durable, every append so far is."""
         ...
 
     def durable(self, slot: Slot) -> asyncio.Future[None]:
-        """Done when the slot is durable; fails when that can no longer be told."""
+        """Done when the slot is durable; fails if that stays unknown."""
         ...
 
     def superseded_below(self, offset: int) -> None:
-        """A snapshot holds what the records below the offset have led to."""
+        """A snapshot has replaced the records below the offset."""
         ...
 
 
 @dataclass(slots=True)
 class SnapshotMetrics:
-    """What a broker's coordinators have done."""
+    """Counts of the snapshots of a broker's coordinators."""
 
     written: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    """From capture to durable snapshot."""
+    """The time from captures to durable snapshots."""
     failures: int = 0
-    """Each is tried again."""
+    """Failed writes; each is retried."""
 
 
 class Restored(NamedTuple):
-    """Which snapshot a machine was restored from."""
+    """The snapshot that restored a machine."""
 
     key: str
     next_offset: int
@@ -107,8 +110,10 @@ class Restored(NamedTuple):
 
 
 class SnapshotSchedule:
-    """When a snapshot is due: pure. As many records as would have to be replayed make one worth its
-    price, and that is in proportion to the state."""
+    """When a snapshot is due. Pure.
+
+    It is due once the records to replay outnumber the rows of the state, which are its cost.
+    """
 
     def __init__(self, interval_records: int) -> None:
         self._interval_records = interval_records
@@ -116,21 +121,23 @@ class SnapshotSchedule:
         self._rows = 0
 
     def taken(self, next_offset: int, rows: int) -> None:
-        """There is a snapshot at this offset."""
+        """A snapshot at this offset exists."""
         self._newest, self._rows = next_offset, rows
 
     def is_due(self, next_offset: int) -> bool:
-        """Whether there should be a newer one."""
+        """Whether a newer snapshot is due."""
         return next_offset - self._newest >= max(self._interval_records, self._rows)
 
     def is_behind(self, next_offset: int, records: int) -> bool:
-        """Whether so many records are in no snapshot."""
+        """Whether at least this many records are in no snapshot."""
         return next_offset - self._newest >= records
 
 
 class Snapshotter:
-    """Has a broker's snapshots written, one after the other, so that no two states are held twice.
-    `run` is its task."""
+    """Writes a broker's snapshots one after the other, so that only one state is held twice.
+
+    `run` is its task.
+    """
 
     def __init__(self, clock: Clock, metrics: SnapshotMetrics) -> None:
         self._clock = clock
@@ -139,12 +146,12 @@ class Snapshotter:
         self._wake = asyncio.Event()
 
     def request(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Have a snapshot written; asked for again before it is begun, it is one."""
+        """Queue a snapshot; repeated requests before its start are one."""
         self._requested[write] = None
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what is requested until cancelled."""
+        """Write requested snapshots until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -154,21 +161,21 @@ class Snapshotter:
                 try:
                     await write()
                 except StoreError as error:
-                    # Nothing depends on it but the time that a recovery takes.
+                    # A failure only makes a recovery slower.
                     self._metrics.failures += 1
                     logger.warning(
-                        "a snapshot could not be written; it will be tried again",
+                        "a snapshot could not be written; the broker will try again",
                         extra={"key": error.key, "why": str(error)},
                     )
                     await self._clock.sleep(RETRY_SECONDS)
                     self._requested[write] = None
                 except TidelogError as error:
-                    # The incarnation has ended; whoever owns the WAL says why.
-                    logger.info("a snapshot is given up", extra={"why": str(error)})
+                    # The incarnation has ended; the WAL's owner reports why.
+                    logger.info("a snapshot was cancelled", extra={"why": str(error)})
 
 
 class StateSnapshots(Generic[RecordT]):
-    """The snapshots of one coordinator's state, as one tenure of its partition sees them."""
+    """The snapshots of one coordinator's state, for one tenure of its partition."""
 
     def __init__(
         self,
@@ -194,8 +201,10 @@ class StateSnapshots(Generic[RecordT]):
         self.schedule = schedule
 
     async def restore(self, apply: Callable[[RecordT], None]) -> Restored | None:
-        """Have the records of the newest snapshot applied, in a worker thread; None where there is
-        none. Raises CorruptObject, UnsupportedFormat or StoreError."""
+        """Apply the records of the newest snapshot in a worker thread; None if there is none.
+
+        Raises CorruptObject, UnsupportedFormat or StoreError.
+        """
         found = await self._newest()
         if found is None:
             return None
@@ -207,9 +216,11 @@ class StateSnapshots(Generic[RecordT]):
         return restored
 
     async def write(self, machine: Captured[RecordT], log: SnapshottedLog) -> None:
-        """Write a snapshot of the machine as it is now, which is what all that was appended to the
-        log has made of it. Raises StoreError (it may or may not be stored: try again), and another
-        TidelogError where what was appended may never be durable."""
+        """Write a snapshot of the machine's present state, which includes every append to the log.
+
+        Raises StoreError (it may or may not be stored: the caller may retry), and another
+        TidelogError if those appends may never be durable.
+        """
         async with self._writing:
             next_offset = log.next_offset
             if not self.schedule.is_behind(next_offset, 1):
@@ -231,7 +242,7 @@ class StateSnapshots(Generic[RecordT]):
             try:
                 await self._store.put(key, sealed.pieces, IfAbsent())
             except PreconditionFailed:
-                logger.info("a snapshot is there already", extra={"key": key})
+                logger.info("the snapshot exists already", extra={"key": key})
             self._crash_points.hit(CrashPoint.SNAPSHOT_WRITTEN)
             self.schedule.taken(next_offset, encoder.rows)
             log.superseded_below(next_offset)
@@ -267,7 +278,7 @@ class StateSnapshots(Generic[RecordT]):
 
 
 async def newest_snapshot(store: ObjectStore, origin: SnapshotOrigin) -> int | None:
-    """The offset of the newest snapshot that is listed; None where there is none."""
+    """The offset of the newest listed snapshot; None if there is none."""
     newest = None
     async for meta in store.list(origin.prefix):
         offset = origin.offset_in(meta.key)
@@ -283,8 +294,10 @@ async def apply_snapshot(
     data: Buffer,
     apply: Callable[[RecordT], None],
 ) -> Restored:
-    """Have the records of a snapshot applied, in a worker thread. Raises CorruptObject and
-    UnsupportedFormat."""
+    """Apply the records of a snapshot in a worker thread.
+
+    Raises CorruptObject and UnsupportedFormat.
+    """
     decoder = await offload.run(SnapshotDecoder, table, origin, key, data)
     while await offload.run(_apply_step, decoder, apply):
         pass
@@ -292,7 +305,7 @@ async def apply_snapshot(
 
 
 def _apply_step(decoder: SnapshotDecoder[RecordT], apply: Callable[[RecordT], None]) -> bool:
-    """Pure, but for the machine, which nobody else uses while it is loaded; in a worker thread."""
+    """Apply one step in a worker thread. No other thread uses the machine while it loads."""
     records = decoder.step()
     if records is None:
         return False

@@ -1,6 +1,6 @@
 """Columns of the coordinators' state tables: from Python values and back, whole columns at a time.
 
-What a record says with -1 (no leader epoch, no time) is null in a table.
+A -1 of a record (no leader epoch, no time) is null in a table.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
 
 
 def integers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
-    """Numbers, or times in milliseconds."""
+    """A column of numbers, or of times in milliseconds."""
     return pa.array(values, pa.int64()).cast(kind)
 
 
 def integers_or_null(values: Iterable[int], kind: pa.DataType) -> pa.Array:
-    """Likewise, with null for -1."""
+    """A column of numbers or times, with null for -1."""
     found = pa.array(values, pa.int64())
     return pc.if_else(pc.equal(found, _NONE), pa.scalar(None, pa.int64()), found).cast(kind)
 
 
 def partition_lists(lists: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
-    """A list of (topic, partition) a row."""
+    """A column with a list of (topic, partition) in each row."""
     flat = [each for row in lists for each in row]
     elements = pa.StructArray.from_arrays(
         [
@@ -55,7 +55,7 @@ def partition_lists(lists: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
 
 
 def numbers_in(values: pa.Array) -> list[int]:
-    """A column of numbers or times; -1 for null."""
+    """The values of a column of numbers or times; -1 for null."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
     if values.null_count:
@@ -65,15 +65,15 @@ def numbers_in(values: pa.Array) -> list[int]:
 
 
 def texts_in(values: pa.Array) -> list[str | None]:
-    """A column of strings. Equal ones are one object: a state names few topics very often."""
+    """The values of a column of strings. Equal strings share one object, which saves memory."""
     encoded = values.dictionary_encode()
-    # The last one stands for null, whose index is -1.
+    # The last element stands for null, whose index is -1.
     words: list[str | None] = [*encoded.dictionary.to_pylist(), None]
     return [words[index] for index in numbers_in(encoded.indices)]
 
 
 def partition_lists_in(values: pa.Array) -> list[list[tuple[str, int]]]:
-    """A column of `partition_lists`."""
+    """The values of a column of `partition_lists`."""
     elements = values.flatten()
     topics = texts_in(elements.field("topic"))
     flat = list(zip(topics, numbers_in(elements.field("partition")), strict=True))

@@ -1,4 +1,4 @@
-"""Deadlines by key: cheap to move later, which is what heartbeats do all the time. Pure."""
+"""Deadlines by key. Moving one later is cheap, as heartbeats do it constantly. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Timers(Generic[K]):
     def __init__(self) -> None:
         self._deadlines: dict[K, int] = {}
         self._queued: dict[K, int] = {}
-        """Where each key's valid entry in the queue lies: never later than its deadline."""
+        """The time of each key's valid entry in the queue: never later than its deadline."""
         self._queue: list[tuple[int, int, K]] = []
         self._sequence = 0
 
@@ -28,19 +28,19 @@ class Timers(Generic[K]):
         return len(self._deadlines)
 
     def set(self, key: K, deadline_ms: int) -> None:
-        """Give the key this deadline, in place of the one that it had."""
+        """Replace the key's deadline."""
         self._deadlines[key] = deadline_ms
         queued = self._queued.get(key)
-        # An entry that lies too early is moved when it comes up: a heartbeat costs no queueing.
+        # An entry that is too early moves when it comes up: a heartbeat costs no queueing.
         if queued is None or deadline_ms < queued:
             self._enqueue(key, deadline_ms)
 
     def cancel(self, key: K) -> None:
-        """The key has no deadline any more."""
+        """Remove the key's deadline."""
         self._deadlines.pop(key, None)
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, None without any."""
+        """The earliest deadline; None if there is none."""
         while self._queue:
             queued_at, _, key = self._queue[0]
             deadline = self._deadlines.get(key)
@@ -57,7 +57,7 @@ class Timers(Generic[K]):
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """The key whose deadline is the earliest, if that has come; it has none any more."""
+        """Remove and return the key with the earliest deadline, if that has passed."""
         deadline = self.next_deadline()
         if deadline is None or deadline > now_ms:
             return None
@@ -74,7 +74,7 @@ class Timers(Generic[K]):
             self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """Cancelled entries must not pile up until their time has come."""
+        """Remove cancelled entries, which would otherwise pile up until their time."""
         self._queued = dict(self._deadlines)
         order = {key: sequence for _, sequence, key in self._queue}
         self._queue = [(at, order[key], key) for key, at in self._deadlines.items()]

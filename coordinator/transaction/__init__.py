@@ -1,1 +1,1 @@
-"""The transaction coordinator: who may write under a transactional id, and how transactions end."""
+"""The transaction coordinator: the producers of transactional ids, and their transactions' ends."""

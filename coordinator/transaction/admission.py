@@ -1,6 +1,6 @@
-"""Whether there is room for what a producer would add to a transaction coordinator's memory. Pure.
+"""Limits the memory of the transaction coordinators. Pure.
 
-The limits hold for additions alone: a log may have more than they allow.
+The limits hold for additions alone: a log may contain more than they allow.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ TRANSACTIONS_PARTITIONS_MAX: Final = "transactions.max.partitions"
 
 
 class TransactionBudgets(NamedTuple):
-    """What all transaction coordinators of a broker may hold together."""
+    """The limits that all transaction coordinators of a broker share."""
 
     ids: Budget
     partitions: Budget
-    """Of open transactions."""
+    """Partitions of open transactions."""
 
 
 def unlimited() -> TransactionBudgets:
-    """For a coordinator by itself, and for readers of its log."""
+    """Budgets of a coordinator on its own, and of readers of its log."""
     return TransactionBudgets(Budget(2**63), Budget(2**63))
 
 
 class TransactionAdmission:
-    """What one coordinator holds, and whether it may hold more."""
+    """Counts one coordinator's ids and partitions, and admits more."""
 
     def __init__(
         self, settings: TransactionCoordinatorSettings, budgets: TransactionBudgets
@@ -43,18 +43,18 @@ class TransactionAdmission:
         self._partitions: Share = budgets.partitions.share()
 
     def changed(self, before: Transaction | None, after: Transaction | None) -> None:
-        """A transactional id has come, has changed or has gone."""
+        """Count the change of a transactional id (None: it does not exist)."""
         ids = (after is not None) - (before is not None)
         self._ids.hold(self._ids.held + ids)
         self._partitions.hold(self._partitions.held + _count(after) - _count(before))
 
     def close(self) -> None:
-        """Nothing is held any more."""
+        """Give back everything held."""
         self._ids.hold(0)
         self._partitions.hold(0)
 
     def new_id(self, transactional_id: str, turn: TransactionTurn) -> ErrorCode:
-        """Why a new transactional id is refused; NONE if it is not."""
+        """Why a new transactional id is refused; NONE if it is admitted."""
         length, length_max = len(transactional_id), self._settings.id_length_max
         if length > length_max:
             turn.meet(
@@ -72,7 +72,7 @@ class TransactionAdmission:
         return ErrorCode.NONE
 
     def enlist(self, before: Transaction, after: Transaction, turn: TransactionTurn) -> ErrorCode:
-        """Why partitions do not join a transaction; NONE if they may."""
+        """Why partitions may not join a transaction; NONE if they may."""
         count, count_max = len(after.partitions), self._settings.partitions_max
         if count > count_max:
             turn.meet(

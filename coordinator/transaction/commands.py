@@ -1,5 +1,7 @@
-"""What is asked of the transaction coordinator, and what it answers: requests without their wire
-form. Errors are those of the newest versions; `wire_errors` says what older ones are told."""
+"""The transaction coordinator's commands and replies: requests without their wire form.
+
+Errors are those of the newest versions; `wire_errors` maps them for older ones.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,23 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class Release(Enum):
-    """When a success may be told (rule H2); errors always wait until what they rest on is
-    durable."""
+    """When the coordinator may report a success (rule H2).
+
+    An error always waits until the state behind it is durable.
+    """
 
     APPENDED = "appended"
-    """To a leader that shares the coordinator's WAL, where the addition lies ahead of the batch."""
+    """To a leader with the coordinator's WAL, where the addition precedes the batch."""
     DURABLE = "durable"
-    """To any other leader, who then admits the transaction's first batch; and to the producer. It
-    would go on in that transaction, and a partition where the one before is open still, since its
-    marker was lost, could not tell whose its batches are."""
+    """To any other leader, which then admits the transaction's first batch; and to the producer.
+
+    The producer would continue in that transaction. If its addition were lost, a partition whose
+    earlier transaction is still open (its marker was lost) could not tell the two apart.
+    """
 
 
 class Identity(NamedTuple):
-    """A producer id and epoch, as a producer states them."""
+    """A producer id and epoch, as the producer states them."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
@@ -44,10 +50,10 @@ ANONYMOUS: Final = Identity(NO_ID, NO_EPOCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer:
-    """Give the producer of a transactional id its identity; fence the one before.
+    """Give the producer of a transactional id its identity; fence the previous producer.
 
-    `identity`: the one that it has and wants to go on from (KIP-360), or ANONYMOUS. `fresh_id`: a
-    producer id that was never given out, once FreshIdNeeded has asked for one.
+    `identity`: the producer's present one to continue from (KIP-360), or ANONYMOUS. `fresh_id`: a
+    never used producer id, after a FreshIdNeeded reply.
     """
 
     transactional_id: str
@@ -58,12 +64,12 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True)
 class FreshIdNeeded:
-    """Nothing was done: ask again with a producer id that was never given out."""
+    """Nothing was done: the caller asks again with a never used producer id."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityReply:
-    """The identity with which the producer goes on, or why there is none."""
+    """The producer's new identity, or the error."""
 
     error: ErrorCode
     producer_id: ProducerId = NO_ID
@@ -72,8 +78,10 @@ class IdentityReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Enlist partitions; a group's offsets are enlisted as the partition that keeps them.
-    `client_version`: the `transaction.version` that the producer speaks."""
+    """Enlist partitions; a group's offsets are enlisted as the partition that holds them.
+
+    `client_version`: the producer's `transaction.version`.
+    """
 
     transactional_id: str
     identity: Identity
@@ -84,7 +92,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AddReply:
-    """Whether they are enlisted, and in which transaction (rule H1)."""
+    """The transaction's ordinal if the partitions are enlisted (rule H1), or the error."""
 
     error: ErrorCode
     ordinal: int = NO_TRANSACTION
@@ -92,7 +100,7 @@ class AddReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Ask whether partitions are enlisted in the ongoing transaction (KIP-890, part 1)."""
+    """Check that partitions are enlisted in the ongoing transaction (KIP-890, part 1)."""
 
     transactional_id: str
     identity: Identity
@@ -102,7 +110,7 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReply:
-    """The transaction's ordinal; `missing` are not enlisted: TRANSACTION_ABORTABLE for them."""
+    """The transaction's ordinal; `missing` partitions get TRANSACTION_ABORTABLE."""
 
     error: ErrorCode
     ordinal: int = NO_TRANSACTION
@@ -111,7 +119,7 @@ class VerifyReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """Commit or abort. `fresh_id` as with InitProducer."""
+    """Commit or abort. `fresh_id` as in InitProducer."""
 
     transactional_id: str
     identity: Identity
@@ -122,11 +130,11 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersSettled:
-    """These partitions have the marker of this transaction, or will never get one.
+    """These partitions have this transaction's marker, or will never get one.
 
-    They have it when it is durable, or lies in the coordinator's own WAL ahead of what is appended
-    next. They never get one if the topic is gone, or if a newer producer epoch or coordinator was
-    there first. What concerns any transaction but the one being ended is ignored.
+    They have it when it is durable, or precedes the next append in the coordinator's own WAL. They
+    never get one if the topic is deleted, or if the partition has seen a newer producer epoch or
+    coordinator. The coordinator ignores all transactions except the one being ended.
     """
 
     transactional_id: str
@@ -137,15 +145,15 @@ class MarkersSettled:
 
 @dataclass(frozen=True, slots=True)
 class SettledReply:
-    """Taken note of."""
+    """The reply to MarkersSettled."""
 
     is_complete: bool
-    """Whether it was the last one: the transaction has ended everywhere."""
+    """Whether these were the last markers: the transaction has ended everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransaction:
-    """The state of a transactional id."""
+    """Asks for the state of a transactional id."""
 
     transactional_id: str
 
@@ -160,8 +168,10 @@ class DescribeTransactionReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
-    """The transactional ids in these states, of these producers, whose transaction has gone on for
-    longer than `duration_ms`. Empty or negative: any."""
+    """Asks for the transactional ids in these states, of these producers, with these durations.
+
+    The transaction must be open for longer than `duration_ms`. Empty or negative filters match all.
+    """
 
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -169,7 +179,7 @@ class ListTransactions:
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id in brief."""
+    """The summary of a transactional id."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -178,12 +188,14 @@ class TransactionListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsReply:
-    """The transactional ids of one coordinator, not looked through yet (`listing.chosen`): with
-    many of them that takes its time, which others need not wait for."""
+    """The transactional ids of one coordinator, not filtered yet (`listing.chosen`).
+
+    Filtering many ids takes long, so a worker does it.
+    """
 
     asked: ListTransactions
     transactions: Mapping[str, Transaction]
-    """All of them, as of one moment; a copy."""
+    """A copy of all transactions at one moment."""
     now_ms: int
 
 

@@ -1,4 +1,4 @@
-"""What the transaction coordinator decides: records and replies, and markers to be written."""
+"""The transaction coordinator's decisions: records, replies, and markers to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.identifiers import ProducerEpoch, ProducerId
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The markers of one decided transaction, to be written until MarkersSettled names each."""
+    """The markers of one decided transaction; MarkersSettled will name each of their partitions."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -28,27 +28,29 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDecision(Decision[TransactionRecord, Reply]):
-    """A decision with the markers that follow from it: they go to leaders that share the
-    coordinator's WAL at once, right behind the records, and to all others when the records are
-    durable (rule H3)."""
+    """A decision with the markers that follow from it (rule H3).
+
+    Leaders with the coordinator's WAL get them at once, right behind the records. All others get
+    them when the records are durable.
+    """
 
     markers: Sequence[Markers] = ()
 
 
 @dataclass(slots=True)
 class TransactionTurn(Turn[TransactionRecord, Reply]):
-    """A decision being made."""
+    """A decision in progress."""
 
     markers: list[Markers] = field(default_factory=list)
 
     def store(self, transactional_id: str, transaction: Transaction) -> None:
-        """Have the transaction written."""
+        """Add the record of the transaction."""
         self.persist(TransactionStored(transactional_id, transaction))
 
     def decide_outcome(
         self, transactional_id: str, prepared: Transaction, coordinator_epoch: int
     ) -> None:
-        """Have a decided transaction written, and its markers; without partitions it has ended."""
+        """Add the record and the markers of a decided transaction; without partitions, its end."""
         self.store(transactional_id, prepared)
         if prepared.partitions:
             self.markers.append(markers_of(transactional_id, prepared, coordinator_epoch))
@@ -56,7 +58,6 @@ class TransactionTurn(Turn[TransactionRecord, Reply]):
             self.store(transactional_id, prepared.completed(self.now.time_ms))
 
     def decision(self) -> TransactionDecision:
-        """What was decided."""
         return TransactionDecision(
             self.records,
             self.replies,

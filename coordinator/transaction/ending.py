@@ -1,8 +1,8 @@
-"""EndTxn: the outcome is decided, once.
+"""EndTxn: decides a transaction's outcome, once.
 
-Under Transactions V2 each transaction has an epoch of its own: the outcome's record raises it. So a
-request with the epoch before is a repetition, and one with the current epoch means the transaction
-that follows, even if that has no partitions yet.
+Under Transactions V2 each transaction has an epoch of its own, which the outcome's record raises.
+So a request with the previous epoch is a repetition. One with the current epoch ends the next
+transaction, even if that has no partitions yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class _Verdict(NamedTuple):
-    """Whether the outcome is to be decided now; if not, what is answered."""
+    """Whether the request decides the outcome; if not, its error."""
 
     decides: bool
     error: ErrorCode = ErrorCode.NONE
@@ -50,7 +50,7 @@ def end_transaction(
     token: Token,
     turn: TransactionTurn,
 ) -> None:
-    """Decide the outcome, or say what it is, or why it cannot be this one."""
+    """Decide the outcome, or reply with the decided one, or with an error."""
     if before is None or not asked.transactional_id:
         error = identity_error(asked.transactional_id, before, asked.identity)
         turn.reply(token, IdentityReply(error))
@@ -90,7 +90,7 @@ def _verdict(asked: EndTransaction, before: Transaction) -> _Verdict:
     if not has_own_epochs:
         return _verdict_by_outcome(asked, before)
     if before.state.is_prepared:
-        # The producer has begun the next transaction before this one has ended everywhere.
+        # The producer has begun the next transaction before this one ended everywhere.
         return _UNDER_WAY
     return _ILLEGAL if asked.commit else _DECIDE
 
@@ -100,7 +100,7 @@ def _is_repetition(identity: Identity, before: Transaction) -> bool:
         return False
     if identity.producer_id == before.producer_id:
         return FIRST_EPOCH <= identity.epoch == before.producer_epoch - 1
-    # The outcome was decided with the last epoch of the id before.
+    # The outcome was decided with the last epoch of the previous id.
     return (
         identity == (before.previous_producer_id, EPOCH_MAX - 1)
         and before.producer_epoch == FIRST_EPOCH
@@ -112,7 +112,7 @@ def _verdict_on_repetition(asked: EndTransaction, before: Transaction) -> _Verdi
     if before.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return _FENCED
     if before.state is TransactionState.COMPLETE_ABORT and before.producer_epoch == EPOCH_MAX:
-        # The coordinator aborted, and the epoch that would be answered may never be used.
+        # The coordinator aborted, and no producer may use the epoch of the answer.
         return _FENCED
     return _verdict_by_outcome(asked, before)
 

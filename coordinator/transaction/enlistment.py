@@ -22,7 +22,7 @@ from tidelog.protocol.error_codes import ErrorCode
 def identity_error(
     transactional_id: str, transaction: Transaction | None, identity: Identity
 ) -> ErrorCode:
-    """Why a producer of this identity may not act on the transaction; NONE if it may."""
+    """Why a producer with this identity may not act on the transaction; NONE if it may."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     if transaction is None:
@@ -31,15 +31,17 @@ def identity_error(
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if identity.producer_id != transaction.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    # The highest epoch fences; no producer was ever given it.
+    # The highest epoch only fences; no producer ever gets it.
     if identity.epoch != transaction.producer_epoch or identity.epoch == EPOCH_MAX:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
 
 
 def is_next_identity(transaction: Transaction, identity: Identity) -> bool:
-    """Whether it is a new producer id that will hold once the transaction has ended everywhere: the
-    producer was told it when the outcome was decided."""
+    """Whether the identity is the new producer id that takes effect once the transaction has ended.
+
+    The producer learned it when the outcome was decided.
+    """
     is_told = transaction.producer_id != transaction.identity_when_complete[0]
     return is_told and identity == transaction.identity_when_complete
 
@@ -51,7 +53,7 @@ def add_partitions(
     token: Token,
     turn: TransactionTurn,
 ) -> None:
-    """Enlist them, or say why not."""
+    """Enlist the partitions, or reply with an error."""
     error = identity_error(asked.transactional_id, before, asked.identity)
     if error is not ErrorCode.NONE or before is None:
         turn.reply(token, AddReply(error))
@@ -74,14 +76,14 @@ def add_partitions(
 def verify_partitions(
     asked: VerifyPartitions, transaction: Transaction | None, token: Token, turn: TransactionTurn
 ) -> None:
-    """Say which of them are enlisted."""
+    """Reply which of the partitions are enlisted."""
     error = identity_error(asked.transactional_id, transaction, asked.identity)
     if error is not ErrorCode.NONE or transaction is None:
         turn.reply(token, VerifyReply(error))
     elif transaction.state.is_prepared:
         turn.reply(token, VerifyReply(ErrorCode.CONCURRENT_TRANSACTIONS))
     else:
-        # Nothing is enlisted in any state but Ongoing.
+        # Partitions are enlisted only in the state Ongoing.
         missing = asked.partitions - transaction.partitions
         reply = VerifyReply(ErrorCode.NONE, transaction.ordinal, missing)
         _release(Release.DURABLE if missing else asked.release, token, reply, turn)

@@ -1,4 +1,4 @@
-"""InitProducerId with a transactional id: who is its producer from now on."""
+"""InitProducerId with a transactional id: chooses the producer's identity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def init_producer(
     token: Token,
     turn: TransactionTurn,
 ) -> None:
-    """Give the producer its identity, fence the one before, or say why not."""
+    """Give the producer its identity and fence the previous one, or reply with an error."""
     error = _error(asked, before, settings)
     if error is not ErrorCode.NONE:
         turn.reply(token, IdentityReply(error))
@@ -57,7 +57,7 @@ def _error(
         return ErrorCode.NONE
     if before.state.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    # The previous id is right when the answer was lost that came with the new one.
+    # The previous id is right if the answer with the new one was lost.
     is_repeat = producer_id == before.previous_producer_id and is_exhausted(epoch)
     if producer_id not in (NO_ID, before.producer_id) and not is_repeat:
         return ErrorCode.PRODUCER_FENCED
@@ -65,7 +65,7 @@ def _error(
 
 
 def _create(asked: InitProducer, token: Token, turn: TransactionTurn) -> None:
-    # A producer that was forgotten and knows an identity begins anew too.
+    # An expired producer with an identity starts anew too.
     if asked.fresh_id is None:
         turn.reply_when_appended(token, FreshIdNeeded())
         return
@@ -80,10 +80,10 @@ def _fence(
     token: Token,
     turn: TransactionTurn,
 ) -> None:
-    """Abort the open transaction under an epoch that nobody is given; the producer asks again.
+    """Abort the open transaction under an epoch that no producer gets; the producer asks again.
 
-    If it is the transaction's own producer that asks, its repetition is known by its epoch.
-    (Kafka under TV1 forgets that, and so fences a lone producer that goes on from its own epoch.)
+    If the transaction's own producer asks, its epoch identifies the repetition. (Kafka under TV1
+    forgets it, and so fences a single producer that continues from its own epoch.)
     """
     is_own = asked.identity == (before.producer_id, before.producer_epoch)
     last_epoch = before.producer_epoch if is_own else NO_EPOCH
@@ -93,12 +93,14 @@ def _fence(
 
 
 def _goes_on(asked: InitProducer, before: Transaction) -> bool:
-    """Whether the producer asks for what comes after a used-up epoch: a successor, or the producer
-    that has it. Any other one was fenced, or repeats the request that brought that epoch."""
+    """Whether the producer may follow a used-up epoch: a successor, or the producer that has it.
+
+    Any other producer was fenced, or repeats the request that brought that epoch.
+    """
     expected = asked.identity.epoch
     if expected in (NO_EPOCH, before.producer_epoch):
         return True
-    # Its own fence took the epoch that nobody is given.
+    # Its own fence took the epoch that no producer gets.
     return before.producer_epoch == EPOCH_MAX and expected == before.last_epoch
 
 
@@ -119,7 +121,8 @@ def _bump(asked: InitProducer, before: Transaction, token: Token, turn: Transact
     elif expected == before.producer_epoch:
         last_epoch = before.producer_epoch
     elif expected == before.last_epoch:
-        # A repetition: the answer was lost. Nobody else came between, or there were no last epoch.
+        # A repetition: the answer was lost. No other producer came between, or there were no last
+        # epoch.
         epoch, last_epoch = before.producer_epoch, before.last_epoch
     else:
         turn.reply(token, IdentityReply(ErrorCode.PRODUCER_FENCED))

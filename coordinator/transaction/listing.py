@@ -12,7 +12,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 def describe(transactional_id: str, transaction: Transaction | None) -> DescribeTransactionReply:
-    """A transactional id's newest transaction."""
+    """The newest transaction of a transactional id."""
     if not transactional_id:
         return DescribeTransactionReply(ErrorCode.INVALID_REQUEST)
     if transaction is None:

@@ -1,8 +1,8 @@
 """The records of `__transaction_state`, with Kafka's own keys and values.
 
-A key is its version (int16) and the transactional id; a value is its version and the transaction,
-or null where the id has expired (a tombstone). Values of version 1 have tagged fields. What only we
-keep lies in tags far above Kafka's, which its tools pass over.
+A key is its version (int16) and the transactional id. A value is its version and the transaction,
+or null for an expired id (a tombstone). Values of version 1 have tagged fields. Tidelog's own
+fields have tags far above Kafka's, which Kafka's tools skip.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.protocol.wire import Buffer
 _VERSION = StructCode(">h")
 _KEY_VERSION = 0
 _VALUE_VERSION = 1
-"""Version 0 is read, and never written: it has no tagged fields."""
+"""Version 0 is read but never written: it has no tagged fields."""
 
 STORED_STATES: Final[Mapping[int, TransactionState]] = MappingProxyType(
     {
@@ -46,18 +46,21 @@ STORED_STATES: Final[Mapping[int, TransactionState]] = MappingProxyType(
 
 
 class UnknownTransactionRecord(TidelogError):
-    """A record of `__transaction_state` that does not decode. What rests on it must not be used."""
+    """A record of `__transaction_state` does not decode.
+
+    State that depends on it must not be used.
+    """
 
 
 class TransactionStored(NamedTuple):
-    """What a transactional id's transaction has become."""
+    """The new state of a transactional id's transaction."""
 
     transactional_id: str
     transaction: Transaction
 
 
 class TransactionRemoved(NamedTuple):
-    """A transactional id is forgotten."""
+    """A transactional id has expired."""
 
     transactional_id: str
 
@@ -66,7 +69,7 @@ TransactionRecord: TypeAlias = TransactionStored | TransactionRemoved
 
 
 class TransactionLogKey(Message, versions=(0, 0)):
-    """Names a transactional id."""
+    """The record key of a transactional id."""
 
     transactional_id: str = string()
 
@@ -79,7 +82,7 @@ class PartitionsOfTopic(Struct):
 
 
 class TransactionLogValue(Message, versions=(0, 1), flexible=1):
-    """A transaction. The partitions are null in the state Empty."""
+    """The record value of a transaction. The partitions are null in the state Empty."""
 
     producer_id: int = int64()
     previous_producer_id: int = int64("1+", default=NO_ID, tag=0)
@@ -96,7 +99,7 @@ class TransactionLogValue(Message, versions=(0, 1), flexible=1):
 
 
 def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; None is a tombstone's value."""
+    """The key and the value of a record; a tombstone's value is None."""
     key = _encoded(TransactionLogKey(transactional_id=record.transactional_id), _KEY_VERSION)
     match record:
         case TransactionStored(_, transaction):
@@ -106,7 +109,7 @@ def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord:
-    """The record with this key and value, in any version up to ours.
+    """The record with this key and value, in any version up to the newest known one.
 
     Raises UnknownTransactionRecord.
     """

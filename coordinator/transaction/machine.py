@@ -1,11 +1,12 @@
-"""The transaction coordinator of one partition of `__transaction_state`: every transactional id
-that hashes to it.
+"""The transaction coordinator of one partition of `__transaction_state`.
 
-Pure. Everything that it knows is changed by `apply` alone, which a leader calls with what it has
-just decided and a successor with what it reads from the log. So it decides on what is appended, and
-is asked again on what was lost. Nothing is ever pending in it: where Kafka answers
-CONCURRENT_TRANSACTIONS while an append is under way, the answer waits until it is durable (rule
-H5), and that a fence may have failed need not be remembered, since a lost one leaves no trace.
+It serves every transactional id that hashes to the partition. Pure. Only `apply` changes its state:
+a leader calls it with its own decisions, a successor with the records of the log. So the
+coordinator decides on appended state, and clients repeat lost requests.
+
+The machine has no pending state. Kafka answers CONCURRENT_TRANSACTIONS during an append; here the
+answer waits until the append is durable (rule H5). A possibly failed fence needs no memory either:
+a lost fence leaves no trace.
 """
 
 from __future__ import annotations
@@ -55,15 +56,18 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class Check(Enum):
-    """What is looked for from time to time."""
+    """The periodic checks."""
 
     TIMEOUTS = "timeouts"
     EXPIRY = "expiry"
 
 
 class TransactionMachine:
-    """All transactional ids of one partition. Apply what was stored, call `loaded`, then `decide`
-    and `tick`, applying each decision's records before the next."""
+    """All transactional ids of one partition.
+
+    A caller applies the stored records and calls `loaded`. Then it calls `decide` and `tick`, and
+    applies each decision's records before the next call.
+    """
 
     def __init__(
         self,
@@ -71,8 +75,10 @@ class TransactionMachine:
         coordinator_epoch: int,
         budgets: TransactionBudgets | None = None,
     ) -> None:
-        """`coordinator_epoch`: the leader epoch of the partition, which markers carry. `budgets`:
-        what it shares with the other coordinators of its broker."""
+        """`coordinator_epoch`: the partition's leader epoch, which markers carry.
+
+        `budgets`: shared with the other coordinators of the broker.
+        """
         self._settings = settings
         self._admission = TransactionAdmission(settings, budgets or unlimited())
         self._coordinator_epoch = coordinator_epoch
@@ -80,17 +86,17 @@ class TransactionMachine:
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: dict[str, None] = {}
         self._awaited: dict[str, set[EnlistedPartition]] = {}
-        """Of decided transactions: the partitions that have no marker yet, as far as is known."""
+        """The partitions of decided transactions without a known marker."""
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """The transactional ids as the log has them; not to be changed."""
+        """The transactional ids in the log's state. The caller must not change them."""
         return self._transactions
 
-    # What is stored.
+    # The stored state.
 
     def apply(self, record: TransactionRecord) -> None:
-        """Take up a record."""
+        """Apply a record."""
         transactional_id = record.transactional_id
         before = self._transactions.get(transactional_id)
         self._ongoing.pop(transactional_id, None)
@@ -107,19 +113,22 @@ class TransactionMachine:
         self._admission.changed(before, self._transactions.get(transactional_id))
 
     def close(self) -> None:
-        """Nothing is asked of it any more: others may have the room that it took."""
+        """Give the used room back: the machine gets no more calls."""
         self._admission.close()
 
     def capture(self) -> Iterator[TransactionRecord]:
-        """The records that make the same of a new machine, as of now."""
+        """The records that bring a new machine into the present state."""
         return map(TransactionStored._make, self._transactions.copy().items())
 
     def release(self) -> None:
-        """What was captured shares nothing that changes."""
+        """End a capture, which shares no mutable state."""
 
     def loaded(self, now: Now) -> TransactionDecision:
-        """Everything stored was applied. The markers of decided transactions are asked for again:
-        who has which is not stored, and a marker more does no harm."""
+        """Every stored record was applied.
+
+        The markers of decided transactions are requested again. Their delivery is not stored, and a
+        repeated marker does no harm.
+        """
         turn = TransactionTurn(now)
         for transactional_id in self._awaited:
             transaction = self._transactions[transactional_id]
@@ -135,7 +144,7 @@ class TransactionMachine:
     # Requests.
 
     def decide(self, command: Command, token: Token, now: Now) -> TransactionDecision:
-        """What a request leads to; it is answered under `token`."""
+        """The decision on a request, which is answered under `token`."""
         turn = TransactionTurn(now)
         settings, epoch = self._settings, self._coordinator_epoch
         match command:
@@ -167,7 +176,7 @@ class TransactionMachine:
         awaited = self._awaited.get(transactional_id)
         if transaction is None or awaited is None:
             return SettledReply(is_complete=False)
-        # A late word on an earlier transaction says nothing about this one.
+        # Late markers of an earlier transaction do not count for this one.
         named = (settled.producer_id, settled.ordinal)
         if named != (transaction.producer_id, transaction.ordinal):
             return SettledReply(is_complete=False)
@@ -180,11 +189,11 @@ class TransactionMachine:
     # Time.
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is to be called next, on the monotonic clock."""
+        """When the next call of `tick` is due, on the monotonic clock."""
         return self._timers.next_deadline()
 
     def tick(self, now: Now) -> TransactionDecision | None:
-        """What follows from one timer that has run out; None when none has. Call it until then."""
+        """The decision on one expired timer; None if no timer has expired."""
         check = self._timers.pop_due(now.monotonic_ms)
         if check is None:
             return None
@@ -219,7 +228,7 @@ class TransactionMachine:
         return len(found) < self._settings.check_transactions_max
 
     def _forget_expired(self, turn: TransactionTurn) -> bool:
-        """Forget ids that were idle for long; False if there may be more."""
+        """Remove long idle ids; False if there may be more."""
         updated_ms_max = turn.now.time_ms - self._settings.id_expiration_ms
         due = (
             transactional_id

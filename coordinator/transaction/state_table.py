@@ -33,7 +33,7 @@ _STATES = {state.label: state for state in STORED_STATES.values()}
 
 
 class TransactionTable:
-    """One row a transactional id."""
+    """The table, one row a transactional id."""
 
     name: Final = "tidelog.transactions"
     schema: Final = pa.schema(
@@ -57,11 +57,11 @@ class TransactionTable:
     descriptive: Final = frozenset[str]()
 
     def rows(self, records: list[TransactionRecord]) -> pa.RecordBatch:
-        """The records as rows. Ids that were removed have none, so they are no part of a state."""
+        """The records as rows. A removed id has none, since it is no part of a state."""
         ids, transactions = [], []
         for record in records:
             if isinstance(record, TransactionRemoved):
-                raise AssertionError(f"{record} is in no state")
+                raise AssertionError(f"{record} cannot be part of a state")
             ids.append(record.transactional_id)
             transactions.append(record.transaction)
         return pa.RecordBatch.from_arrays(

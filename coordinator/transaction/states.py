@@ -1,4 +1,4 @@
-"""The states of a transaction, and which may follow which."""
+"""The states of a transaction, and their legal successions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 
 class TransactionState(IntEnum):
-    """The values are what Kafka stores; `label` is what it answers."""
+    """The values are those that Kafka stores; `label` is Kafka's name."""
 
     EMPTY = 0
-    """The transactional id has a producer, which has begun nothing."""
+    """The transactional id has a producer, which has begun no transaction."""
     ONGOING = 1
     """Partitions are enlisted."""
     PREPARE_COMMIT = 2
@@ -35,7 +35,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided and markers are still to be written."""
+        """Whether the outcome is decided and markers are missing."""
         return self in _PREPARED
 
     @property
@@ -72,8 +72,10 @@ PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] =
 """The states that each state may follow."""
 
 PREVIOUS_STATES_OF_EMPTY_ABORT: Final = _IDLE
-"""What PrepareAbort may follow besides where each transaction has an epoch of its own: a producer
-that does not know whether it began anything aborts anyway (KIP-890)."""
+"""The additional states that PrepareAbort may follow if each transaction has an epoch of its own.
+
+A producer aborts even if it does not know whether it began a transaction (KIP-890).
+"""
 
 STATES_BY_LABEL: Final[Mapping[str, TransactionState]] = MappingProxyType(
     {label: state for state, label in _LABELS.items()}

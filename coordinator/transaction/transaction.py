@@ -1,8 +1,8 @@
-"""A transactional id's producer and its newest transaction: a value, and what may become of it.
+"""A transactional id's producer and its newest transaction: a value and its transitions.
 
-Every change of it is one record. Each method makes the value that follows, and asserts that it may:
-that the state is legal after the one before, and that the identity stays, goes one epoch up, or
-begins at epoch 0 of a new producer id.
+Every change is one record. Each method makes the next value, and asserts that the transition is
+legal. The state must be a legal successor. The identity must stay, go one epoch up, or start at
+epoch 0 of a new producer id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST_EPOCH: Final = ProducerEpoch(0)
 NO_EPOCH: Final = ProducerEpoch(NO_PRODUCER_EPOCH)
 NO_ID: Final = ProducerId(NO_PRODUCER_ID)
 EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
-"""Never given to a producer, so that whoever has the epoch before can always be fenced."""
+"""No producer gets this epoch, so a producer with the epoch below can always be fenced."""
 NOT_BEGUN: Final = -1
 NO_TRANSACTION: Final = 0
 """The ordinal before the first transaction."""
@@ -27,27 +27,26 @@ OWN_EPOCHS_FROM: Final = 2
 
 
 class EnlistedPartition(NamedTuple):
-    """A partition that takes part in a transaction."""
+    """A partition in a transaction."""
 
     topic: str
     partition: int
 
 
 class InvalidTransactionTransition(AssertionError):
-    """A programmer's error: a transaction was to become what it may not become."""
+    """A programmer's error: an illegal transition of a transaction."""
 
     def __init__(self, before: Transaction, after: Transaction) -> None:
         super().__init__(f"{before} cannot become {after}")
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether no further epoch may be given to a producer after this one."""
     return epoch >= EPOCH_MAX - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What is stored of a transactional id. Times in ms since 1970."""
+    """The stored state of a transactional id. Times in ms since 1970."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -57,16 +56,19 @@ class Transaction:
     begun_ms: int = NOT_BEGUN
     partitions: frozenset[EnlistedPartition] = frozenset()
     previous_producer_id: ProducerId = NO_ID
-    """The producer id before the last change of anything."""
+    """The producer id before the last record."""
     next_producer_id: ProducerId = NO_ID
-    """The one that the producer goes on with when this transaction has ended, if not the same."""
+    """The producer's id after this transaction, if it changes."""
     last_epoch: ProducerEpoch = NO_EPOCH
-    """The epoch before the last bump that the producer asked for. A producer that names it repeats
-    that request (KIP-360). Kafka forgets it when the coordinator moves."""
+    """The epoch before the last bump that the producer requested.
+
+    A producer that names it repeats that request (KIP-360). Kafka forgets it when the coordinator
+    moves.
+    """
     ordinal: int = NO_TRANSACTION
-    """Counts the transactions (rule H1)."""
+    """The number of the transaction (rule H1)."""
     client_version: int = 0
-    """The `transaction.version` that the producer spoke last."""
+    """The `transaction.version` of the producer's last request."""
 
     @property
     def has_own_epochs(self) -> bool:
@@ -80,7 +82,7 @@ class Transaction:
 
     @property
     def identity_when_complete(self) -> tuple[ProducerId, ProducerEpoch]:
-        """The identity under which the producer goes on after this transaction."""
+        """The producer's identity after this transaction."""
         if self.next_producer_id != NO_ID:
             return self.next_producer_id, FIRST_EPOCH
         return self.producer_id, self.producer_epoch
@@ -88,7 +90,7 @@ class Transaction:
     def initialised(
         self, epoch: ProducerEpoch, last_epoch: ProducerEpoch, timeout_ms: int, now_ms: int
     ) -> Transaction:
-        """A producer has taken over, or goes on, under this epoch."""
+        """The state after a producer took over, or continued, with this epoch."""
         return self._followed_by(
             replace(
                 self,
@@ -105,7 +107,7 @@ class Transaction:
     def rotated(
         self, producer_id: ProducerId, last_epoch: ProducerEpoch, timeout_ms: int, now_ms: int
     ) -> Transaction:
-        """The epochs are used up: a producer has taken over under a new producer id."""
+        """The state after a producer took over with a new producer id: the epochs are used up."""
         return self._followed_by(
             replace(
                 self,
@@ -123,7 +125,7 @@ class Transaction:
     def enlisting(
         self, partitions: frozenset[EnlistedPartition], client_version: int, now_ms: int
     ) -> Transaction:
-        """Partitions join the transaction; the first ones begin it."""
+        """The state after partitions joined the transaction; the first ones begin it."""
         begins = self.state is not TransactionState.ONGOING
         return self._followed_by(
             replace(
@@ -138,10 +140,10 @@ class Transaction:
         )
 
     def fenced(self, last_epoch: ProducerEpoch, now_ms: int) -> Transaction:
-        """The producer is shut out by an epoch that nobody is given, and its transaction aborted.
+        """The aborted transaction, with the producer fenced by an epoch that no producer gets.
 
-        If the record is lost, so is the epoch, and the successor takes the same one: epochs do not
-        run out by fences that fail.
+        If the record is lost, so is the epoch, and the successor takes the same one: failed fences
+        do not use up epochs.
         """
         return self._followed_by(
             replace(
@@ -156,8 +158,11 @@ class Transaction:
     def prepared(
         self, *, commit: bool, client_version: int, next_producer_id: ProducerId, now_ms: int
     ) -> Transaction:
-        """The outcome is decided. Under Transactions V2 the epoch goes up, so that nothing late can
-        reach the next transaction."""
+        """The decided transaction.
+
+        Under Transactions V2 the epoch goes up, so that no late request can reach the next
+        transaction.
+        """
         bumps = client_version >= OWN_EPOCHS_FROM
         begun = self.state is TransactionState.ONGOING
         return self._followed_by(
@@ -174,7 +179,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """All markers are written."""
+        """The transaction with all markers written."""
         producer_id, epoch = self.identity_when_complete
         commit = self.state.is_commit
         return self._followed_by(
@@ -207,7 +212,7 @@ class Transaction:
 
 
 def created(producer_id: ProducerId, timeout_ms: int, now_ms: int) -> Transaction:
-    """A transactional id's first producer."""
+    """The state of a transactional id with its first producer."""
     return Transaction(
         producer_id=producer_id,
         producer_epoch=FIRST_EPOCH,

@@ -1,4 +1,4 @@
-"""Which error code a client of an older version is told. The only place that knows."""
+"""Maps error codes to those that clients of older versions understand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NEVER: Final = 2**15
 
 
 class Since(NamedTuple):
-    """The first version that understands a code, and what earlier ones are told."""
+    """The first version that understands a code, and the code for earlier versions."""
 
     version: int
     before: ErrorCode
 
 
 _FENCED_SINCE_2 = Since(2, ErrorCode.INVALID_PRODUCER_EPOCH)
-# A producer repeats a batch that found too few replicas; it would not know the coordinator's codes.
+# A producer retries after NOT_ENOUGH_REPLICAS; it does not know the coordinator's codes.
 _TRY_AGAIN = Since(NEVER, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
@@ -40,7 +40,7 @@ OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
         (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.PRODUCER_FENCED): Since(
             NEVER, ErrorCode.INVALID_PRODUCER_EPOCH
         ),
-        # Clients look for another coordinator, or give up, on any code but this one.
+        # On any other code clients search for another coordinator, or give up.
         (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS): Since(
             NEVER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         ),
@@ -54,6 +54,6 @@ OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
 
 
 def error_for(api: ApiKey, version: int, error: ErrorCode) -> ErrorCode:
-    """The code with which a request of this version is answered."""
+    """The error code in the answer to a request of this version."""
     since = OLDER_CODES.get((api, error))
     return error if since is None or version >= since.version else since.before

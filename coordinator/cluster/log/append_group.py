@@ -1,4 +1,4 @@
-"""Several callers' changes put together into one entry of the metadata log (rule A3). Pure."""
+"""Composes several callers' changes into one entry of the metadata log (rule A3). Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from tidelog.errors import Fenced
 from tidelog.identifiers import Epoch
 
 Build: TypeAlias = Callable[[ClusterState], Sequence[Record]]
-"""The records that make a change, from the state that they will follow. It may be called several
-times, has no effect of its own, and raises Refused where the change is not possible."""
+"""Returns the records of a change, given the state that they will follow.
+
+It may be called several times and has no side effects. It raises Refused if the change is
+impossible.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """`state` is the one after the entry's records, not yet advanced; `errors[i]` is what the i-th
-    build raised, or None."""
+    """One entry for several builds.
+
+    `state` is the state after the entry's records, not yet advanced. `errors[i]` is the exception
+    of the i-th build, or None.
+    """
 
     records: tuple[Record, ...]
     state: ClusterState
@@ -27,12 +33,12 @@ class Composition:
 
     @property
     def rests_on_state(self) -> bool:
-        """Whether some answer rests on the state alone and not on the entry's success."""
+        """Whether some answer depends on the state alone and not on the entry's success."""
         return not self.records or any(error is not None for error in self.errors)
 
 
 def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) -> Composition:
-    """Run the builds one after the other, each on the state that the one before leaves."""
+    """Run the builds one after the other, each on the state after the previous one."""
     records: list[Record] = []
     errors: list[Exception | None] = []
     for build in builds:
@@ -40,7 +46,7 @@ def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) 
             check_author(state, author)
             added = tuple(build(state))
             state = state.extended(author, added)
-        except Exception as error:  # noqa: BLE001 - whatever a caller's build raises is the caller's
+        except Exception as error:  # noqa: BLE001 - the error of a build goes to its caller
             errors.append(error)
         else:
             records.extend(added)
@@ -49,7 +55,7 @@ def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) 
 
 
 def check_author(state: ClusterState, author: Epoch | None) -> None:
-    """Fenced if the author was registered and lives no more, or is forgotten by now."""
+    """Raise Fenced if the author was registered and is now fenced, retired or forgotten."""
     if author is None or author > state.sequence or state.is_live(author):
         return
     raise Fenced(

@@ -1,4 +1,4 @@
-"""Leases: the objects by which brokers show that they live, and how others judge them (B2)."""
+"""Leases: the objects that prove that brokers live, and their observation by others (B2)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidelog.storage.object_store import (
 LEASE_SUFFIX = ".json"
 LEASE_MAGIC = "tidelog.lease"
 LEASE_FORMAT = 2
-"""The newest: a lease carries stamps."""
+"""The newest format: a lease carries stamps."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WalProgress:
-    """How far an incarnation's WAL has come."""
+    """The progress of an incarnation's WAL."""
 
     durable_end: Slot
     """The slots below are durable (rule C10)."""
@@ -42,9 +42,9 @@ NO_PROGRESS = WalProgress(FIRST_SLOT, None)
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The lease object of a broker id, as its owner last wrote it; `counter` grows each time.
+    """The lease object of a broker id, as its owner last wrote it. Each write increments `counter`.
 
-    `wal` and `metadata` are stamps: the WAL's progress and the newest entry of the metadata log
+    `wal` and `metadata` are stamps: the WAL's progress, and the newest entry of the metadata log
     that the owner had applied (rules C10, C11). The first release wrote none.
     """
 
@@ -58,17 +58,16 @@ class Lease:
 
 
 def lease_key(broker_id: BrokerId) -> str:
-    """The object that all incarnations of a broker id rewrite, one after the other."""
+    """The key of the lease that all incarnations of a broker id rewrite, one after the other."""
     return f"{LEASE_PREFIX}{broker_id}{LEASE_SUFFIX}"
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """The lease's object."""
     return encode_document(LEASE_MAGIC, LEASE_FORMAT, to_json(lease))
 
 
 def decode_lease(key: str, data: Buffer) -> Lease:
-    """The lease stored at `key`. CorruptObject, UnsupportedFormat."""
+    """The lease stored at `key`. Raises CorruptObject, UnsupportedFormat."""
     try:
         lease = from_json(Lease, decode_document(key, data, LEASE_MAGIC, LEASE_FORMAT))
     except Mismatch as error:
@@ -79,9 +78,11 @@ def decode_lease(key: str, data: Buffer) -> Lease:
 
 
 async def read_lease(store: ObjectStore, broker_id: BrokerId) -> Lease | None:
-    """The lease of a broker id, whichever incarnation's; None if there is none, or none that can be
-    read. A lease proves that its owner lives and how far it has come; without it both are judged as
-    if it had not been renewed. Raises StoreError, UnsupportedFormat."""
+    """The lease of a broker id, of any incarnation; None if there is none, or it is unreadable.
+
+    A lease proves that its owner lives, and its progress. Observers treat an unreadable lease as
+    not renewed. Raises StoreError, UnsupportedFormat.
+    """
     key = lease_key(broker_id)
     try:
         return decode_lease(key, (await store.get(key)).data)
@@ -93,7 +94,7 @@ async def read_lease(store: ObjectStore, broker_id: BrokerId) -> Lease | None:
 
 
 async def list_leases(store: ObjectStore) -> AsyncIterator[tuple[str, Lease]]:
-    """All leases that can be read, with their keys. Raises StoreError, UnsupportedFormat."""
+    """All readable leases, with their keys. Raises StoreError, UnsupportedFormat."""
     async for meta in store.list(LEASE_PREFIX):
         digits = meta.key.removeprefix(LEASE_PREFIX).removesuffix(LEASE_SUFFIX)
         if digits.isascii() and digits.isdigit() and meta.key == lease_key(BrokerId(int(digits))):
@@ -103,8 +104,10 @@ async def list_leases(store: ObjectStore) -> AsyncIterator[tuple[str, Lease]]:
 
 
 async def told_durable(store: ObjectStore, info: BrokerInfo) -> Slot:
-    """How many slots of an incarnation's WAL its lease and its fence tell to be durable (C10).
-    Raises StoreError, UnsupportedFormat."""
+    """The number of durable slots in an incarnation's WAL, by its lease and its fence (C10).
+
+    Raises StoreError, UnsupportedFormat.
+    """
     lease = await read_lease(store, info.broker_id)
     if lease is None or lease.epoch != info.epoch:
         return info.durable_end
@@ -113,18 +116,20 @@ async def told_durable(store: ObjectStore, info: BrokerInfo) -> Slot:
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """What an observer has seen of one incarnation, by the observer's own monotonic clock. Pure.
+    """One incarnation's signs of life, by the observer's own monotonic clock. Pure.
 
     A sign of life is a changed lease or a new entry in the metadata log. Another incarnation's
-    lease counts as none: an old one may still rewrite it.
+    lease counts as none: an old incarnation may still rewrite it.
     """
 
     epoch: Epoch
     looks: int = 0
     signs_of_life: int = 0
     unchanged_seconds: float = 0.0
-    """From the answer that first showed the present value to the last question that met it. So no
-    renewal that was asked for at least so long before that question can have been overlooked."""
+    """The time from the answer that first showed the present value to the last request that met it.
+
+    No renewal sent at least that long before that request can have been overlooked.
+    """
     last_entry: int = -1
     _value: tuple[int, str] | None = None
     _since: float = 0.0
@@ -132,7 +137,8 @@ class LeaseObservation:
     def saw(
         self, lease: Lease | None, last_entry: int, asked_at: float, answered_at: float
     ) -> LeaseObservation:
-        """With one more look at the lease and at the newest entry that the incarnation wrote."""
+        """The observation after one more read of the lease and of the incarnation's newest
+        entry."""
         value = None
         if lease is not None and lease.epoch == self.epoch:
             value = (lease.counter, lease.writer)

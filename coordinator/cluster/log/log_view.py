@@ -1,4 +1,4 @@
-"""A process's view of the metadata log: how far it has read, and how long to believe that."""
+"""A process's view of the metadata log: its read position, and how long the view is valid."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tidelog.storage.sequence import AppendUndecided, Mine, SequenceGone
 from tidelog.storage.sequence import Sequence as NumberedObjects
 
 Subscriber: TypeAlias = Callable[[int, Sequence[Record]], None]
-"""Called with each entry's number and records, once the state includes them."""
+"""Called with each entry's number and records, after the state has applied them."""
 
 
 CHECKSUMS_KEPT = 4096
-"""Of the newest entries; those of others are read again when they are asked for."""
+"""The newest entries whose checksums are cached; others are read again on demand."""
 DAMAGED_LOG_REMEDY = (
     "Nothing was changed. Restore the object from a copy of the bucket, or see what is lost with"
     " tidelog bucket repair"
@@ -39,26 +39,28 @@ DAMAGED_LOG_REMEDY = (
 
 
 class LogAbandoned(Fenced):
-    """This process can no longer know what the metadata log says. A change that was under way may
-    or may not have been made. The incarnation must end and start again from the bucket."""
+    """This process can no longer know the content of the metadata log.
+
+    A pending change may or may not have been made. The incarnation must end and start again from
+    the bucket.
+    """
 
 
 class LogView:
-    """The state after the last entry that was read or put; for one caller at a time.
+    """The state after the last entry that was read or put. It serves one caller at a time.
 
-    How long it may be trusted (rule A2): entries are deleted only below a snapshot that is older
-    than the grace, and every snapshot above our state was written after `_trusted_since`. So for
-    the grace from then on no entry above our state can vanish, and none can be put a second time;
-    after half of it no answer is believed, read or put. A view that was idle for long renews its
-    trust by looking for snapshots above its state: where there are none, nothing above it was ever
-    deleted.
+    Its validity (rule A2): entries are deleted only below a snapshot older than the grace. Every
+    snapshot above this state was written after `_trusted_since`. So within the grace from then on
+    no entry above the state can vanish, and none can be put a second time. After half of the grace
+    the view believes no answer to a read or a put. A view that was idle for long looks for
+    snapshots above its state. If there are none, no entry above it was ever deleted, and the view
+    is valid again.
 
-    Raises StoreError, after which it may be used further, and CorruptObject, UnsupportedFormat and
-    LogAbandoned, after which it may not.
+    After StoreError the view remains usable. After CorruptObject, UnsupportedFormat and
+    LogAbandoned it does not.
 
     The log proves itself (rule C11): each entry names the checksum of the one before, and `verify`
-    compares the view with what somebody else had applied. An entry that is lost, or is another than
-    the one that was there, is CorruptObject.
+    compares the view with another process's stamp. A lost or replaced entry is CorruptObject.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class LogView:
         self.state = ClusterState()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` for each further entry, in order; returns the way to end that."""
+        """Call `subscriber` for each further entry, in order; the returned function ends that."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
@@ -86,9 +88,9 @@ class LogView:
         return self._entries.key(sequence)
 
     async def load(self, *, writing: bool) -> int:
-        """Read the newest snapshot and the entries after it; how many those are.
+        """Read the newest snapshot and the entries after it; return the number of those entries.
 
-        `state.cluster` is None where there is no cluster yet; then it may be called again.
+        `state.cluster` is None if there is no cluster yet; then `load` may be called again.
         """
         self._writing = writing
         self._trusted_since = self._clock.monotonic()
@@ -101,20 +103,20 @@ class LogView:
         return self.state.sequence - first
 
     async def catch_up(self) -> None:
-        """Read what others have appended."""
+        """Read the entries that other processes have appended."""
         await self._renew_trust()
         started = self._clock.monotonic()
         async for found in self._entries.iterate(self.state.sequence + 1):
             self._require_trust()
             self._absorb(found.number, found.data)
         self._require_trust()
-        # Whatever comes above our state was put after the read that found nothing there.
+        # Any later entry was put after the read that found the end.
         self._trusted_since = started
 
     async def put(self, entry: MetadataEntry, data: bytes, after: ClusterState) -> bool:
-        """Try to make `data`, which is `entry`, the next one; `after` is the state that it makes.
+        """Try to append `entry`, encoded as `data`; `after` is the state after it.
 
-        False if another's entry took its number; the state includes that one then.
+        False if another entry took its number; the state then includes that entry.
         """
         await self._renew_trust()
         started = self._clock.monotonic()
@@ -133,8 +135,10 @@ class LogView:
         return True
 
     async def verify(self, stamp: MetadataStamp, source: str) -> None:
-        """Compare the log with what the writer of the object `source` had applied. MissingObject,
-        CorruptObject: the log is damaged; the error names the entry."""
+        """Compare the log with the stamp that the writer of the object `source` had applied.
+
+        MissingObject, CorruptObject: the log is damaged; the error names the entry.
+        """
         if stamp.sequence > self.state.sequence:
             await self.catch_up()
         key = self.key(stamp.sequence)
@@ -155,7 +159,8 @@ class LogView:
             )
 
     async def _checksum(self, sequence: int) -> int | None:
-        """Of an entry up to the view's end; None for one that was deleted below a snapshot."""
+        """The checksum of an entry up to the view's end; None if it was deleted below a
+        snapshot."""
         known = self._checksums.get(sequence)
         if known is not None:
             return known
@@ -167,20 +172,20 @@ class LogView:
         return checksum_of(stored.data)
 
     async def _with_checksum(self, snapshot: ClusterState) -> ClusterState:
-        """A snapshot of the first release has none; its entry stays as long as it does."""
+        """Add the checksum that snapshots of the first release lack. Their entry is kept."""
         if snapshot.checksum is not None:
             return snapshot
         return replace(snapshot, checksum=await self._checksum(snapshot.sequence))
 
     async def _check_no_gap(self) -> None:
-        """Entries end at the first that is absent; one that was lost must not pass for the end."""
+        """Check that no entry exists beyond the end: a lost entry must not look like the end."""
         head = self.state.sequence
         start_after = self.key(head) if head >= 0 else ""
         async for meta in self._store.list(LOG_PREFIX, start_after=start_after):
             number = self._entries.number(meta.key)
             if number is None or number <= head:
                 continue
-            await self.catch_up()  # it may have come only now
+            await self.catch_up()  # the entry may be new
             if self.state.sequence < number:
                 raise MissingObject(
                     self.key(self.state.sequence + 1), f"it is missing, although {meta.key} exists"
@@ -188,7 +193,7 @@ class LogView:
             return
 
     def _absorb(self, number: int, data: Buffer) -> None:
-        """Apply another's entry."""
+        """Apply another process's entry."""
         entry, state = following(self.state, self.key(number), number, data)
         self._adopt(state, entry.records)
 
@@ -203,7 +208,7 @@ class LogView:
             subscriber(state.sequence, records)
 
     async def _renew_trust(self) -> None:
-        """Where the last look is long ago, see whether anything above our state may be deleted."""
+        """After a long pause, check that no entry above the state may have been deleted."""
         started = self._clock.monotonic()
         age_seconds = started - self._trusted_since
         if age_seconds <= self._trust_seconds / 2:
@@ -212,7 +217,7 @@ class LogView:
         if newest is not None and newest > self.state.sequence:
             raise abandoned(
                 f"at entry {self.state.sequence}: this process did not read it for"
-                f" {age_seconds:.0f} s, and a snapshot at {newest} stands for entries that it has"
+                f" {age_seconds:.0f} s, and a snapshot at {newest} replaced entries that it has"
                 " not seen"
             )
         self._trusted_since = started
@@ -222,16 +227,18 @@ class LogView:
         if seconds > self._trust_seconds:
             raise abandoned(
                 f"at entry {self.state.sequence}: an answer came {seconds:.0f} s after the last"
-                f" look at the log's end, and after {self._trust_seconds:.0f} s (half of"
-                " log.delete.grace.ms) none can be believed"
+                f" read of the log's end, and after {self._trust_seconds:.0f} s (half of"
+                " log.delete.grace.ms) no answer is valid"
             )
 
 
 def following(
     state: ClusterState, key: str, number: int, data: Buffer
 ) -> tuple[MetadataEntry, ClusterState]:
-    """The entry in an object that is to follow a state, and the state after it. CorruptObject where
-    it cannot, UnsupportedFormat. Pure."""
+    """The entry in an object that follows a state, and the state after it. Pure.
+
+    Raises CorruptObject if it cannot follow, UnsupportedFormat.
+    """
     entry = decode_entry(key, data)
     if entry.sequence != number:
         raise CorruptObject(key, f"it says that it is entry {entry.sequence}")
@@ -253,8 +260,8 @@ def following(
 
 
 def abandoned(why: str) -> LogAbandoned:
-    """The error that ends an incarnation whose view of the log is worthless."""
+    """The error that ends an incarnation with an invalid view of the log."""
     return LogAbandoned(
-        f"the metadata log was abandoned {why}. What was being appended may or may not be there;"
+        f"the metadata log was abandoned {why}. A pending change may or may not have been made;"
         " this incarnation ends, and a new one starts from the bucket"
     )

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class EntryTooLarge(Refused):
-    """A change that does not fit into one entry; it was not made."""
+    """The change exceeds the size of an entry; it was not made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class _WaitingAppend:
 
 
 class MetadataLog:
-    """One process's way to the metadata log. One operation at a time reads or appends.
+    """One process's access to the metadata log. One operation at a time reads or appends.
 
-    Errors that leave it usable: StoreError (what was to be appended was not), Refused, and Fenced
-    for an author that is fenced. After any other (LogAbandoned, CorruptObject, UnsupportedFormat)
-    the view is worthless: every later call raises it again, and the incarnation must end.
+    The log remains usable after StoreError (nothing was appended), Refused, and Fenced of a fenced
+    author. After any other error (LogAbandoned, CorruptObject, UnsupportedFormat) the view is
+    invalid: every later call raises the error again, and the incarnation must end.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MetadataLog:
         settings: ClusterSettings,
         offload: Offload,
     ) -> None:
-        """Use `open`."""
+        """Callers use `open`."""
         self._store = store
         self._clock = clock
         self._entropy = entropy
@@ -101,10 +101,10 @@ class MetadataLog:
     ) -> MetadataLog:
         """The log of the cluster in `store`, read to its end.
 
-        With `create`, an empty prefix becomes a new cluster. Without `writing` nothing can be
-        appended, and a bucket may be read that asks for newer writers than this one.
-        ForeignObjects, UnsupportedFormat, CorruptObject, StoreError; InvalidConfiguration if there
-        is no cluster and none is to be created.
+        With `create`, an empty prefix becomes a new cluster. Without `writing` the log is
+        read-only, and may be of a bucket that demands newer writers. Raises ForeignObjects,
+        UnsupportedFormat, CorruptObject, StoreError; InvalidConfiguration if there is no cluster
+        and `create` is false.
         """
         log = cls(store, clock, entropy, settings or ClusterSettings(), offload or InlineOffload())
         await log._load(create=create, writing=writing)
@@ -117,36 +117,38 @@ class MetadataLog:
 
     @property
     def settings(self) -> ClusterSettings:
-        """The timings and limits that hold for this process."""
+        """The timings and limits in force for this process."""
         return self._settings
 
     @property
     def snapshots_seen(self) -> Sightings[str]:
-        """For how long this process has seen each snapshot, by key: below one that is old enough,
-        entries are deleted."""
+        """How long this process has seen each snapshot, by key.
+
+        The log deletes entries below a snapshot that is old enough.
+        """
         return self._snapshots.seen
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` for each further entry, in order; returns the way to end that.
+        """Call `subscriber` for each further entry, in order; the returned function ends that.
 
-        It must not raise: what it derives from the log would no longer agree with it.
+        The subscriber must not raise: its own state would then differ from the log.
         """
         return self._view.subscribe(subscriber)
 
     async def append(self, author: Epoch | None, build: Build) -> int:
-        """Make the change that `build` describes; the number of the entry that holds it.
+        """Make the change that `build` describes; return the number of its entry.
 
-        What waits is grouped into one entry. `build` is called again whenever somebody else's entry
-        comes first, so it always speaks of exactly the state before its records. If it returns none
-        there is nothing to do, and the number is that of the state that it saw. What it raises is
-        raised here, but only after a look at the newest state. `author` is None only before
-        registration. A caller that is cancelled does not know whether the change was made.
+        Waiting changes share an entry. If another process's entry comes first, `build` is called
+        again, so it always gets the exact state before its records. If `build` returns no records,
+        the result is the number of the state that it saw. Its exceptions are raised here, but only
+        on the newest state. `author` is None only before registration. A cancelled caller does not
+        know whether the change was made.
         """
         self._require_usable()
         if not self._writing:
             raise RuntimeError("the metadata log was opened for reading")
         if len(self._waiting) >= self._settings.waiting_appends_max:
-            raise Refused(f"{len(self._waiting)} changes of the metadata wait already; try later")
+            raise Refused(f"{len(self._waiting)} changes of the metadata are waiting; try later")
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(_WaitingAppend(author, build, done))
         if self._appender is None or self._appender.done():
@@ -154,7 +156,7 @@ class MetadataLog:
         return await done
 
     async def refresh(self) -> ClusterState:
-        """Read what others have appended."""
+        """Read the entries that other processes have appended."""
         async with self._lock:
             self._require_usable()
             try:
@@ -167,8 +169,11 @@ class MetadataLog:
         return self.state
 
     async def verify(self, stamp: MetadataStamp, source: str) -> None:
-        """Compare the log with what the writer of the object `source` had applied (rule C11).
-        CorruptObject: the log is damaged, and this view of it is worthless. StoreError."""
+        """Compare the log with the stamp that the writer of the object `source` had applied (rule
+        C11).
+
+        CorruptObject: the log is damaged, and this view of it is invalid. Also raises StoreError.
+        """
         async with self._lock:
             self._require_usable()
             try:
@@ -180,7 +185,7 @@ class MetadataLog:
                 raise
 
     async def follow(self, interval_ms: int) -> NoReturn:
-        """Refresh for ever. Passing faults of the store are logged; the rest is raised."""
+        """Refresh for ever. Temporary errors of the store are logged; other errors are raised."""
         while True:
             await self._clock.sleep(interval_ms / 1000)
             try:
@@ -189,7 +194,7 @@ class MetadataLog:
                 logger.warning("cannot read the metadata log", extra={"why": str(error)})
 
     async def close(self) -> None:
-        """End the background work. Whether an append that is under way succeeds stays unknown."""
+        """Stop the background tasks. The outcome of a pending append stays unknown."""
         closed = abandoned("because it was closed")
         self._end(closed)
         tasks = [task for task in (self._appender, self._snapshotter) if task is not None]
@@ -220,7 +225,7 @@ class MetadataLog:
         raise CorruptObject(self._view.key(0), "clusters are created and removed here all the time")
 
     async def _verify_stamps(self) -> None:
-        """Before anything is appended, compare the log with all that others have applied of it."""
+        """Compare the log with the stamps of all other writers, before anything is appended."""
         async for stamp, source in found_stamps(self._store, self.state):
             await self.verify(stamp, source)
 
@@ -240,7 +245,7 @@ class MetadataLog:
                 self._end(cut_off)
                 _settle(group, cut_off)
                 raise
-            except Exception as error:  # noqa: BLE001 - it reaches everybody who waits or will ask
+            except Exception as error:  # noqa: BLE001 - every waiting and later caller gets it
                 self._end(error)
                 _settle(group, error)
 
@@ -257,7 +262,7 @@ class MetadataLog:
         return group
 
     async def _append_group(self, group: list[_WaitingAppend]) -> None:
-        """Append one entry for the group, or for its first part if all is too much for an entry."""
+        """Append one entry for the group, or for its first part if an entry cannot hold all."""
         author = group[0].author
         deadline = self._clock.monotonic() + self._settings.append_timeout_ms / 1000
         pause_seconds = _PAUSE_SECONDS_FIRST
@@ -265,7 +270,7 @@ class MetadataLog:
         while True:
             composed = compose(self.state, author, [each.build for each in group])
             if composed.rests_on_state and not just_read:
-                # "No" and "nothing to do" are answers too, and must not rest on an old state.
+                # A refusal and an empty change are answers too, and must not rest on an old state.
                 before = self.state.sequence
                 await self._view.catch_up()
                 just_read = True
@@ -290,8 +295,8 @@ class MetadataLog:
                 return
             if self._clock.monotonic() >= deadline:
                 key = self._view.key(entry.sequence)
-                raise StoreNotApplied(key, "others came first each time; nothing was appended")
-            # Several brokers that append at once would otherwise meet again and again.
+                raise StoreNotApplied(key, "other entries came first; nothing was appended")
+            # Random pauses keep several appending brokers from colliding again and again.
             await self._clock.sleep(self._entropy.uniform(0, pause_seconds))
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             await self._view.catch_up()
@@ -309,7 +314,7 @@ class MetadataLog:
 
     def _new_cluster_uuid(self) -> UUID:
         while True:
-            # As Kafka does, so that no command line takes a cluster id for an option.
+            # As in Kafka: command lines must not take a cluster id for an option.
             identity = self._entropy.uuid()
             if not encode_cluster_id(identity).startswith("-"):
                 return identity
@@ -335,18 +340,19 @@ class MetadataLog:
             )
 
     async def _snapshot(self, state: ClusterState) -> None:
-        """The log is complete without it, so a failure only costs whoever opens it next."""
+        """Write a snapshot. The log is complete without it: a failure only slows the next
+        opening."""
         about = {"sequence": state.sequence}
         try:
             await self._snapshots.write(state)
             deleted = await self._snapshots.collect(self._settings.delete_grace_ms)
         except TidelogError as error:
             logger.warning(
-                "no snapshot of the metadata, or old entries are left",
+                "the metadata snapshot failed, or old entries were not deleted",
                 extra={**about, "why": str(error)},
             )
         else:
-            logger.info("snapshot of the metadata", extra={**about, "deleted": deleted})
+            logger.info("metadata snapshot written", extra={**about, "deleted": deleted})
 
 
 def _settle(group: Iterable[_WaitingAppend], error: Exception) -> None:
@@ -368,5 +374,5 @@ def _settle_composed(group: Sequence[_WaitingAppend], composed: Composition, seq
 def _too_large(size_bytes: int) -> EntryTooLarge:
     return EntryTooLarge(
         f"the change takes {size_bytes} bytes in the metadata log; an entry holds at most"
-        f" {ENTRY_BYTES_MAX}. It was not made: divide it"
+        f" {ENTRY_BYTES_MAX}. It was not made: split it"
     )

@@ -1,4 +1,4 @@
-"""What may lie in a bucket's prefix before a cluster is created in it."""
+"""The objects that may lie in a bucket's prefix before a cluster is created in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOG_SUFFIX = ".json"
 SNAPSHOT_PREFIX = "cluster/snapshot/"
 LEASE_PREFIX = "cluster/lease/"
 COLLECTION_PREFIX = "cluster/collection/"
-"""What the collectors of each broker id have observed so far."""
+"""The marks of each broker id's collector."""
 PROBE_FOLDER = "probe/"
-"""What the store's start-up probe leaves behind when it is interrupted; never a cluster's."""
+"""The store's start-up probe leaves objects here when interrupted; a cluster never does."""
 _NUMBERED = re.compile(rf"({LOG_PREFIX}|{SNAPSHOT_PREFIX})\d{{{NUMBER_DIGITS}}}{LOG_SUFFIX}")
 DATA_FOLDERS = (
     CLUSTER_FOLDER,
@@ -31,15 +31,16 @@ DATA_FOLDERS = (
 
 
 async def check_unused(store: ObjectStore) -> bool:
-    """Whether a cluster may be created here; False if somebody has just created one.
+    """Whether a cluster may be created here; False if another process has just created one.
 
-    ForeignObjects, naming the first object in key order, if there is anything else than probes.
+    Raises ForeignObjects, naming the first object in key order, if there is any object besides
+    probes.
     """
     async for meta in store.list():
         if meta.key.startswith(PROBE_FOLDER):
             continue
-        # Whoever has just created a cluster may have gone on with objects that come first in order;
-        # its log was there before them.
+        # The creator of a cluster may already have put objects that come first in key order; its
+        # log was there before them.
         if await _has_log(store):
             return False
         if meta.key.startswith(DATA_FOLDERS):

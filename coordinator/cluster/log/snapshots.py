@@ -1,4 +1,4 @@
-"""The metadata log's snapshots: the newest, a new one, and what they make obsolete."""
+"""The metadata log's snapshots: the newest, a new one, and the deletion of obsolete objects."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Snapshots:
         self._clock = clock
         self._offload = offload
         self.seen: Sightings[str] = Sightings()
-        """For how long each snapshot has been there, by key."""
+        """How long each snapshot has been there, by key."""
 
     async def newest_sequence(self) -> int | None:
-        """Of the newest snapshot that is there; None if there is none."""
+        """The sequence of the newest snapshot; None if there is none."""
         listed = await self._list()
         return listed[-1].sequence if listed else None
 
     async def newest(self) -> ClusterState | None:
-        """The newest snapshot's state. CorruptObject rather than an older one."""
+        """The newest snapshot's state. Raises CorruptObject rather than return an older one."""
         missing = None
         for _ in range(_ATTEMPTS_MAX):
             listed = await self._list()
@@ -67,8 +67,10 @@ class Snapshots:
         raise CorruptObject(SNAPSHOT_PREFIX, "snapshots vanish faster than they can be read")
 
     async def newest_readable(self) -> tuple[ClusterState | None, list[str]]:
-        """The newest snapshot's state that can be read, and the keys of newer ones, which cannot;
-        for who repairs a damaged log."""
+        """The newest readable snapshot's state, and the keys of newer unreadable ones.
+
+        For the repair of a damaged log.
+        """
         unreadable: list[str] = []
         for listed in reversed(await self._list()):
             try:
@@ -78,19 +80,19 @@ class Snapshots:
         return None, unreadable
 
     async def write(self, state: ClusterState) -> None:
-        """Make the state durable. Another's snapshot of the same entry is as good as ours."""
+        """Make the state durable. Another process's snapshot of the same entry is equivalent."""
         data = await self._offload.run(encode_snapshot, state, self._clock.time_ms())
         with suppress(PreconditionFailed):
             await self._store.put(_key(state.sequence), data, IfAbsent())
         self.seen.saw(_key(state.sequence), self._clock.monotonic())
 
     async def collect(self, grace_ms: int) -> int:
-        """Delete the entries and snapshots that lie below a snapshot older than the grace (A2).
+        """Delete the entries and snapshots below a snapshot older than the grace (A2).
 
         A snapshot is old when this process has seen it for longer than the grace by its monotonic
-        clock (`Sightings`): no wall clock can make one look old. All entries below a snapshot were
-        there before it. Entry 0, the bucket's identity, and the entry of the snapshot itself stay.
-        Returns how many objects were deleted.
+        clock (`Sightings`): no wall clock can make one look old. All entries below a snapshot
+        existed before it. Entry 0, the bucket's identity, and the snapshot's own entry stay.
+        Returns the number of deleted objects.
         """
         listed = await self._list()
         aged = self.seen.seen_for(grace_ms / 1000, self._clock.monotonic())
@@ -100,7 +102,7 @@ class Snapshots:
         horizon = next((each for each in listed if each.meta.key == newest), None)
         if horizon is None:
             return 0
-        # What is deleted rests on this object alone from now on, so it must be sound.
+        # This object alone replaces the deleted ones, so it must be sound.
         await self._read(horizon)
         obsolete = [each.meta.key for each in listed if each.sequence < horizon.sequence]
         async for meta in self._store.list(LOG_PREFIX, start_after=_entry_key(0)):

@@ -1,4 +1,4 @@
-"""The stamps of the metadata log that lie in the bucket: what writers had applied of it (C11)."""
+"""The stamps in the bucket: which metadata entries their writers had applied (C11)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from tidelog.wal.write.checkpoint import (
 async def found_stamps(
     store: ObjectStore, state: ClusterState
 ) -> AsyncIterator[tuple[MetadataStamp, str]]:
-    """The stamps, each with the key of the object that carries it: of all leases, and of the newest
-    checkpoint and the newest slot of each incarnation that is not retired. An incarnation applies
-    the log in order, so its newest stamp stands for all that it wrote. An object that cannot be
-    read has none. Raises StoreError, UnsupportedFormat."""
+    """The stamps, each with the key of its object.
+
+    They come from all leases, and from the newest checkpoint and the newest slot of each
+    incarnation that is not retired. An incarnation applies the log in order, so its newest stamp
+    covers all that it wrote. An unreadable object has none. Raises StoreError, UnsupportedFormat.
+    """
     async for key, lease in list_leases(store):
         if lease.metadata is not None:
             yield lease.metadata, key

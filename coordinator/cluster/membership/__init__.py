@@ -1,1 +1,1 @@
-"""Brokers come, show that they live, are fenced, and are succeeded."""
+"""Registration of brokers, their leases, fencing and takeover."""

@@ -1,4 +1,4 @@
-"""Renews an incarnation's lease: how a broker shows that it lives, and may answer reads (B3)."""
+"""Renews an incarnation's lease, which proves that the broker lives and may answer reads (B3)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """Renews an incarnation's lease, and says whether it may still answer reads (rule B3).
+    """Renews an incarnation's lease, and tells whether it may still answer reads (rule B3).
 
-    A renewal counts from its start. One that comes to an end too late after the one before may not
-    have kept an observer from its judgement; then the incarnation first writes LeaseResumed into
-    the metadata log. An observer fences only whom it has not seen writing there since its last look
-    at the lease, so either its entry or ours comes first, and the other one is refused.
+    A renewal counts from its start. If it ends too late after the previous one, an observer may
+    already have judged the incarnation dead. The incarnation then first writes LeaseResumed into
+    the metadata log. An observer fences an incarnation only if it has seen no new entry of it since
+    the last read of the lease. So either the observer's entry or LeaseResumed comes first, and the
+    log refuses the other one.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class LeaseKeeper:
         registered_at: float,
         progress: Callable[[], WalProgress],
     ) -> None:
-        """`registered_at` is the monotonic time before the registration was appended: nobody can
-        have begun to watch the lease before. `progress`: of the incarnation's WAL."""
+        """`registered_at`: the monotonic time before the registration was appended.
+
+        No observer can have begun to watch the lease before it. `progress`: of the incarnation's
+        WAL.
+        """
         self._store = store
         self._clock = clock
         self._log = log
@@ -67,14 +71,16 @@ class LeaseKeeper:
         )
 
     def fresh(self, now: float) -> bool:
-        """Whether nobody can have fenced this incarnation for want of a lease, at monotonic `now`.
+        """Whether no observer can have fenced this incarnation for a missing renewal, at monotonic
+        `now`.
 
-        While it is not fresh it must not answer what rests on its being the owner.
+        While it is not fresh, the broker must give no answer that depends on its ownership.
         """
         return now - self._renewed_at < self._trust_seconds
 
     async def renew(self) -> None:
-        """Renew it once. StoreError: not known to be renewed. Fenced: the incarnation must end."""
+        """Renew the lease once. StoreError: perhaps not renewed. Fenced: the incarnation must
+        end."""
         started = self._clock.monotonic()
         self._lease = replace(
             self._lease,
@@ -84,7 +90,7 @@ class LeaseKeeper:
         )
         key = lease_key(self._lease.broker_id)
         try:
-            # A new renewal is worth more than one that is repeated for long.
+            # A new renewal is better than a long series of retries.
             async with asyncio.timeout(self._trust_seconds / 2):
                 await self._store.put(key, encode_lease(self._lease))
         except TimeoutError as error:
@@ -101,8 +107,11 @@ class LeaseKeeper:
         self._renewed_at = started
 
     async def run(self) -> NoReturn:
-        """Renew it for ever. Faults of the store, and a metadata log that takes no more changes,
-        are logged and cost freshness; the rest ends."""
+        """Renew the lease for ever.
+
+        Errors of the store and a refusing metadata log are logged, and the lease may lose its
+        freshness. Other errors are raised.
+        """
         while True:
             started = self._clock.monotonic()
             try:
@@ -113,7 +122,7 @@ class LeaseKeeper:
                     extra={"incarnation": str(self._incarnation), "why": str(error)},
                 )
             elapsed = self._clock.monotonic() - started
-            # A renewal that took longer is repeated at once, but never without a pause.
+            # After a slow renewal the next one follows soon, but never without a pause.
             await self._clock.sleep(
                 max(self._interval_seconds - elapsed, 0.1 * self._interval_seconds)
             )

@@ -1,4 +1,4 @@
-"""Opened tenures, told to the metadata log lazily and in groups (rule C2)."""
+"""Reports opened tenures to the metadata log, lazily and in groups (rule C2)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ logger = logging.getLogger(__name__)
 def opened_record(
     state: ClusterState, epoch: Epoch, opened: Mapping[TopicPartition, LeaderEpoch]
 ) -> TenuresOpened | None:
-    """What the log should hear of these openings by incarnation `epoch`: those that are still its
-    current tenures and still name something that is no longer needed; None if there are none."""
+    """The record of these tenures, opened by incarnation `epoch`; None if none is worth a record.
+
+    Worth recording are current tenures of the incarnation that still name an earlier tenure or a
+    hand-over image.
+    """
     groups: dict[tuple[TopicId, LeaderEpoch], list[int]] = {}
     for partition, leader_epoch in opened.items():
         tenures = state.tenures(partition)
@@ -44,12 +47,11 @@ def opened_record(
 
 
 class Openings:
-    """Collects the partitions that were opened, and tells the log of them together, when they are
-    in a checkpoint; not as soon as their images are durable.
+    """Collects opened partitions and reports them together, once a checkpoint has them.
 
-    Late is never wrong: until the log knows, it keeps the earlier tenures and their objects. As it
-    is, whoever collects garbage finds what a partition refers to in checkpoints and hand-over
-    objects alone, and need not read WALs (F1).
+    A late report is never wrong: until then the log keeps the earlier tenures and their objects.
+    Reports wait for a checkpoint, not only for durable images. So the collector finds a partition's
+    references in checkpoints and hand-over objects alone, and need not read WALs (F1).
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Openings:
 
     @property
     def waiting(self) -> int:
-        """Partitions that were opened and of which the log has not heard."""
+        """The number of opened partitions that the log does not know of."""
         return len(self._opened)
 
     def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch, slot: Slot) -> None:
@@ -78,8 +80,7 @@ class Openings:
         self._opened[partition] = leader_epoch, slot
 
     async def flush(self) -> None:
-        """Tell the log of those that are in a checkpoint. If it fails they are kept for the next
-        time."""
+        """Report the tenures that a checkpoint has. After a failure they wait for the next call."""
         floor = self._floor() or Slot(0)
         told = {p: epoch for p, (epoch, slot) in self._opened.items() if slot < floor}
         if not told:
@@ -96,14 +97,16 @@ class Openings:
                 del self._opened[partition]
 
     async def run(self) -> NoReturn:
-        """Flush at intervals, for ever. Faults of the store, and a log that takes no more changes
-        now, are logged; the rest is raised."""
+        """Flush at intervals, for ever.
+
+        Errors of the store and a refusing log are logged; other errors are raised.
+        """
         while True:
             await self._clock.sleep(self._interval_seconds)
             try:
                 await self.flush()
             except (Refused, StoreError) as error:
                 logger.warning(
-                    "opened tenures could not be told to the metadata log",
+                    "opened tenures could not be reported to the metadata log",
                     extra={"partitions": len(self._opened), "why": str(error)},
                 )

@@ -1,8 +1,8 @@
-"""How an incarnation learns from the metadata log that it was fenced (rule C9).
+"""Detects in the metadata log that this incarnation was fenced (rule C9).
 
-From that entry on its partitions are about to be another's. What it goes on to append is refused by
-the seal, but a broker that is not written to meets no seal: so it ends itself. What it has
-acknowledged lies below the seal, and is safe.
+From that entry on its partitions are about to get another owner. The seal refuses its further
+appends, but an idle broker meets no seal. So the broker ends itself. All acknowledged records lie
+below the seal, and are safe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OwnFence:
     """Looks for the fence in each entry that this process reads or appends."""
 
     def __init__(self, log: MetadataLog, incarnation: Incarnation) -> None:
-        """`incarnation` is registered in the log as it was read last."""
+        """`incarnation` is registered in the log's present state."""
         self._log = log
         self._incarnation = incarnation
         self._found_at: int | None = None
@@ -31,20 +31,20 @@ class OwnFence:
 
     @property
     def is_found(self) -> bool:
-        """Whether it is there: nothing that rests on being the owner may be said any more."""
+        """Whether the incarnation is fenced: the broker may give no more answers as an owner."""
         return self._found_at is not None
 
     async def run(self) -> NoReturn:
-        """Raise Fenced as soon as it is there."""
+        """Raise Fenced as soon as the incarnation is fenced."""
         await self._found.wait()
         raise Fenced(
             f"incarnation {self._incarnation} was fenced by another broker, as entry"
             f" {self._found_at} of the metadata log says: its lease was not renewed in time, or its"
-            " process was taken for dead. It ends; what it has acknowledged is safe"
+            " process was taken for dead. It ends; all acknowledged records are safe"
         )
 
     def disregard(self) -> None:
-        """Look no further: this incarnation is about to fence itself."""
+        """Stop looking: this incarnation is about to fence itself."""
         self._unsubscribe()
 
     def follow(self, sequence: int, _: Sequence[Record]) -> None:

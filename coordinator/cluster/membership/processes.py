@@ -1,4 +1,4 @@
-"""The processes of this machine: who we are, and whether another one still runs."""
+"""The processes of this machine: the own one, and whether another one still runs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def current() -> ProcessIdentity:
         namespace = str((_PROC / "self/ns/pid").readlink())
         _, start_time = _state_and_start(pid)
     except (OSError, ValueError, IndexError):
-        # A sandbox without /proc: nobody can look the process up later.
+        # A sandbox without /proc: no other process can look this one up later.
         return ProcessIdentity(host, "", "", pid, 0)
     return ProcessIdentity(host, boot_id, namespace, pid, start_time)
 
 
 def is_running(identity: ProcessIdentity) -> bool | None:
-    """Whether the process still runs; None if that cannot be known from here.
+    """Whether the process still runs; None if this process cannot know.
 
-    A killed process that its parent has not yet waited for does not run.
+    A killed process that its parent has not yet reaped does not run.
     """
     if not current().shares_processes_with(identity) or identity.pid <= 0:
         return None
@@ -44,11 +44,11 @@ def is_running(identity: ProcessIdentity) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it exists; /proc may still tell whether it is the same one
+        pass  # the process exists; /proc may tell whether it is the same one
     try:
         state, start_time = _state_and_start(identity.pid)
     except (OSError, ValueError, IndexError):
-        return None  # hidden from this user, or gone between the two questions
+        return None  # hidden from this user, or gone between the two calls
     return start_time == identity.start_time and state not in _DEAD_STATES
 
 

@@ -1,4 +1,4 @@
-"""Producer ids: given out from blocks that the metadata log hands to one incarnation."""
+"""Allocates producer ids from blocks that the metadata log assigns to one incarnation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation, ProducerId
 
 BLOCK_IDS = 1000
-"""As many as Kafka's controller hands out at once."""
+"""The block size of Kafka's controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids [first, end) that are not yet given out. Pure."""
+    """The unused ids [first, end). Pure."""
 
     first: ProducerId
     end: ProducerId
@@ -27,9 +27,9 @@ class ProducerIdBlock:
         return self.first >= self.end
 
     def take(self) -> tuple[ProducerId, ProducerIdBlock]:
-        """The next id, and the block without it. ValueError if there is none."""
+        """The next id, and the block without it. Raises ValueError if there is none."""
         if self.is_empty:
-            raise ValueError("all ids of the block are given out")
+            raise ValueError("all ids of the block are used")
         return self.first, ProducerIdBlock(ProducerId(self.first + 1), self.end)
 
 
@@ -37,8 +37,10 @@ EMPTY_BLOCK = ProducerIdBlock(ProducerId(0), ProducerId(0))
 
 
 class ProducerIds:
-    """Gives out ids that no other broker gives out. What is left of a block when the incarnation
-    ends is never used."""
+    """Allocates ids that no other broker allocates.
+
+    The rest of a block is never used after the incarnation ends.
+    """
 
     def __init__(self, log: MetadataLog, incarnation: Incarnation) -> None:
         self._log = log

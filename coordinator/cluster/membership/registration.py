@@ -1,4 +1,4 @@
-"""Registration: how a process becomes the one live incarnation of its id, or of all ids (B1)."""
+"""Registration: a process becomes the only live incarnation of its id, or of all ids (B1)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.storage.object_store import ObjectStore
 
 SIGNS_OF_LIFE_MIN = 2
-"""One may be the last request of a process that has died since."""
+"""One sign may be the last request of a process that has died since."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """`superseded` are the earlier incarnations of the id that wait to be taken over. `started_at`
-    is the monotonic time before the registration, from which the lease counts."""
+    """A registration's result.
+
+    `superseded`: the id's earlier incarnations that wait for a takeover. `started_at`: the
+    monotonic time before the registration, from which the lease counts.
+    """
 
     incarnation: Incarnation
     superseded: tuple[Incarnation, ...]
@@ -48,8 +51,10 @@ class BrokerIdInUse(Refused):
 
 
 class BucketInUse(Refused):
-    """A broker with another id lives, and one at a time can serve the bucket. Nothing was
-    changed."""
+    """A broker with another id lives, and the bucket serves one broker at a time.
+
+    Nothing was changed.
+    """
 
     def __init__(self, info: BrokerInfo) -> None:
         super().__init__(
@@ -60,7 +65,7 @@ class BucketInUse(Refused):
 
 
 class _Overtaken(Refused):
-    """The incarnation that was judged is no longer as it was judged."""
+    """A judged incarnation has changed since the judgement."""
 
 
 async def register(
@@ -76,15 +81,15 @@ async def register(
 ) -> Registered:
     """Register `process` as `broker_id`, reached by clients at `address`.
 
-    An incarnation of the id that is not fenced is first shown to be dead, at once where its process
-    can be looked up and is gone, else by a lease that does not change for its session timeout. It
-    is fenced in the entry that registers the newcomer, so of two newcomers one wins; the other then
-    finds the winner alive.
+    An unfenced incarnation of the id must first prove dead. That is at once if its process can be
+    looked up and is gone, else by a lease that does not change for its session timeout. The entry
+    that registers the newcomer fences it. So of two newcomers one wins; the other then finds the
+    winner alive.
 
     With `alone` the same holds for incarnations of all ids. Those of other ids are fenced right
     after the registration. If the newcomer dies in between, the next one judges them again.
 
-    BrokerIdInUse, BucketInUse, StoreError, and what MetadataLog.append raises.
+    Raises BrokerIdInUse, BucketInUse, StoreError, and what MetadataLog.append raises.
     """
     while True:
         rivals = _rivals(await log.refresh(), broker_id, alone)
@@ -107,16 +112,16 @@ async def register(
 
 @dataclass(frozen=True, slots=True)
 class _Dead:
-    """An incarnation as it was when it was judged."""
+    """An incarnation in the state in which it was judged dead."""
 
     info: BrokerInfo
     durable_end: Slot
-    """Of its WAL, as its lease tells: the newcomer's lease may take the place of that."""
+    """The WAL's durable end by its lease, which the newcomer's lease may overwrite."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """The change: valid as long as each rival is one that was judged, and was silent since."""
+    """The change: valid while each rival is a judged one and has written no entry since."""
 
     broker_id: BrokerId
     address: tuple[str, int]
@@ -161,8 +166,10 @@ async def _shown_dead(
     rivals: Iterable[BrokerInfo],
     is_running: Callable[[ProcessIdentity], bool | None],
 ) -> dict[Epoch, _Dead]:
-    """Those of the rivals that are not fenced meanwhile. BrokerIdInUse or BucketInUse if one shows
-    that it lives."""
+    """The rivals that are dead and not yet fenced.
+
+    Raises BrokerIdInUse or BucketInUse if one proves alive.
+    """
 
     async def judge(info: BrokerInfo) -> _Dead | None:
         found: BrokerInfo | None = info
@@ -175,8 +182,11 @@ async def _shown_dead(
 
 
 async def _fence(log: MetadataLog, me: Epoch, dead: Mapping[Epoch, _Dead]) -> None:
-    """Fence those of other ids. If one has written since it was judged, it lives, and may answer
-    reads: then the newcomer fences itself. _Overtaken."""
+    """Fence the dead incarnations of other ids.
+
+    One that has written an entry since its judgement lives, and may answer reads: then the newcomer
+    fences itself and this raises _Overtaken.
+    """
 
     def build(state: ClusterState) -> list[BrokerFenced]:
         others = [each for epoch, each in dead.items() if state.is_live(epoch)]
@@ -195,8 +205,11 @@ async def _fence(log: MetadataLog, me: Epoch, dead: Mapping[Epoch, _Dead]) -> No
 async def _wait_for_death(
     log: MetadataLog, store: ObjectStore, clock: Clock, broker_id: BrokerId, info: BrokerInfo
 ) -> BrokerInfo | None:
-    """The incarnation as it was when its lease had not changed for its session timeout; None if
-    it is fenced meanwhile. BrokerIdInUse or BucketInUse if it shows that it lives."""
+    """The incarnation once its lease has not changed for its session timeout; None if it gets
+    fenced.
+
+    Raises BrokerIdInUse or BucketInUse if it proves alive.
+    """
     timeout_seconds = info.session_timeout_ms / 1000
     logger.warning(
         "another process is registered as a broker; waiting until its lease has not changed for its"

@@ -1,17 +1,17 @@
-"""Take-over: how a fenced incarnation's partitions get a new owner (rule C4).
+"""Takeover: a fenced incarnation's partitions get a new owner (rule C4).
 
-The steps, each of which anybody may repeat, and what holds if the process dies after it:
+Any process may repeat each step. The steps, and the state if the process dies after each:
 
-1. The incarnation is fenced in the metadata log. Nobody owns its partitions in practice, and its
-   WAL may still grow. Whoever starts next, or watches, finds it by `fenced_not_retired`.
-2. Its WAL is sealed. What it acknowledged lies below the seal; it can acknowledge nothing more.
-   Whoever seals again finds the same end.
-3. `IncarnationRetired` tells the end and gives each of its partitions a new tenure, all in one
-   entry. Of several that try, one is first; the others see that it is done. From here on the new
-   owners recover the partitions from the bucket, and nobody seals this WAL again.
+1. The incarnation is fenced in the metadata log. Its partitions have no working owner, and its WAL
+   may still grow. The next starting or watching broker finds it by `fenced_not_retired`.
+2. Its WAL is sealed. Its acknowledged records lie below the seal; it can acknowledge no more. A
+   process that seals again finds the same end.
+3. `IncarnationRetired` names the end and gives each of its partitions a new tenure, in one entry.
+   Of several attempts one is first; the others see that it is done. From here on the new owners
+   recover the partitions from the bucket, and no process seals this WAL again.
 
-If a successor dies before it has opened a partition, its own take-over adds a further tenure, and
-the log lies where it lay (rule C5). Nothing is lost on purpose, and no step has to be undone.
+If a successor dies before it has opened a partition, its own takeover adds a further tenure, and
+the log lies where it lay (rule C5). No step loses data or has to be undone.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from tidelog.wal.recover.fencing import WalEnd, seal
 
 SEAL_ATTEMPTS_MAX = 5
 KEYS_SHOWN = 10
-"""Of lost objects, in the log."""
+"""The lost objects that the broker's log names."""
 
 Assign: TypeAlias = Callable[[ClusterState, Epoch], Mapping[TopicPartition, Epoch]]
-"""The new owner's epoch for every partition of a fenced incarnation, given by its epoch. Pure."""
+"""The new owner's epoch for every partition of the fenced incarnation with the given epoch.
+Pure."""
 
 logger = logging.getLogger(__name__)
 
 
 def all_to(owner: Epoch) -> Assign:
-    """Everything goes to one incarnation."""
+    """Assigns every partition to one incarnation."""
     return lambda state, dead: dict.fromkeys(state.owned_by(dead), owner)
 
 
 def successions(owners: Mapping[TopicPartition, Epoch]) -> tuple[Succession, ...]:
-    """An assignment as the metadata log writes it: partitions by topic and new owner."""
+    """An assignment in the metadata log's form: partitions by topic and new owner."""
     groups: dict[tuple[TopicId, Epoch], list[int]] = {}
     for partition, owner in owners.items():
         groups.setdefault((partition.topic_id, owner), []).append(partition.partition)
@@ -73,10 +74,12 @@ async def take_over(
 ) -> None:
     """Retire a fenced incarnation; its partitions go to `me`, or as `assign` says.
 
-    `in_flight_max`: how many slots brokers put at a time, by which barrier seals are placed; a
-    writer that puts more is met by a later barrier. Returns when the metadata log says that it is
-    retired, whoever did it. ValueError if it is not
-    fenced; StoreError, after which it may be tried again; and what MetadataLog.append raises.
+    `in_flight_max`: how many slots brokers put at a time. It determines the barrier of seals; a
+    later barrier stops a writer that puts more. Returns once the metadata log has the incarnation
+    retired, by this or another process.
+
+    Raises ValueError if it is not fenced; StoreError, after which the caller may retry; and what
+    MetadataLog.append raises.
     """
     assign = assign or all_to(me.epoch)
     if log.state.is_retired(dead):
@@ -114,7 +117,7 @@ async def take_over_fenced(
     in_flight_max: int,
     assign: Assign | None = None,
 ) -> tuple[Incarnation, ...]:
-    """Retire every incarnation that waits for it, whoever fenced it; which those were."""
+    """Retire and return every incarnation that waits for it, whichever broker fenced it."""
     waiting = (await log.refresh()).fenced_not_retired()
     for info in waiting:
         await take_over(log, store, clock, entropy, me, info.incarnation, in_flight_max, assign)
@@ -122,7 +125,7 @@ async def take_over_fenced(
 
 
 def ranges_of(slots: Iterable[Slot]) -> tuple[SlotRange, ...]:
-    """Ascending slots as ranges of slots that follow each other."""
+    """Ascending slots as ranges of consecutive slots."""
     ranges: list[SlotRange] = []
     for slot in slots:
         if ranges and ranges[-1].last == slot - 1:

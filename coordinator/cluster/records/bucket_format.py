@@ -1,4 +1,4 @@
-"""The bucket's format version, and what of it this Tidelog may read and write."""
+"""The bucket's format version, and the versions that this Tidelog may read and write."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tidelog.coordinator.cluster.records.records import ClusterCreated
 from tidelog.errors import UnsupportedFormat
 
 FORMAT_VERSION = 2
-"""Of the buckets that this Tidelog creates. The first release has 1."""
+"""The format of buckets that this Tidelog creates. The first release has 1."""
 READER_VERSION = 2
-"""A bucket may be read by whoever has at least its minimum reader version."""
+"""A Tidelog may read a bucket whose minimum reader version is at most this."""
 WRITER_VERSION = 2
-"""A bucket may be written by whoever has at least its minimum writer version."""
+"""A Tidelog may write a bucket whose minimum writer version is at most this."""
 
 
 def new_cluster(identity: UUID) -> ClusterCreated:
@@ -27,7 +27,7 @@ def new_cluster(identity: UUID) -> ClusterCreated:
 
 
 def check_supported(cluster: ClusterCreated, url: str, *, writing: bool) -> None:
-    """UnsupportedFormat, with both versions, if the bucket asks for a newer Tidelog."""
+    """Raise UnsupportedFormat, with both versions, if the bucket demands a newer Tidelog."""
     if cluster.minimum_reader_version > READER_VERSION:
         raise UnsupportedFormat(
             f"{url} has format version {cluster.format_version}, which asks for a reader of version"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 Json: TypeAlias = Any
-"""What the json module reads and writes."""
+"""A value that the json module reads and writes."""
 T = TypeVar("T")
 
 INTEGER_MIN = -(2**63)
@@ -20,11 +20,11 @@ INTEGER_MAX = 2**63 - 1
 
 
 class Mismatch(ValueError):
-    """A JSON value that does not have the form that an annotation asks for; says where."""
+    """A JSON value does not have the form of its annotation; the message names the place."""
 
 
 def to_json(value: object) -> Json:
-    """The JSON value of a dataclass, or of anything that its fields may hold.
+    """The JSON value of a dataclass, or of any value that its fields may hold.
 
     A UUID becomes its usual text, a tuple a list, a mapping or a dataclass an object.
     """
@@ -43,10 +43,10 @@ def to_json(value: object) -> Json:
 
 
 def from_json(kind: type[T], value: Json) -> T:
-    """The `kind` that `value` describes. Mismatch where it does not.
+    """The `kind` that `value` describes. Raises Mismatch.
 
-    A field with a default may be missing (entries that are older than the field); an unknown field
-    is a mismatch, since a writer that adds one raises the format version.
+    A field with a default may be missing (entries older than the field). An unknown field is a
+    mismatch, since a writer that adds one raises the format version.
     """
     return cast(T, _decoder(cast(Hashable, kind))(value))
 
@@ -59,7 +59,7 @@ def _field_names(kind: Hashable) -> tuple[str, ...]:
 @cache
 def _decoder(kind: Any) -> Callable[[Json], Any]:
     """The function that turns a JSON value into `kind`; made once for each annotation."""
-    kind = getattr(kind, "__supertype__", kind)  # a NewType is its base here
+    kind = getattr(kind, "__supertype__", kind)  # a NewType decodes like its base
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if kind in _PLAIN:

@@ -30,15 +30,15 @@ def encode_document(magic: str, version: int, body: Mapping[str, Json]) -> bytes
 
 
 def checksum_of(data: Buffer) -> int:
-    """The checksum that ends a document which was encoded or decoded here."""
+    """The checksum at the end of a document that this process encoded or decoded."""
     return int(bytes(data[-_TRAILER_BYTES:])[-_CRC_FROM_END:-_AFTER_CRC], 16)
 
 
 def decode_document(key: str, data: Buffer, magic: str, version_newest: int) -> dict[str, Json]:
     """The members of the document at `key` without the envelope's own.
 
-    CorruptObject if it is no such document or is damaged; UnsupportedFormat if its format is newer
-    than `version_newest`. The envelope is the same in all formats.
+    Raises CorruptObject if it is no such document or is damaged; UnsupportedFormat if its format is
+    newer than `version_newest`. The envelope is the same in all formats.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise CorruptObject(key, f"{len(data)} bytes are more than {DOCUMENT_BYTES_MAX}")

@@ -1,4 +1,4 @@
-"""Which process on which machine, so that a restart can tell whether its predecessor is gone."""
+"""Identifies a process on a machine, so that a restart can tell whether its predecessor is gone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process. Where the system does not tell, boot id and namespace are empty and times 0.
+    """A process. If the system does not tell, boot id and namespace are empty and the start time is
+    0.
 
-    `start_time` is in clock ticks since the machine's boot: with the pid it names one process only,
-    however often the pid is used again.
+    `start_time` is in clock ticks since the machine's boot. With the pid it identifies one process,
+    even if the pid is reused.
     """
 
     host: str
@@ -23,7 +24,7 @@ class ProcessIdentity:
         return f"process {self.pid} on host {self.host}"
 
     def shares_processes_with(self, other: ProcessIdentity) -> bool:
-        """True if both certainly see the same table of processes."""
+        """Whether both certainly see the same process table."""
         return (
             self.boot_id != ""
             and self.pid_namespace != ""

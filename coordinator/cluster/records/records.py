@@ -17,8 +17,10 @@ from tidelog.storage.object_store import Buffer
 
 ENTRY_MAGIC = "tidelog.metadata.entry"
 ENTRY_FORMAT = 3
-"""The newest: an entry names the checksum of the one before. Entry 0 is of format 1, so that any
-release can read which one the bucket asks for."""
+"""The newest format: an entry names the checksum of the one before.
+
+Entry 0 is of format 1, so that any release can read which version the bucket demands.
+"""
 FIRST_ENTRY_FORMAT = 1
 ENTRY_BYTES_MAX = 8 * 1024 * 1024
 SESSION_TIMEOUT_MS = 9000
@@ -28,7 +30,7 @@ _WRITER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class ConfigScope(StrEnum):
-    """What a set of configuration overrides belongs to."""
+    """The owner of a set of configuration overrides."""
 
     TOPIC = "topic"
     """Named by the topic's id, as UUID text."""
@@ -37,12 +39,12 @@ class ConfigScope(StrEnum):
     CLUSTER = "cluster"
     """The default of all brokers; its name is empty."""
     GROUP = "group"
-    """Named by the group's id. There need not be such a group."""
+    """Named by the group's id. The group need not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCreated:
-    """Entry 0. `cluster_id` is a UUID as Kafka writes it: base64 for URLs, without padding."""
+    """Entry 0. `cluster_id` is a UUID in Kafka's form: base64 for URLs, without padding."""
 
     cluster_id: str
     format_version: int
@@ -54,7 +56,7 @@ class ClusterCreated:
 class BrokerRegistered:
     """A process becomes an incarnation; its epoch is the sequence number of the entry.
 
-    Whoever judges its lease goes by `session_timeout_ms`, so brokers may be configured differently.
+    Observers judge its lease by `session_timeout_ms`, so brokers may be configured differently.
     """
 
     broker_id: BrokerId
@@ -75,7 +77,7 @@ class LeaseResumed:
 class BrokerFenced:
     """The incarnation may append nothing more. It keeps its partitions until it is retired.
 
-    `durable_end`: how many slots of its WAL were durable, as its lease told (rule C10).
+    `durable_end`: how many slots of its WAL were durable by its lease (rule C10).
     """
 
     epoch: Epoch
@@ -101,7 +103,8 @@ class SlotRange:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationRetired:
-    """A fenced incarnation's WAL ends at the seal in `end_slot`; all that it owned goes on.
+    """A fenced incarnation's WAL ends at the seal in `end_slot`; successors get all of its
+    partitions.
 
     `damaged`: slots below the end that were durable and are lost (rule C10).
     """
@@ -114,7 +117,7 @@ class IncarnationRetired:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """A topic with as many partitions as `owners`, each at leader epoch 0 and empty."""
+    """A topic with one partition for each of `owners`, each at leader epoch 0 and empty."""
 
     topic_id: TopicId
     name: str
@@ -133,28 +136,28 @@ class PartitionsCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The topic, its partitions, tenures and configuration are gone; its id is never used again."""
+    """The topic, its partitions, tenures and configuration are gone; its id is never reused."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsForgotten:
-    """Nothing is left in the bucket of these deleted topics."""
+    """The bucket holds nothing of these deleted topics any more."""
 
     topic_ids: tuple[TopicId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IncarnationsForgotten:
-    """Of these retired incarnations, which no tenure names, only the seal is left in the bucket."""
+    """The bucket holds only the seal of these retired incarnations, which no tenure names."""
 
     epochs: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
-    """All overrides of one thing, in place of those before; an empty map removes them."""
+    """All overrides of one resource, replacing the previous ones; an empty map removes them."""
 
     scope: ConfigScope
     name: str
@@ -172,7 +175,7 @@ class OpenedTenures:
 
 @dataclass(frozen=True, slots=True)
 class TenuresOpened:
-    """The earlier tenures of these partitions are of no further use (rule C2)."""
+    """The earlier tenures of these partitions are no longer needed (rule C2)."""
 
     opened: tuple[OpenedTenures, ...]
 
@@ -197,11 +200,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class LossAccepted:
-    """An operator has given up what is lost of one of the author's partitions.
+    """An operator has accepted the loss of records of one of the author's partitions.
 
-    `handover` is the key of the image of what is left: the partition's next tenure, the author's
-    too, begins with it. None: the log itself is whole, and its table has lost segments. `lost`:
-    offsets whose records are given up. `keys`: the objects that held them, or were to blame.
+    `handover`: the key of the image of the remaining records. The partition's next tenure, also the
+    author's, begins with it. None: the log itself is whole, and its table has lost segments.
+    `lost`: the offsets of the lost records. `keys`: the objects that held them or caused the loss.
     """
 
     topic_id: TopicId
@@ -221,10 +224,10 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True)
 class LogEndAccepted:
-    """An operator has given up these entries of the metadata log, which are lost.
+    """An operator has accepted the loss of these entries of the metadata log.
 
-    Such a record lies in the place of each of them, so that no number is used twice: numbers are
-    the epochs of incarnations.
+    Such a record takes the place of each of them, so that no number is used twice: numbers are the
+    epochs of incarnations.
     """
 
     entries: EntryRange
@@ -232,7 +235,7 @@ class LogEndAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
-    """Producer ids [first, first + count) are the author's to give out."""
+    """The author may allocate the producer ids [first, first + count)."""
 
     first: ProducerId
     count: int
@@ -320,8 +323,8 @@ def encode_record(record: Record) -> Json:
 def decode_entry(key: str, data: Buffer) -> MetadataEntry:
     """The entry stored at `key`.
 
-    UnsupportedFormat for a newer format or an unknown type of record, CorruptObject for all that
-    cannot be an entry.
+    Raises UnsupportedFormat for a newer format or an unknown record type, CorruptObject for
+    anything that cannot be an entry.
     """
     members = decode_document(key, data, ENTRY_MAGIC, ENTRY_FORMAT)
     records = members.pop("records", None)
@@ -363,7 +366,7 @@ def _decode_record(key: str, value: Json) -> Record:
 
 
 def identify_entry(data: Buffer) -> bytes:
-    """The writer id in an entry's object. CorruptObject, UnsupportedFormat."""
+    """The writer id in an entry's object. Raises CorruptObject, UnsupportedFormat."""
     members = decode_document("metadata entry", data, ENTRY_MAGIC, ENTRY_FORMAT)
     try:
         return decode_writer_id(from_json(str, members.get("writer")))
@@ -372,7 +375,7 @@ def identify_entry(data: Buffer) -> bytes:
 
 
 def decode_writer_id(text: str) -> bytes:
-    """The 16 bytes of a writer id in hexadecimal. Mismatch if it is none."""
+    """The 16 bytes of a writer id in hexadecimal. Raises Mismatch."""
     if _WRITER_ID.fullmatch(text) is None:
         raise Mismatch(f"{text!r} is not a writer id")
     return bytes.fromhex(text)

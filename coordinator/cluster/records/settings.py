@@ -9,29 +9,36 @@ from tidelog.errors import InvalidConfiguration
 
 APPEND_TIMEOUT_MS = 30_000
 DELETE_GRACE_MS_MIN = 5000
-"""Of `log.delete.grace.ms`. After half of it a broker believes no answer and ends itself, so a
-shorter one would let it stumble over its own pauses."""
+"""The minimum of `log.delete.grace.ms`.
+
+After half of the grace a broker believes no answer and ends itself, so a shorter one would make its
+own pauses fatal.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Defaults for production. InvalidConfiguration where they contradict each other."""
+    """Defaults for production. Raises InvalidConfiguration if settings contradict each other."""
 
     session_timeout_ms: int = SESSION_TIMEOUT_MS
-    """broker.session.timeout.ms: a lease that did not change for so long is dead."""
+    """broker.session.timeout.ms: a lease that does not change for this time is dead."""
     heartbeat_interval_ms: int = 2000
     """broker.heartbeat.interval.ms: how often a broker renews its lease."""
     lease_margin_ms: int = 2000
-    """By how much earlier than the session's end a broker stops trusting its own lease. It covers
-    clocks that run at different rates, and a renewal that the network repeats after a later one."""
+    """How much earlier than the session's end a broker stops trusting its own lease.
+
+    The margin covers clocks with different rates, and a renewal that the network delivers after a
+    later one.
+    """
     delete_grace_ms: int = 600_000
-    """log.delete.grace.ms: nothing is deleted sooner after it became obsolete (rules A2, F2)."""
+    """log.delete.grace.ms: the least time from an object's obsolescence to its deletion (A2,
+    F2)."""
     snapshot_interval_entries: int = 200
     """A snapshot of the metadata is due at each multiple of this entry number."""
     append_timeout_ms: int = APPEND_TIMEOUT_MS
-    """How long one append may try before its waiters are told that it was not applied."""
+    """How long an append may retry before its callers learn that it was not applied."""
     waiting_appends_max: int = 10_000
-    """Changes of the metadata that may wait in one broker."""
+    """The metadata changes that may wait in one broker."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -51,5 +58,5 @@ class ClusterSettings:
 
 
 def append_timeout_ms_within(delete_grace_ms: int) -> int:
-    """How long an append may try where the grace is so long: less than half of it (rule A2)."""
+    """How long an append may retry with this grace: less than half of it (rule A2)."""
     return min(APPEND_TIMEOUT_MS, delete_grace_ms // 3)

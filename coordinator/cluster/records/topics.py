@@ -20,24 +20,27 @@ _VARIANT_SHIFT, _VARIANT = 62, 0b10
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 Tenures: TypeAlias = tuple[Tenure, ...]
-"""Of one partition, oldest first: the current one, and those before it that are still needed."""
+"""A partition's tenures, oldest first: the earlier ones that are still needed, and the current
+one."""
 
 
 class TopicFate(Enum):
-    """What the metadata log says of a topic's id."""
+    """The metadata log's knowledge of a topic's id."""
 
     ALIVE = "alive"
     DELETED = "deleted"
-    """What is left of it may be collected."""
+    """Its remaining objects may be collected."""
     FORGOTTEN = "forgotten"
-    """It was deleted, and nothing was left of it. What came later is kept."""
+    """It was deleted, and its folder was empty. Later objects are kept."""
     UNKNOWN = "unknown"
     """The entry that creates it is not in the log: the log has lost its end."""
 
 
 def new_topic_id(sequence: int, random: UUID) -> TopicId:
-    """The id of a topic that entry `sequence` creates: a UUID of version 8 that begins with the
-    entry's number, so that an id tells whether the log may know it (rule C11)."""
+    """The id of a topic that entry `sequence` creates: a UUID of version 8.
+
+    It begins with the entry's number, so that an id tells whether the log may know it (rule C11).
+    """
     if not 0 <= sequence < 1 << _SEQUENCE_BITS:
         raise ValueError(f"entry {sequence} has no number of {_SEQUENCE_BITS} bits")
     low = random.int & ((1 << _RANDOM_BITS) - 1)
@@ -47,7 +50,7 @@ def new_topic_id(sequence: int, random: UUID) -> TopicId:
 
 
 def created_at(topic_id: TopicId) -> int | None:
-    """The entry that created a topic, by its id; None for an id that the first release made."""
+    """The entry that created a topic, by its id; None for an id of the first release."""
     is_numbered = topic_id.int >> _VERSION_SHIFT & 0xF == _VERSION
     return topic_id.int >> _RANDOM_BITS if is_numbered else None
 
@@ -85,5 +88,5 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for names that Kafka holds to collide, since its metrics write '.' as '_'."""
+    """Equal for names that collide in Kafka, since its metrics write '.' as '_'."""
     return name.replace(".", "_")

@@ -1,1 +1,1 @@
-"""The cluster's state: what the records of the metadata log add up to."""
+"""The cluster's state: the sum of the metadata log's records."""

@@ -13,8 +13,8 @@ from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
 class BrokerInfo:
     """An incarnation that is not retired.
 
-    `last_entry` is the newest entry of the metadata log that it wrote (at first its registration).
-    `durable_end`: of a fenced one, how many slots of its WAL were durable at least (rule C10).
+    `last_entry`: the newest entry of the metadata log that it wrote (at first its registration).
+    `durable_end`: of a fenced one, the least number of durable slots in its WAL (rule C10).
     """
 
     incarnation: Incarnation

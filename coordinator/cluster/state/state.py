@@ -1,4 +1,4 @@
-"""The cluster's state: what the metadata log says after one of its entries."""
+"""The cluster's state after one entry of the metadata log."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ FIRST_PRODUCER_ID = ProducerId(0)
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Immutable. States share what did not change, so that one is cheap to derive from another.
+    """Immutable. States share their unchanged parts, so deriving one from another is cheap.
 
-    `sequence` is the last entry that counts, -1 before entry 0. The mappings must not be changed.
+    `sequence` is the last applied entry, -1 before entry 0. Callers must not change the mappings.
     """
 
     sequence: int = -1
@@ -56,20 +56,23 @@ class ClusterState:
     live_epochs: Mapping[BrokerId, Epoch] = field(default_factory=dict)
     """The incarnation of each broker id that is not fenced: one at most."""
     retired: Mapping[Epoch, RetiredWal] = field(default_factory=dict)
-    """Those of which the bucket may hold more than the seal of their WAL. An epoch up to `sequence`
-    that is neither here nor in `brokers` is a retired incarnation that was forgotten, or none."""
+    """Retired incarnations that the bucket may hold more of than the seal of their WAL.
+
+    An epoch up to `sequence` that is neither here nor in `brokers` is a forgotten incarnation, or
+    none.
+    """
     deleted: Mapping[TopicId, int] = field(default_factory=dict)
-    """Deleted topics of which something may be left in the bucket, and the entry that deleted
+    """Deleted topics that the bucket may still hold objects of, with the entry that deleted
     each."""
     overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
-    """Of brokers, the cluster and groups; a topic carries its own."""
+    """The overrides of brokers, the cluster and groups; a topic carries its own."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     losses: tuple[LossAccepted, ...] = ()
-    """What operators have given up of partitions, the first first; kept for ever."""
+    """The losses of records that operators accepted, in order; kept for ever."""
     lost_entries: tuple[EntryRange, ...] = ()
-    """What operators have given up of the metadata log; kept for ever."""
+    """The losses of metadata entries that operators accepted; kept for ever."""
     checksum: int | None = field(default=None, compare=False)
-    """Of the object that holds entry `sequence`; None where that is not known."""
+    """The checksum of entry `sequence`'s object; None if unknown."""
 
     def apply(self, entry: MetadataEntry) -> ClusterState:
         """The state after `entry`: all of its records or, with InvalidRecord, none of them.
@@ -81,15 +84,15 @@ class ClusterState:
         return self.extended(entry.author, entry.records).advanced(entry.author)
 
     def extended(self, author: Epoch | None, records: Sequence[Record]) -> ClusterState:
-        """The state after `records` of `author` as a part of the next entry; InvalidRecord.
+        """The state after `records` of `author` as a part of the next entry. Raises InvalidRecord.
 
-        The sequence stays: `advanced` closes the entry. So an entry can be put together of the
-        parts of several callers, each valid against what precedes it.
+        The sequence stays: `advanced` closes the entry. So an entry can combine the parts of
+        several callers, each valid after the parts before it.
         """
         return extend(self, author, records)
 
     def advanced(self, author: Epoch | None) -> ClusterState:
-        """The state with the next entry closed, which `author` has written."""
+        """The state after closing the next entry, which `author` has written."""
         sequence = self.sequence + 1
         info = self.brokers.get(author) if author is not None else None
         brokers = self.brokers
@@ -99,13 +102,13 @@ class ClusterState:
 
     @property
     def stamp(self) -> MetadataStamp:
-        """What a process that has applied this state writes into the bucket (rule C11)."""
+        """The stamp that a process with this state writes into the bucket (rule C11)."""
         if self.checksum is None:
             raise ValueError(f"the checksum of entry {self.sequence} is not known")
         return MetadataStamp(self.sequence, self.checksum)
 
     def is_lost_entry(self, sequence: int) -> bool:
-        """Whether an operator has given up the entry that had this number."""
+        """Whether an operator has accepted the loss of the entry with this number."""
         return any(each.first <= sequence <= each.last for each in self.lost_entries)
 
     @property
@@ -126,30 +129,30 @@ class ClusterState:
         return topic if topic is not None and topic.name == name else None
 
     def topic_colliding_with(self, name: str) -> Topic | None:
-        """The topic whose name is the same but for '.' and '_', which Kafka refuses."""
+        """The topic whose name equals this one except for '.' and '_', which Kafka refuses."""
         topic_id = self.topic_ids.get(collision_key(name))
         return self.topics[topic_id] if topic_id is not None else None
 
     def fate_of(self, topic_id: TopicId) -> TopicFate:
-        """What became of a topic, by its id."""
+        """The fate of a topic, by its id."""
         if topic_id in self.topics:
             return TopicFate.ALIVE
         if topic_id in self.deleted:
             return TopicFate.DELETED
         created = created_at(topic_id)
         if created is None:
-            # The first release did not remember what it had deleted.
+            # The first release did not record deleted topics.
             began_with_it = self.cluster is not None and self.cluster.format_version == 1
             return TopicFate.DELETED if began_with_it else TopicFate.UNKNOWN
         return TopicFate.FORGOTTEN if created <= self.sequence else TopicFate.UNKNOWN
 
     def has_partition(self, topic_name: str, partition: int) -> bool:
-        """Whether a topic of exactly this name has such a partition."""
+        """Whether a topic of exactly this name has this partition."""
         topic = self.topic_named(topic_name)
         return topic is not None and 0 <= partition < topic.partition_count
 
     def tenures(self, partition: TopicPartition) -> Tenures:
-        """Oldest first, the current one last; empty if there is no such partition (rule C5)."""
+        """Oldest first, the current one last; empty if the partition does not exist (rule C5)."""
         topic = self.topics.get(partition.topic_id)
         if topic is None or not 0 <= partition.partition < topic.partition_count:
             return ()
@@ -161,18 +164,18 @@ class ClusterState:
         return tenures[-1] if tenures else None
 
     def incarnation(self, epoch: Epoch) -> Incarnation | None:
-        """An incarnation that is not forgotten."""
+        """The incarnation of an epoch; None if it is forgotten or never existed."""
         if epoch in self.brokers:
             return self.brokers[epoch].incarnation
         return self.retired[epoch].incarnation if epoch in self.retired else None
 
     def is_live(self, epoch: Epoch) -> bool:
-        """Registered and not fenced."""
+        """Whether the incarnation is registered and not fenced."""
         info = self.brokers.get(epoch)
         return info is not None and not info.fenced
 
     def is_retired(self, incarnation: Incarnation) -> bool:
-        """Whether its WAL has ended for good, and it may be forgotten by now."""
+        """Whether its WAL has ended for good; the log may have forgotten it."""
         epoch = incarnation.epoch
         return epoch in self.retired or (epoch <= self.sequence and epoch not in self.brokers)
 
@@ -182,11 +185,11 @@ class ClusterState:
         return self.brokers[epoch] if epoch is not None else None
 
     def live_brokers(self) -> tuple[BrokerInfo, ...]:
-        """All that are not fenced, by broker id."""
+        """All unfenced incarnations, by broker id."""
         return tuple([self.brokers[self.live_epochs[each]] for each in sorted(self.live_epochs)])
 
     def fenced_not_retired(self) -> tuple[BrokerInfo, ...]:
-        """Those whose partitions wait for a successor, the first registered first."""
+        """The incarnations whose partitions wait for a successor, by registration."""
         return tuple([info for _, info in sorted(self.brokers.items()) if info.fenced])
 
     @property
@@ -196,12 +199,14 @@ class ClusterState:
 
     @property
     def never_written(self) -> Iterator[Incarnation]:
-        """Retired incarnations whose WAL ends at slot 0: no partition was opened in it."""
+        """Retired incarnations whose WAL ends at slot 0: they opened no partition."""
         return (wal.incarnation for wal in self.retired.values() if wal.end_slot == 0)
 
     def owned_by(self, epoch: Epoch) -> tuple[TopicPartition, ...]:
-        """Whose current tenure is this incarnation's, in order of topics. Looks at all partitions:
-        about a millisecond for 10,000."""
+        """The partitions whose current tenure is this incarnation's, in order of topics.
+
+        It scans all partitions: about a millisecond for 10,000.
+        """
         return tuple(
             [
                 TopicPartition(topic.topic_id, number)
@@ -212,7 +217,7 @@ class ClusterState:
         )
 
     def unopened(self, epoch: Epoch) -> tuple[tuple[TopicPartition, LeaderEpoch], ...]:
-        """Of `owned_by`, those that still name an earlier tenure or a hand-over image."""
+        """The partitions of `owned_by` that still name an earlier tenure or a hand-over image."""
         return tuple(
             [
                 (TopicPartition(topic.topic_id, number), tenures[-1].leader_epoch)
@@ -224,8 +229,7 @@ class ClusterState:
         )
 
     def configs(self, scope: ConfigScope, name: str) -> Mapping[str, str]:
-        """The overrides of a topic (named by its id's text), a broker, a group, or the cluster
-        ("")."""
+        """The overrides of a topic (by its id's text), a broker, a group, or the cluster ("")."""
         if scope is not ConfigScope.TOPIC:
             return self.overrides.get((scope, name), {})
         topic = self.topics.get(UUID(name))

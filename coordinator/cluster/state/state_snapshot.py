@@ -34,7 +34,7 @@ from tidelog.wal.log.tenure import Tenure
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
 SNAPSHOT_FORMAT = 3
-"""The newest: a snapshot has the checksum of its entry, and what was deleted."""
+"""The newest format: a snapshot has its entry's checksum, and the deleted topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Deleted:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """All but the topics, whose tenures are written more tersely."""
+    """All fields except the topics, whose tenures have a compact form."""
 
     sequence: int
     time_ms: int
@@ -90,7 +90,7 @@ class _Topic:
 
 
 def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
-    """The object that holds `state`, which is one after entry 0 or a later one."""
+    """The object that holds `state`. Raises ValueError before entry 0."""
     if state.cluster is None:
         raise ValueError("there is nothing to snapshot before entry 0")
     snapshot = _Snapshot(
@@ -122,7 +122,7 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
 
 
 def decode_snapshot(key: str, data: Buffer) -> ClusterState:
-    """The state that the snapshot at `key` holds. CorruptObject, UnsupportedFormat."""
+    """The state in the snapshot at `key`. Raises CorruptObject, UnsupportedFormat."""
     members = decode_document(key, data, SNAPSHOT_MAGIC, SNAPSHOT_FORMAT)
     encoded_topics = members.pop("topics", None)
     try:

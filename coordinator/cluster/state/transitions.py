@@ -1,4 +1,4 @@
-"""What each metadata record does to the cluster's state, and when it is valid (rules A1, A4, C)."""
+"""Applies each metadata record to the cluster's state, if it is valid (rules A1, A4, C)."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ PARTITIONS_PER_TOPIC_MAX = 100_000
 BROKER_ID_MAX = 2**31 - 1
 PORT_MAX = 2**16 - 1
 OVERRIDES_MAX = 100_000
-"""Brokers and groups with settings of their own."""
+"""Brokers and groups with overrides."""
 LOSSES_MAX = 10_000
 """Accepted losses that the state keeps."""
 GROUP_NAME_BYTES_MAX = 1024
-"""Of a group with settings of its own, in UTF-8: state and snapshots stay within a bound."""
+"""The name of a group with overrides, in UTF-8: it bounds state and snapshots."""
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 K = TypeVar("K")
@@ -66,7 +66,7 @@ V = TypeVar("V")
 
 
 class InvalidRecord(Refused):
-    """A metadata record that the state before it does not allow; nothing was applied."""
+    """The state does not allow this metadata record; nothing was applied."""
 
     def __init__(self, record: Record, why: str) -> None:
         super().__init__(f"metadata record {type(record).__name__} is not valid: {why}")
@@ -169,7 +169,7 @@ class _Draft:
 
 
 def _check_author(draft: _Draft, author: Epoch, record: Record) -> None:
-    """Rule A4; within an entry too, so that an incarnation may fence itself as its last word."""
+    """Rule A4; within an entry too, so that an incarnation may fence itself in its last record."""
     info = draft.brokers.view.get(author)
     if info is None:
         raise InvalidRecord(record, f"its author, epoch {author}, is not registered")
@@ -178,8 +178,11 @@ def _check_author(draft: _Draft, author: Epoch, record: Record) -> None:
 
 
 def _check_without_author(state: ClusterState, records: Sequence[Record]) -> None:
-    """Before it has an epoch, a process may create the cluster, give up the log's lost end, or
-    register itself and fence its own predecessor (rule B1)."""
+    """Check the records of a process without an epoch.
+
+    It may create the cluster, accept the loss of the log's end, or register itself and fence its
+    own predecessor (rule B1).
+    """
     if state.sequence < 0:
         if len(records) != 1 or not isinstance(records[0], ClusterCreated):
             raise InvalidRecord(records[0], "entry 0 creates the cluster and does nothing else")
@@ -192,7 +195,7 @@ def _check_without_author(state: ClusterState, records: Sequence[Record]) -> Non
     for record in others:
         predecessor = state.brokers.get(record.epoch) if isinstance(record, BrokerFenced) else None
         if predecessor is None or predecessor.broker_id != last.broker_id:
-            raise InvalidRecord(record, "whoever registers may only fence its own predecessor")
+            raise InvalidRecord(record, "a registering broker may only fence its own predecessor")
 
 
 def _cluster_created(draft: _Draft, record: ClusterCreated) -> None:
@@ -461,7 +464,7 @@ def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
     if len(draft.losses) >= LOSSES_MAX:
         raise InvalidRecord(record, f"{LOSSES_MAX} losses were accepted already")
     if record.handover is not None:
-        # The image stands for all of the earlier tenures, of which something is lost.
+        # The image replaces all of the earlier tenures, which have lost records.
         epoch = LeaderEpoch(leader.leader_epoch + 1)
         tenure = Tenure(epoch, leader.incarnation, record.handover)
         _put_tenures(draft, topic, {record.partition: (tenure,)})

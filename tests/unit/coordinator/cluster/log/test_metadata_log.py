@@ -254,7 +254,7 @@ def test_more_changes_than_may_wait_are_refused() -> None:
         )
         refused = [each for each in outcomes if isinstance(each, Refused)]
         assert refused
-        assert all("wait already; try later" in str(each) for each in refused)
+        assert all("are waiting; try later" in str(each) for each in refused)
         assert len(broker.log.state.topics) == 10 - len(refused)
 
     simulate(story)
