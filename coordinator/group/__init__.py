@@ -1,1 +1,1 @@
-"""Consumer groups: membership, generations and committed offsets (the classic protocol)."""
+"""The group coordinator: membership, assignments and committed offsets of consumer groups."""

@@ -1,4 +1,4 @@
-"""What is asked of the group coordinator, and what it answers: requests without their wire form."""
+"""The group coordinator's commands and replies: requests without their wire form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Enter a group, or enter it again. `fresh_id` is where a new member's id is made from."""
+    """Enter a group, or enter it again. A new member's id is made from `fresh_id`."""
 
     group_id: str
     member_id: str
@@ -39,16 +39,16 @@ class Join:
     protocol_type: str
     protocols: tuple[SupportedProtocol, ...]
     requires_known_id: bool
-    """A new member is told its id and joins again with it (KIP-394, version 4)."""
+    """A new member learns its id first and joins again with it (KIP-394, version 4)."""
     can_skip_assignment: bool
-    """The leader understands that the assignment holds on (KIP-814, version 9)."""
+    """The leader understands that the assignment stays (KIP-814, version 9)."""
     fresh_id: str
     topics: ClusterTopics
-    """For consumer groups, whose coordinator assigns partitions itself."""
+    """For consumer groups, whose coordinator assigns the partitions."""
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member in the leader's list of members."""
 
     member_id: str
     instance_id: str | None
@@ -57,7 +57,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """The generation, or why there is none. `members` are for the leader only."""
+    """The generation, or the error. `members` are for the leader only."""
 
     error: ErrorCode
     member_id: str
@@ -71,8 +71,10 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Ask for the assignment; the leader hands in everybody's. A type or protocol of None is not
-    compared with the group's."""
+    """Request the assignment; the leader also submits those of all members.
+
+    A protocol type or protocol of None is not compared with the group's.
+    """
 
     group_id: str
     generation: int
@@ -82,13 +84,11 @@ class Sync:
     protocol: str | None
     assignments: Mapping[str, bytes]
     topics: ClusterTopics
-    """For consumer groups, as those of Join."""
+    """For consumer groups, as in Join."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReply:
-    """The member's assignment."""
-
     error: ErrorCode
     protocol_type: str | None = None
     protocol: str | None = None
@@ -97,7 +97,7 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The member is alive."""
+    """Keep the member's session."""
 
     group_id: str
     generation: int
@@ -107,13 +107,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Whether it must join again."""
+    """The error tells whether the member must join again."""
 
     error: ErrorCode
 
 
 class Leaver(NamedTuple):
-    """A member that leaves; a static one may be named by its instance id alone."""
+    """A leaving member; the instance id alone may name a static one."""
 
     member_id: str
     instance_id: str | None
@@ -121,15 +121,13 @@ class Leaver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Members leave a group."""
-
     group_id: str
     members: Sequence[Leaver]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveReply:
-    """What became of each, in order; `error` speaks of all of them."""
+    """The result of each leaver, in order; `error` is for all of them."""
 
     error: ErrorCode
     members: Sequence[tuple[Leaver, ErrorCode]] = ()
@@ -144,28 +142,31 @@ class OffsetToCommit(NamedTuple):
     leader_epoch: int
     metadata: str
     topic_id: TopicId | None = None
-    """The topic that has the name now."""
+    """The id of the topic that has the name now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """Store offsets of a group; a generation of -1 comes from outside the group's protocol."""
+    """Store offsets of a group; a generation of -1 comes from outside of the group's protocol."""
 
     group_id: str
     generation: int
     member_id: str
     instance_id: str | None
     retention_ms: int | None
-    """How long they are kept; None leaves that to the broker."""
+    """How long they are kept; None: the broker's setting."""
     knows_missing_group: bool
-    """GROUP_ID_NOT_FOUND is understood (version 9)."""
+    """The client understands GROUP_ID_NOT_FOUND (version 9)."""
     offsets: Sequence[OffsetToCommit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTransactionalOffsets:
-    """Store offsets of a group as part of a transaction. Who names neither a member, nor a
-    generation, nor an instance is not fenced (KIP-447: clients before version 3)."""
+    """Store offsets of a group as part of a transaction.
+
+    A request without member, generation and instance is not fenced (KIP-447: clients before version
+    3).
+    """
 
     group_id: str
     generation: int
@@ -177,7 +178,7 @@ class CommitTransactionalOffsets:
 
 @dataclass(frozen=True, slots=True)
 class PartitionErrors:
-    """An error code for each partition that was named, in order; `error` speaks of all."""
+    """The error code of each named partition, in order; `error` is for all."""
 
     error: ErrorCode
     partitions: Sequence[tuple[str, int, ErrorCode]] = ()
@@ -185,9 +186,12 @@ class PartitionErrors:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """The committed offsets of these partitions, of all where `topics` is None. With
-    `require_stable` an offset is refused that an open transaction may change (KIP-447). A member of
-    a consumer group may say who it is, and is refused if it is no longer that (KIP-848)."""
+    """Request the committed offsets of these partitions, or of all if `topics` is None.
+
+    With `require_stable`, offsets that an open transaction may change are refused (KIP-447). A
+    member of a consumer group may identify itself, and is refused if its identity is outdated
+    (KIP-848).
+    """
 
     group_id: str
     topics: Mapping[str, Sequence[int]] | None
@@ -198,8 +202,10 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReply:
-    """Committed offsets by topic and partition; None where there is none, or where it is one of
-    `unstable`."""
+    """Committed offsets by topic and partition.
+
+    None if there is none, or if the partition is one of `unstable`.
+    """
 
     error: ErrorCode
     topics: Mapping[str, Mapping[int, CommittedOffset | None]]
@@ -208,7 +214,7 @@ class OffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """Forget committed offsets of a group."""
+    """Delete committed offsets of a group."""
 
     group_id: str
     partitions: Sequence[tuple[str, int]]
@@ -216,22 +222,25 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Forget a group without members, and its offsets."""
+    """Delete a group without members, and its offsets."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """What became of it."""
+    """The error code; NONE for success."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteReply:
-    """What became of it. A group with many offsets is to be deleted again while it is not done: it
-    is there still, with fewer of them."""
+    """The outcome of a deletion.
+
+    While `is_done` is false, the group still exists with fewer offsets, and the caller deletes it
+    again.
+    """
 
     error: ErrorCode
     is_done: bool = True
@@ -239,7 +248,7 @@ class DeleteReply:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """A group, its state and its members."""
+    """Request a group's state and its members."""
 
     group_id: str
 
@@ -257,7 +266,7 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupReply:
-    """A group; GROUP_ID_NOT_FOUND with state Dead where there is none."""
+    """A group; GROUP_ID_NOT_FOUND with state Dead if it does not exist."""
 
     error: ErrorCode
     state: str
@@ -268,15 +277,17 @@ class DescribeGroupReply:
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """The groups in certain states and of certain types (by name, in any case), in all and of all
-    where none is named."""
+    """Request the groups with these states and types (by name, in any case).
+
+    An empty set matches all.
+    """
 
     states: frozenset[str]
     types: frozenset[str] = frozenset()
 
 
 class GroupListing(NamedTuple):
-    """A group in brief. Its type is "classic" or "consumer"."""
+    """The summary of a group. Its type is "classic" or "consumer"."""
 
     group_id: str
     protocol_type: str
@@ -293,15 +304,17 @@ class ListGroupsReply:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """Topics were deleted, by name and id; offsets in them mean nothing any more."""
+    """Topics were deleted, by name and id: their offsets must go."""
 
     topics: Mapping[str, Collection[TopicId]]
 
 
 @dataclass(frozen=True, slots=True)
 class PatternLookup:
-    """What is to be found out away from the event loop: which topics the regular expressions of a
-    consumer group name. It comes back as `PatternsFound`."""
+    """Slow work: match a consumer group's regular expressions against the topics.
+
+    Its result is `PatternsFound`.
+    """
 
     group_id: str
     patterns: frozenset[str]
@@ -310,7 +323,7 @@ class PatternLookup:
 
 @dataclass(frozen=True, slots=True)
 class PatternsFound:
-    """The topics that a consumer group's regular expressions name."""
+    """The topics that a consumer group's regular expressions match."""
 
     group_id: str
     matches: Matches
@@ -318,14 +331,16 @@ class PatternsFound:
 
 @dataclass(frozen=True, slots=True)
 class TargetMade:
-    """The target assignment of a large consumer group, which was made away from the event loop."""
+    """The target assignment of a large consumer group, made off the event loop."""
 
     target: Target
 
 
 GroupWork: TypeAlias = PatternLookup | TargetTask
-"""What a decision asks for that takes too long for the event loop. Nothing is lost with it: it is
-asked for again."""
+"""Work of a decision that is too slow for the event loop.
+
+Lost work is requested again.
+"""
 
 Command: TypeAlias = (
     Join

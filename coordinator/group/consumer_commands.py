@@ -1,4 +1,4 @@
-"""What is asked of the coordinator of consumer groups (KIP-848), and what it answers."""
+"""The commands and replies of the coordinator of consumer groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class KnownTopic(Protocol):
 
     @property
     def topic_id(self) -> TopicId:
-        """Differs from that of an earlier topic of the same name."""
+        """The id, which differs from that of an earlier topic with the same name."""
         ...
 
     @property
     def name(self) -> str:
-        """What clients subscribe to."""
+        """The name that clients subscribe to."""
         ...
 
     @property
@@ -35,11 +35,11 @@ class KnownTopic(Protocol):
 
 
 class ClusterTopics(Protocol):
-    """The topics of the cluster as they are at one moment."""
+    """The cluster's topics at one moment."""
 
     @property
     def topics(self) -> Mapping[TopicId, KnownTopic]:
-        """All of them. Another object whenever anything in it has changed."""
+        """All topics. Each change of a topic makes another mapping object."""
         ...
 
     def topic_named(self, name: str) -> KnownTopic | None:
@@ -48,11 +48,11 @@ class ClusterTopics(Protocol):
 
 
 class Matches(NamedTuple):
-    """The topics that regular expressions name, of the cluster's topics at one moment."""
+    """The topics that regular expressions match, of the cluster's topics at one moment."""
 
     topics: Mapping[TopicId, KnownTopic]
     names: Mapping[str, frozenset[str]]
-    """By expression."""
+    """The topic names by expression."""
 
 
 JOIN_EPOCH = 0
@@ -63,8 +63,10 @@ NOT_CHANGED_MS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A member of a consumer group joins (epoch 0), stays, leaves (-1) or, as a static member, goes
-    away for a while (-2). What is None, or a timeout of -1, is as it was (KIP-848)."""
+    """A member of a consumer group joins (epoch 0), stays, leaves (-1) or, if static, pauses (-2).
+
+    Values of None, or a timeout of -1, are unchanged (KIP-848).
+    """
 
     group_id: str
     member_id: str
@@ -78,18 +80,18 @@ class ConsumerHeartbeat:
     topic_regex: str | None
     server_assignor: str | None
     owned: Assignment | None
-    """What the member has."""
+    """The partitions that the member owns."""
     brings_member_id: bool
     """New members choose their ids (version 1)."""
     fresh_id: str
     """The id of a new member that has chosen none."""
     topics: ClusterTopics
     matches: Matches | None = None
-    """For the expression in this heartbeat, if there is one: it was looked up before."""
+    """The matches of the expression in this heartbeat, if there is one."""
 
     @property
     def is_full(self) -> bool:
-        """The member says all that there is to say, and wants to be told all."""
+        """Whether the member sends its full state, and expects its full assignment."""
         subscribes = self.topic_names is not None or self.topic_regex is not None
         says_all = self.rebalance_timeout_ms != NOT_CHANGED_MS and self.owned is not None
         return self.member_epoch == JOIN_EPOCH or (subscribes and says_all)
@@ -97,7 +99,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatReply:
-    """The member's epoch, and all that it may consume where that has changed."""
+    """The member's epoch, and its full assignment if that has changed."""
 
     error: ErrorCode
     message: str | None = None
@@ -109,7 +111,7 @@ class ConsumerHeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConsumerGroup:
-    """A consumer group, its state and its members."""
+    """Request a consumer group's state and its members."""
 
     group_id: str
 
@@ -125,7 +127,7 @@ class DescribedConsumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """A consumer group; GROUP_ID_NOT_FOUND where there is none of that type."""
+    """A consumer group; GROUP_ID_NOT_FOUND if there is none of that type."""
 
     error: ErrorCode
     state: str = "Dead"

@@ -1,9 +1,9 @@
-"""The group coordinator of one partition of `__consumer_offsets`: every group that hashes to it.
+"""The group coordinator of one partition of `__consumer_offsets`.
 
-Pure. What is stored (groups as of their last assignment, committed offsets) is changed by `apply`
-alone, which a leader calls with what it has just decided and a successor with what it reads from
-the log. What is not stored (who is joining, sessions, timers) is changed by `decide`: it is lost
-with the leader, and clients repeat their requests (rule C8).
+It serves every group that hashes to the partition. Pure. Only `apply` changes the stored state
+(groups as of their last assignment, committed offsets): a leader calls it with its own decisions, a
+successor with the records of the log. `decide` changes the rest (joining members, sessions,
+timers), which is lost with the leader: clients repeat their requests (rule C8).
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ _FORGET = Timer(TimerKind.FORGET)
 
 
 class GroupMachine:
-    """All groups of one partition. Apply what was stored, call `loaded`, then `decide` and `tick`,
-    applying each decision's records before the next. `timeouts_of` says what members of a consumer
-    group are held to that has settings of its own; it is asked at each heartbeat. `budgets`: what
-    it shares with the other coordinators of its broker. `is_deleted`: of the topic that a stored
-    offset names, by name and, where the offset has it, id."""
+    """All groups of one partition.
+
+    A caller applies the stored records and calls `loaded`. Then it calls `decide` and `tick`, and
+    applies each decision's records before the next call.
+    """
 
     def __init__(
         self,
@@ -100,6 +100,12 @@ class GroupMachine:
         budgets: GroupBudgets | None = None,
         is_deleted: Callable[[str, TopicId | None], bool] = lambda topic, topic_id: False,
     ) -> None:
+        """`timeouts_of` returns a consumer group's timeouts; the machine calls it at each
+        heartbeat.
+
+        `budgets`: shared with the other coordinators of the broker. `is_deleted`: whether a stored
+        offset's topic is deleted, by name and, if the offset has it, id.
+        """
         self._settings = settings
         self._is_deleted = is_deleted
         self._admission = GroupAdmission(settings, budgets or unlimited())
@@ -125,37 +131,36 @@ class GroupMachine:
             self._admission,
         )
         self._sweeping: list[str] = []
-        """Groups whose offsets are looked at for expired ones, in this round."""
+        """Groups that this sweep has yet to search for expired offsets."""
         self._forgetting: dict[str, set[TopicId]] = {}
-        """Topics that were deleted and whose offsets are being forgotten: ids by name."""
+        """Deleted topics whose offsets are being removed: ids by name."""
         self._forgets_deleted = False
-        """Whether offsets are looked at whose topics were deleted before the load."""
-        """Deleted topics whose offsets have yet to go, and when each was deleted."""
+        """Whether the machine still removes offsets of topics deleted before the load."""
 
     @property
     def stored_groups(self) -> Mapping[str, StoredGroup]:
-        """The groups as the log has them; not to be changed."""
+        """The groups in the log's state. The caller must not change them."""
         return self._stored
 
     @property
     def offsets(self) -> CommittedOffsets:
-        """The committed offsets as the log has them."""
+        """The committed offsets in the log's state."""
         return self._offsets
 
     @property
     def groups(self) -> Mapping[str, ClassicGroup]:
-        """The groups of the classic protocol as they are now; not to be changed."""
+        """The groups of the classic protocol. The caller must not change them."""
         return self._groups
 
     @property
     def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
-        """The consumer groups (KIP-848); not to be changed."""
+        """The consumer groups (KIP-848). The caller must not change them."""
         return self._consumers.by_id
 
-    # What is stored.
+    # The stored state.
 
     def apply(self, record: GroupRecord) -> None:
-        """Take up a record."""
+        """Apply a record."""
         match record:
             case OffsetStored():
                 self._offsets.store(record)
@@ -175,7 +180,7 @@ class GroupMachine:
         self._admission.hold(self._offsets)
 
     def close(self) -> None:
-        """Nothing is asked of it any more: others may have the room that it took."""
+        """Give the used room back: the machine gets no more calls."""
         self._admission.close()
 
     def _measure(self, group_id: str) -> None:
@@ -184,19 +189,22 @@ class GroupMachine:
         self._admission.hold(self._offsets)
 
     def capture(self) -> Iterator[GroupRecord]:
-        """The records that make the same of a new machine, as of now."""
+        """The records that bring a new machine into the present state."""
         stored = self._stored.copy().items()
         consumer_groups = list(self._consumers.records())
         return chain(map(GroupStored._make, stored), consumer_groups, self._offsets.capture())
 
     def release(self) -> None:
-        """What was captured has been read."""
+        """End a capture."""
         self._offsets.release()
 
     def loaded(self, now: Now) -> GroupDecision:
-        """Everything stored was applied: the groups go on. Members have their session timeout to be
-        heard of, since nobody knows how long ago they were. Offsets in topics that were deleted
-        while no coordinator of these groups was ready are forgotten from now on."""
+        """Every stored record was applied: the groups continue.
+
+        Each member gets its full session timeout, since the time of its last heartbeat is unknown.
+        From now on the machine removes offsets of topics that were deleted without a ready
+        coordinator.
+        """
         turn = GroupTurn(now)
         for group_id, stored in self._stored.items():
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
@@ -217,11 +225,11 @@ class GroupMachine:
     # Time.
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is to be called next, on the monotonic clock."""
+        """When the next call of `tick` is due, on the monotonic clock."""
         return self._timers.next_deadline()
 
     def tick(self, now: Now) -> GroupDecision | None:
-        """What follows from one timer that has run out; None when none has. Call it until then."""
+        """The decision on one expired timer; None if no timer has expired."""
         timer = self._timers.pop_due(now.monotonic_ms)
         if timer is None:
             return None
@@ -252,7 +260,7 @@ class GroupMachine:
         self._timers.set(_SWEEP, at_ms)
 
     def _sweep(self, turn: GroupTurn) -> None:
-        """Look at some groups; at the others a little later."""
+        """Search some groups for expired offsets; the others follow a little later."""
         settings = self._settings
         if not self._sweeping:
             self._sweeping = list(dict.fromkeys(chain(self._groups, self._consumers.by_id)))
@@ -266,8 +274,10 @@ class GroupMachine:
             self._schedule_sweep(turn.now)
 
     def _sweep_group(self, group_id: str, turn: GroupTurn) -> bool:
-        """Remove a group's expired offsets, and itself if nothing is left; False if there may be
-        more."""
+        """Remove a group's expired offsets, and the group if it is empty then.
+
+        False if there may be more.
+        """
         group, consumer_group = self._groups.get(group_id), self._consumers.get(group_id)
         whichever = consumer_group if group is None else group
         if whichever is None:
@@ -286,8 +296,10 @@ class GroupMachine:
         return True
 
     def _forget(self, turn: GroupTurn) -> None:
-        """Remove some of the offsets in topics that were deleted, not those in topics that have
-        their names now; the others a little later."""
+        """Remove some of the offsets of deleted topics; the others follow a little later.
+
+        Offsets of topics that have the same names now stay.
+        """
         topics = None if self._forgets_deleted else sorted(self._forgetting)
         gone = chain.from_iterable(
             self._offsets.removals_where(group_id, topics, self._is_gone)
@@ -308,7 +320,7 @@ class GroupMachine:
         return self._forgets_deleted and self._is_deleted(topic, committed.topic_id)
 
     def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """Forget a group; what is left of its offsets was removed before."""
+        """Remove a group whose offsets are removed already."""
         group.transition(GroupState.DEAD, turn.now.time_ms)
         for member_id in list(group.pending_joins):
             self._rebalancer.put_out(group, member_id, turn)
@@ -320,7 +332,7 @@ class GroupMachine:
     # Requests.
 
     def decide(self, command: Command, token: Token, now: Now) -> GroupDecision:
-        """What a request leads to. It is answered under `token`, perhaps by a later decision."""
+        """The decision on a request, answered under `token`, perhaps by a later decision."""
         turn = GroupTurn(now)
         match command:
             case Join():
@@ -453,8 +465,11 @@ class GroupMachine:
     def _find_or_open(
         self, heartbeat: ConsumerHeartbeat, turn: GroupTurn
     ) -> MembershipRefusal | None:
-        """Have the group that a member joins. One of the classic protocol becomes one of this, with
-        members in it only where the migration policy allows that."""
+        """Find or create the group that a member joins.
+
+        A classic group becomes a consumer group; one with members only if the migration policy
+        allows it.
+        """
         group_id = heartbeat.group_id
         group = self._groups.get(group_id)
         if group_id in self._consumers:
@@ -472,7 +487,7 @@ class GroupMachine:
         return None
 
     def _delete(self, group_id: str, turn: GroupTurn) -> DeleteReply:
-        """Delete a group; of one with many offsets first some of these."""
+        """Delete a group; one with many offsets loses some of these first."""
         group = self._groups.get(group_id)
         consumer_group = self._consumers.get(group_id)
         if group is None and consumer_group is None:

@@ -1,4 +1,4 @@
-"""What a broker's settings say to the group coordinator."""
+"""The group coordinator's settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidelog.coordinator.patterns import PATTERN_LENGTH_MAX
 
 
 class ConsumerTimeouts(NamedTuple):
-    """What the members of one consumer group are held to."""
+    """The timeouts of one consumer group's members."""
 
     session_ms: int
     heartbeat_interval_ms: int
 
 
 TimeoutsOf: TypeAlias = Callable[[str], ConsumerTimeouts]
-"""Those that hold now for the consumer group of this id."""
+"""Returns the timeouts in force for the consumer group with this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,46 +28,49 @@ class GroupSettings:
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 30 * 60_000
     members_max: int = 2**31 - 1
-    """Of one group."""
+    """Members of one group."""
     pending_members_max: int = 10_000
-    """Of one group: new members that were told their id and have not come back with it."""
+    """New members of one group that got their id and have not joined with it yet."""
     new_member_join_timeout_ms: int = 5 * 60_000
-    """A new member's first join is given up after this; it cannot send heartbeats yet."""
+    """The limit on a new member's first join; it cannot send heartbeats yet."""
     offset_metadata_characters_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 60 * 60_000
     offsets_check_interval_ms: int = 10 * 60_000
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_members_max: int = 2**31 - 1
-    """Of one consumer group."""
+    """Members of one consumer group."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """Those that members may ask for; the first is taken where none of them asks."""
+    """The assignors that members may request; the first is the default."""
     upgrades: bool = True
-    """A group of the classic protocol becomes a consumer group when a member joins that speaks the
-    consumer protocol (`group.consumer.migration.policy`)."""
+    """Whether a classic group becomes a consumer group when a member of the consumer protocol
+    joins.
+
+    See `group.consumer.migration.policy`.
+    """
     downgrades: bool = True
-    """A consumer group becomes one of the classic protocol when the last member goes that does not
-    speak that."""
+    """Whether a consumer group becomes a classic group when only members of that protocol are
+    left."""
     regex_length_max: int = PATTERN_LENGTH_MAX
     regex_lookup_interval_ms: int = 1_000
-    """How soon after a look the topics are looked at again that a group's expressions name."""
+    """The interval between look-ups of the topics that a group's expressions match."""
     work_timeout_ms: int = 30_000
-    """What was asked for away from the event loop is asked for again after this."""
+    """Slow work without a result is requested again after this."""
     id_length_max: int = 1024
-    """Of a group, a member or an instance, in characters."""
+    """The length of a group, member or instance id, in characters."""
     member_bytes_max: int = 1024 * 1024
-    """What one member says of itself, in memory."""
+    """One member's own data in memory."""
     group_bytes_max: int = 16 * 1024 * 1024
-    """What all members of a group say of themselves and are assigned, in memory."""
+    """All members' own data and assignments of one group in memory."""
     removals_max: int = 1_000
-    """Offsets that are removed at a time, where there are many."""
+    """Offsets that one step removes."""
     sweep_groups_max: int = 64
-    """Groups that are looked at at a time."""
+    """Groups that one step of the sweep searches."""
     pause_ms: int = 50
-    """How long others have the broker to themselves before the rest is dealt with."""
+    """The pause before the next step."""
 
     def consumer_timeouts(self, _group_id: str) -> ConsumerTimeouts:
-        """Those of every consumer group that has no settings of its own."""
+        """The timeouts of consumer groups without settings of their own."""
         return ConsumerTimeouts(
             self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
         )

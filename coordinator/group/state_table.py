@@ -1,8 +1,8 @@
-"""The state of a group coordinator as the table `tidelog.groups`: groups with their members and
-assignments, committed offsets, and offsets that open transactions would commit.
+"""The state of a group coordinator as the table `tidelog.groups`.
 
-A row of another kind than these holds a record as the log has it; of consumer groups (KIP-848) with
-columns that say the same.
+It has groups with their members and assignments, committed offsets, and offsets of open
+transactions. A row of another kind holds a record in the log's form; those of consumer groups
+(KIP-848) also have its fields as columns.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ _OffsetRecord: TypeAlias = OffsetStored | OffsetPending
 
 
 class GroupTable:
-    """One row a group, one a committed offset, one an offset of an open transaction. A column that
-    the kind of a row has no use for is null."""
+    """One row a group, a committed offset, or an offset of an open transaction.
+
+    A column that a row's kind does not use is null.
+    """
 
     name: Final = "tidelog.groups"
     schema: Final = pa.schema(
@@ -154,7 +156,7 @@ def _kind_of(record: GroupRecord) -> str:
 
 
 def _columns_of(kind: str, records: Sequence[GroupRecord]) -> _Columns:
-    """The columns that rows of a kind have; all records are of that kind."""
+    """The columns of rows of one kind; all records are of that kind."""
     if kind == GROUP:
         return _group_columns([each for each in records if isinstance(each, GroupStored)])
     if kind == OFFSET:
@@ -186,7 +188,7 @@ def _records_of(kind: str | None, columns: _Columns) -> Iterator[GroupRecord]:
     if kind == RECORD:
         keys, values = columns["record_key"].to_pylist(), columns["record_value"].to_pylist()
         return map(decode_record, keys, values)
-    raise UnknownGroupRecord(f"a row of kind {kind!r} is not known here")
+    raise UnknownGroupRecord(f"a row has the unknown kind {kind!r}")
 
 
 # Groups.

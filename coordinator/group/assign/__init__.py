@@ -1,1 +1,1 @@
-"""Which member of a consumer group gets which partitions (KIP-848)."""
+"""Assigns partitions to the members of a consumer group (KIP-848)."""

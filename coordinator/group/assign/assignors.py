@@ -1,8 +1,8 @@
-"""The assignors of the server (KIP-848): who is to consume what. Pure, and the same for the same
-group whatever came before, but for what `previous` says that members have.
+"""The server-side assignors (KIP-848). Pure and deterministic.
 
-A member is only given partitions of topics that it subscribes to. Every partition of a topic that
-anybody subscribes to is given to exactly one member.
+The result depends only on the group and on `previous`, the members' assignments so far. A member
+gets only partitions of topics that it subscribes to. Every partition of a subscribed topic goes to
+exactly one member.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ RANGE: Final = "range"
 
 
 class Consumer(NamedTuple):
-    """A member as an assignor sees it: its instance id, and the topics that it subscribes to, as
-    far as they exist."""
+    """A member for an assignor: its instance id, and its subscribed topics that exist."""
 
     instance_id: str | None
     topics: frozenset[TopicId]
@@ -31,8 +30,11 @@ class Consumer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentTask:
-    """What is to be assigned: members, the number of partitions of each topic that any of them
-    subscribes to, and what members are to have so far."""
+    """The input of an assignor.
+
+    It has the members, the number of partitions of each subscribed topic, and the previous
+    assignments.
+    """
 
     members: Mapping[str, Consumer]
     partition_counts: Mapping[TopicId, int]
@@ -48,9 +50,11 @@ Assignor: TypeAlias = Callable[[AssignmentTask], Mapping[str, Assignment]]
 
 
 def assign_ranges(task: AssignmentTask) -> Mapping[str, Assignment]:
-    """Of each topic, a row of neighbouring partitions to each of its members; the first members
-    have one more where it does not come out even. Static members come first, so that topics with
-    equally many partitions go to the same members."""
+    """For each topic, a range of neighbouring partitions to each of its members.
+
+    If the ranges cannot be equal, the first members get one more. Static members come first. So
+    topics with equally many partitions go to the same members.
+    """
     order = sorted(task.members, key=lambda each: _range_order(each, task.members[each]))
     found: dict[str, dict[TopicId, frozenset[int]]] = {member_id: {} for member_id in task.members}
     subscribed, is_uniform = order, task.is_uniform
@@ -73,8 +77,10 @@ def _range_order(member_id: str, member: Consumer) -> tuple[bool, str]:
 
 
 def assign_uniformly(task: AssignmentTask) -> Mapping[str, Assignment]:
-    """Equally many partitions to each member, as far as subscriptions allow, and of all ways to do
-    that one which leaves members what they have."""
+    """Equally many partitions to each member, as far as subscriptions allow.
+
+    Of all such assignments it moves the fewest partitions.
+    """
     sharing = _Sharing(task)
     sharing.keep_previous()
     if task.is_uniform:
@@ -89,17 +95,17 @@ def assign_uniformly(task: AssignmentTask) -> Mapping[str, Assignment]:
 ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
     {UNIFORM: assign_uniformly, RANGE: assign_ranges}
 )
-"""By the names that clients give them."""
+"""By the names that clients use."""
 
 
 class _Sharing:
-    """Partitions on their way to members."""
+    """An assignment in progress."""
 
     def __init__(self, task: AssignmentTask) -> None:
         self._task = task
         self._owned: dict[str, dict[TopicId, list[int]]] = {each: {} for each in task.members}
         self._loads = dict.fromkeys(task.members, 0)
-        """How many partitions each member has."""
+        """The number of partitions of each member."""
         self._subscribers: dict[TopicId, list[str]] = defaultdict(list)
         if task.is_uniform:
             everybody = list(task.members)
@@ -109,10 +115,10 @@ class _Sharing:
                 for topic_id in member.topics:
                     self._subscribers[topic_id].append(member_id)
         self._left: dict[TopicId, list[int]] = {}
-        """What nobody has."""
+        """The partitions without a member."""
 
     def keep_previous(self) -> None:
-        """Members keep what they have and may have; the rest is left."""
+        """Let members keep their previous partitions if they still subscribe to them."""
         counts = self._task.partition_counts
         left = {topic_id: set(range(counts[topic_id])) for topic_id in sorted(self._subscribers)}
         for member_id, member in self._task.members.items():
@@ -125,8 +131,10 @@ class _Sharing:
         self._left = {topic_id: sorted(numbers) for topic_id, numbers in left.items()}
 
     def cut_to_quota(self) -> None:
-        """Where all subscribe to the same, nobody keeps more than its share. Those who have most
-        are given the odd ones, so that as little as possible moves."""
+        """Take partitions from members above their share; all subscribe to the same topics.
+
+        The members with most partitions get the odd ones, so that the fewest partitions move.
+        """
         total = sum(map(len, self._left.values())) + sum(self._loads.values())
         share, odd = divmod(total, len(self._loads))
         for member_id in sorted(self._loads, key=self._loads.__getitem__, reverse=True):
@@ -137,8 +145,10 @@ class _Sharing:
                 self._left[topic_id].append(self._take(member_id, topic_id))
 
     def hand_out(self) -> None:
-        """Give what is left to whoever may have it and has least. Topics that few subscribe to come
-        first: there is less choice."""
+        """Give each free partition to the subscriber with the fewest.
+
+        Topics with few subscribers come first: they leave less choice.
+        """
         for topic_id in sorted(self._left, key=lambda each: len(self._subscribers[each])):
             members = self._subscribers[topic_id]
             queue = [(self._loads[each], position) for position, each in enumerate(members)]
@@ -150,8 +160,10 @@ class _Sharing:
         self._left = {}
 
     def even_out(self) -> None:
-        """Move partitions to members that have at least two fewer, until nobody has. Each move
-        makes the loads more even, so it ends."""
+        """Move partitions to subscribers that have at least two fewer, until there are none.
+
+        Each move makes the loads more even, so it ends.
+        """
         moved = True
         while moved:
             moved = False
@@ -182,7 +194,7 @@ class _Sharing:
         return number
 
     def result(self) -> Mapping[str, Assignment]:
-        """By member and topic."""
+        """The partitions by member and topic."""
         return {
             member_id: {topic_id: frozenset(numbers) for topic_id, numbers in owned.items()}
             for member_id, owned in self._owned.items()

@@ -1,5 +1,7 @@
-"""The target assignment of a consumer group (KIP-848), and what it is made from. Pure values, so
-that a worker can make a large one."""
+"""The target assignment of a consumer group (KIP-848), and its inputs.
+
+All are pure values, so that a worker can make a large target.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,9 @@ from tidelog.coordinator.group.consumer_commands import ClusterTopics, KnownTopi
 from tidelog.coordinator.group.records.consumer_records import Assignment, ConsumerSubscription
 
 INLINE_SUBSCRIPTIONS_MAX: Final = 20_000
-"""Topics that members subscribe to, each member's counted, up to which an assignment is made at
-once."""
+"""The sum of all members' subscribed topics up to which an assignment is made inline."""
 INLINE_PARTITIONS_MAX: Final = 5_000
-"""The same of partitions. Each of the two takes some milliseconds."""
+"""The same limit for partitions. Each of the two takes some milliseconds."""
 _HASH_BYTES: Final = 8
 
 
@@ -27,21 +28,21 @@ class TargetTask:
 
     group_id: str
     serial: int
-    """Tells the group from a later one of the same id."""
+    """Distinguishes the group from a later one with the same id."""
     epoch: int
     is_behind: bool
-    """The target assignment is older than the epoch, so there has to be a new one in any case."""
+    """Whether the target assignment is older than the epoch, so that a new one is due anyway."""
     metadata_hash: int
     members: Mapping[str, ConsumerSubscription]
     matches: Mapping[str, frozenset[str]]
-    """The topics that the regular expressions of the members name."""
+    """The topics that the members' regular expressions match."""
     topics: ClusterTopics
     previous: Mapping[str, Assignment]
     default_assignor: str
 
     @property
     def is_large(self) -> bool:
-        """Whether it would hold up the event loop."""
+        """Whether making the target would block the event loop too long."""
         subscriptions = sum(
             len(names) + len(self.matches.get(regex, ())) for names, regex in self._said()
         )
@@ -52,8 +53,10 @@ class TargetTask:
         return sum(known.values()) > INLINE_PARTITIONS_MAX
 
     def subscribed_topics(self) -> Mapping[str, Sequence[KnownTopic]]:
-        """The topics that exist of those that each member subscribes to. Members with the same
-        subscription share a list."""
+        """Each member's subscribed topics that exist.
+
+        Members with the same subscription share a list.
+        """
         shared: dict[tuple[tuple[str, ...], str], Sequence[KnownTopic]] = {}
         found = {}
         for member_id, said in zip(self.members, self._said(), strict=True):
@@ -75,8 +78,10 @@ class TargetTask:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The answer to a task. Without `assignments` the one before holds on, since neither members
-    nor topics have changed."""
+    """The result of a task.
+
+    Without `assignments` the previous target stays valid: neither members nor topics have changed.
+    """
 
     task: TargetTask
     metadata_hash: int
@@ -84,7 +89,7 @@ class Target:
 
 
 def make_target(task: TargetTask) -> Target:
-    """What each member is to have."""
+    """Each member's target assignment."""
     subscribed = task.subscribed_topics()
     lists = {id(each): each for each in subscribed.values()}
     topics = {topic.topic_id: topic for each in lists.values() for topic in each}
@@ -105,13 +110,13 @@ def make_target(task: TargetTask) -> Target:
 
 
 def preferred_assignor(subscriptions: Mapping[str, ConsumerSubscription], default: str) -> str:
-    """The assignor that most members ask for; the default if none asks."""
+    """The assignor that most members request; the default if none requests one."""
     votes = Counter(each.server_assignor for each in subscriptions.values() if each.server_assignor)
     return votes.most_common(1)[0][0] if votes else default
 
 
 def _hash(topics: Iterable[KnownTopic]) -> int:
-    """Tells whether subscribed topics have come, gone, grown or been created anew; 0 for none."""
+    """Changes when subscribed topics appear, disappear, grow or are created anew; 0 for none."""
     known = sorted(topics, key=lambda each: each.topic_id)
     if not known:
         return 0

@@ -1,4 +1,4 @@
-"""Which topics the regular expressions of consumer groups name (KIP-848), as far as it is known."""
+"""Caches the topics that the regular expressions of consumer groups match (KIP-848)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import NamedTuple
 
 
 class _Found(NamedTuple):
-    """The topics that an expression was tried on, and those of them that it names."""
+    """The topics that an expression was tried on, and the matching ones."""
 
     topics: frozenset[str]
     named: frozenset[str]
 
 
 class TopicPatterns:
-    """What is known of expressions, so that only new topics are tried. It remembers the
-    expressions that were used last, as far as there is room."""
+    """Caches matches of expressions, so that only new topics are tried.
+
+    It keeps the most recently used expressions, as far as there is room.
+    """
 
     def __init__(self, names_max: int) -> None:
-        """`names_max`: topics that all remembered expressions together name."""
+        """`names_max` limits the matching topic names of all cached expressions."""
         self._names_max = names_max
         self._names = 0
         self._found: OrderedDict[str, _Found] = OrderedDict()
@@ -30,7 +32,10 @@ class TopicPatterns:
         return list(topics if known is None else topics - known.topics)
 
     def take_up(self, pattern: str, topics: frozenset[str], named: Sequence[str]) -> frozenset[str]:
-        """All of these topics that the expression names; `named` are those of the untried ones."""
+        """Cache the expression's matches; return all of these topics that it matches.
+
+        `named` are the matching ones of the untried topics.
+        """
         known = self._found.pop(pattern, None)
         found = frozenset(named)
         if known is not None:

@@ -1,7 +1,7 @@
-"""What the records of consumer groups (KIP-848) say, as columns for people and other tools.
+"""The fields of consumer groups' records (KIP-848) as columns for people and other tools.
 
-Tidelog restores a group from the records' own bytes, which lie in the same rows, and does not read
-these. So they may be added to, and an older Tidelog passes over them.
+Tidelog restores a group from the records' bytes in the same rows, and does not read these columns.
+So new ones may be added, and an older Tidelog ignores them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONSUMER_COLUMN_NAMES: Final = frozenset([field.name for field in CONSUMER_COLUM
 
 
 def consumer_columns(records: Sequence[object]) -> dict[str, pa.Array]:
-    """A row a record; of records of another kind nothing is said."""
+    """A row for each record; rows of other kinds are null."""
     rows = [_facts(record) for record in records]
     return {
         field.name: pa.array([row.get(field.name) for row in rows], field.type)

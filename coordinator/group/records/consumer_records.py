@@ -1,8 +1,8 @@
 """The records of consumer groups (KIP-848) in `__consumer_offsets`, with Kafka's keys and values.
 
-A group's epoch, each member's subscription, the epoch of the target assignment, each member's part
-of it, and what each member has of that at present are records of their own, so that a change costs
-what it changes.
+Separate records hold a group's epoch, each member's subscription, the epoch of the target
+assignment, each member's target, and each member's current assignment. So a change costs only its
+own records.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _GROUP, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT = 3, 5, 6, 7, 8
 CONSUMER_KEY_VERSIONS: Final = frozenset({_GROUP, _MEMBER, _TARGET_EPOCH, _TARGET, _CURRENT})
 
 Assignment: TypeAlias = Mapping[TopicId, frozenset[int]]
-"""Partitions by topic; no topic without any. Not to be changed."""
+"""Partitions by topic, without empty topics. Immutable."""
 
 
 class MemberState(Enum):
-    """How far a member is on its way to the target assignment. The values are Kafka's."""
+    """A member's progress to the target assignment. The values are Kafka's."""
 
     STABLE = 0
-    """It has all that the target gives it."""
+    """It has its whole target assignment."""
     UNREVOKED_PARTITIONS = 1
-    """It has to give partitions up before it may go on."""
+    """It must revoke partitions first."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others still have."""
+    """It waits for partitions that other members still own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocols:
-    """What a member of a consumer group says that speaks the classic protocol."""
+    """The data of a consumer group's member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[SupportedProtocol, ...]
-    """At least one; it consumes as the first says."""
+    """At least one; the first one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSubscription:
-    """What a member says of itself. Topic names are sorted and each is there once."""
+    """A member's own data. Topic names are sorted and unique."""
 
     instance_id: str | None
     rack_id: str | None
@@ -66,13 +66,15 @@ class ConsumerSubscription:
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic: ClassicProtocols | None = None
-    """None where it speaks the consumer protocol."""
+    """None for a member of the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """What a member has at present, and must give up. An epoch of -2: a static member that is away
-    for a while."""
+    """A member's present assignment, and the partitions that it must revoke.
+
+    An epoch of -2: a static member that pauses.
+    """
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -82,7 +84,7 @@ class CurrentAssignment:
 
 
 class ConsumerGroupStored(NamedTuple):
-    """A group's epoch, and a hash of the topics that it had when it got it."""
+    """A group's epoch, and a hash of its topics at that epoch."""
 
     group_id: str
     epoch: int
@@ -90,13 +92,13 @@ class ConsumerGroupStored(NamedTuple):
 
 
 class ConsumerGroupRemoved(NamedTuple):
-    """A group is gone, or has become one of the classic protocol."""
+    """A group is removed, or has become one of the classic protocol."""
 
     group_id: str
 
 
 class ConsumerMemberStored(NamedTuple):
-    """A member, or what it says of itself now."""
+    """A member's subscription."""
 
     group_id: str
     member_id: str
@@ -104,27 +106,27 @@ class ConsumerMemberStored(NamedTuple):
 
 
 class ConsumerMemberRemoved(NamedTuple):
-    """A member is gone."""
+    """A member is removed."""
 
     group_id: str
     member_id: str
 
 
 class TargetEpochStored(NamedTuple):
-    """The group epoch that the target assignment was made for."""
+    """The group epoch of the target assignment."""
 
     group_id: str
     epoch: int
 
 
 class TargetEpochRemoved(NamedTuple):
-    """There is no target assignment."""
+    """The group has no target assignment."""
 
     group_id: str
 
 
 class TargetStored(NamedTuple):
-    """What a member is to have."""
+    """A member's target assignment."""
 
     group_id: str
     member_id: str
@@ -132,14 +134,14 @@ class TargetStored(NamedTuple):
 
 
 class TargetRemoved(NamedTuple):
-    """A member is to have nothing."""
+    """A member has no target assignment."""
 
     group_id: str
     member_id: str
 
 
 class CurrentStored(NamedTuple):
-    """What a member has."""
+    """A member's current assignment."""
 
     group_id: str
     member_id: str
@@ -147,7 +149,7 @@ class CurrentStored(NamedTuple):
 
 
 class CurrentRemoved(NamedTuple):
-    """A member has nothing any more."""
+    """A member has no current assignment."""
 
     group_id: str
     member_id: str
@@ -168,13 +170,13 @@ ConsumerGroupRecord: TypeAlias = (
 
 
 class ConsumerGroupKey(Message, versions=(3, 6)):
-    """Names a group (version 3), or its target assignment's epoch (6)."""
+    """The key of a group (version 3), or of its target assignment's epoch (6)."""
 
     group_id: str = string()
 
 
 class ConsumerMemberKey(Message, versions=(5, 8)):
-    """Names a member (version 5), its target assignment (7) or what it has at present (8)."""
+    """The key of a member (version 5), its target assignment (7) or its current one (8)."""
 
     group_id: str = string()
     member_id: str = string()
@@ -195,7 +197,7 @@ class ClassicProtocol(Struct):
 
 
 class ClassicMemberMetadata(Struct):
-    """What a member says that speaks the classic protocol."""
+    """The data of a member that uses the classic protocol."""
 
     session_timeout_ms: int = int32()
     supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
@@ -218,7 +220,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible=0):
 
 
 class TargetAssignmentMetadataValue(Message, versions=(0, 0), flexible=0):
-    """The target assignment of a group."""
+    """The epoch of a group's target assignment."""
 
     assignment_epoch: int = int32()
 
@@ -231,13 +233,13 @@ class StoredTopicPartitions(Struct):
 
 
 class TargetAssignmentMemberValue(Message, versions=(0, 0), flexible=0):
-    """What a member is to have."""
+    """A member's target assignment."""
 
     topic_partitions: list[StoredTopicPartitions] = array(StoredTopicPartitions)
 
 
 class CurrentMemberAssignmentValue(Message, versions=(0, 0), flexible=0):
-    """What a member has."""
+    """A member's current assignment."""
 
     member_epoch: int = int32()
     previous_member_epoch: int = int32()
@@ -247,7 +249,7 @@ class CurrentMemberAssignmentValue(Message, versions=(0, 0), flexible=0):
 
 
 def encode_consumer_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; None is a tombstone's value."""
+    """The key and the value of a record; a tombstone's value is None."""
     match record:
         case ConsumerGroupStored(group_id, epoch, metadata_hash):
             group = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
@@ -275,8 +277,10 @@ def encode_consumer_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | 
 
 
 def decode_consumer_record(key: Buffer, version: int, value: Buffer | None) -> ConsumerGroupRecord:
-    """The record with this key, whose version is one of CONSUMER_KEY_VERSIONS, and this value.
-    Raises UnknownGroupRecord, MalformedMessage, UnsupportedVersion or struct.error."""
+    """The record with this key and value; `version` is one of CONSUMER_KEY_VERSIONS.
+
+    Raises UnknownGroupRecord, MalformedMessage, UnsupportedVersion or struct.error.
+    """
     if version in (_GROUP, _TARGET_EPOCH):
         group_id = decode(ConsumerGroupKey, key, version, VERSION.size).group_id
         if version == _GROUP:
@@ -338,7 +342,7 @@ def _current_record(group_id: str, member_id: str, value: Buffer | None) -> Cons
     try:
         state = MemberState(found.state)
     except ValueError as error:
-        raise UnknownGroupRecord(f"a member's state of {found.state} is not known here") from error
+        raise UnknownGroupRecord(f"a member has the unknown state {found.state}") from error
     current = CurrentAssignment(
         found.member_epoch,
         found.previous_member_epoch,
@@ -395,7 +399,7 @@ def _current_value(current: CurrentAssignment) -> bytes:
 
 
 def _laid_out(assignment: Assignment) -> list[StoredTopicPartitions]:
-    """In an order of its own, so that equal assignments have equal bytes."""
+    """Sorted, so that equal assignments have equal bytes."""
     return [
         StoredTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in sorted(assignment.items())

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, with Kafka's own keys and values.
 
-A key is its version (int16), which also says what kind of record it is, and the fields of that
-version; a value likewise, or null where what the key names is deleted (a tombstone).
+A key is its version (int16), which also determines the kind of record, and the fields of that
+version. A value is likewise, or null if the record deletes its key (a tombstone).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.protocol.wire import NULL_UUID, Buffer
 
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
-"""Of a record outside of transactions."""
+"""The producer id of a record outside of transactions."""
 NO_LEADER_EPOCH: Final = -1
 
 _OFFSET_KEY_VERSIONS = (0, 1)
@@ -36,7 +36,7 @@ _GROUP_KEY_VERSION = 2
 _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITHOUT_ID = 3
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
-"""Kafka's only version with a time of expiry for each offset (OffsetCommit up to version 4)."""
+"""Kafka's only version with an expiry time for each offset (OffsetCommit up to version 4)."""
 _GROUP_VALUE_VERSION = 3
 _REBALANCE_TIMEOUT_FROM = 1
 
@@ -49,14 +49,14 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
-    """When the offset expires, whatever the broker's retention says; -1: as the broker says."""
+    """The offset's own expiry time; -1: the broker's retention counts."""
     topic_id: TopicId | None = None
-    """The topic that had the name when this was committed; None in records of the first release."""
+    """The topic's id at the commit; None in records of the first release."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member of a stable group, with the subscription that it had when it joined."""
+    """A member of a stable group, with its subscription at its last join."""
 
     member_id: str
     instance_id: str | None
@@ -70,8 +70,11 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as of its last assignment, or since it has no members. `protocol_type` is "" for a
-    group that nobody has joined; protocol and leader are None without members."""
+    """A group as of its last assignment, or since it became empty.
+
+    `protocol_type` is "" for a group that never had a member; protocol and leader are None without
+    members.
+    """
 
     protocol_type: str
     generation: int
@@ -91,7 +94,7 @@ class OffsetStored(NamedTuple):
 
 
 class OffsetRemoved(NamedTuple):
-    """A committed offset is gone."""
+    """A committed offset is removed."""
 
     group_id: str
     topic: str
@@ -99,7 +102,7 @@ class OffsetRemoved(NamedTuple):
 
 
 class OffsetPending(NamedTuple):
-    """An offset that is committed with a producer's transaction, if that is."""
+    """An offset that counts if a producer's transaction commits."""
 
     producer_id: int
     group_id: str
@@ -109,22 +112,24 @@ class OffsetPending(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """The offsets that a producer has pending count now, or never did. It stands for a marker: no
-    record of its own is written."""
+    """A producer's pending offsets count (commit) or are dropped.
+
+    It represents a marker: it has no record of its own.
+    """
 
     producer_id: int
     commit: bool
 
 
 class GroupStored(NamedTuple):
-    """What a group has become."""
+    """The new state of a group."""
 
     group_id: str
     group: StoredGroup
 
 
 class GroupRemoved(NamedTuple):
-    """A group is gone. Its offsets have tombstones of their own."""
+    """A group is removed. Its offsets have tombstones of their own."""
 
     group_id: str
 
@@ -141,7 +146,7 @@ GroupRecord: TypeAlias = (
 
 
 class OffsetCommitKey(Message, versions=(0, 1)):
-    """Names a committed offset. Both versions are alike."""
+    """The key of a committed offset. Both versions are alike."""
 
     group: str = string()
     topic: str = string()
@@ -161,7 +166,7 @@ class OffsetCommitValue(Message, versions=(0, 4), flexible=4):
 
 
 class GroupMetadataKey(Message, versions=(2, 2)):
-    """Names a group."""
+    """The key of a group."""
 
     group: str = string()
 
@@ -191,8 +196,11 @@ class GroupMetadataValue(Message, versions=(0, 3)):
 
 
 def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; None is a tombstone's value. Values have the version that
-    Kafka's brokers write. A pending offset differs from others by the batch that it lies in."""
+    """The key and the value of a record; a tombstone's value is None.
+
+    Values have the version that Kafka's brokers write. A pending offset differs from a committed
+    one only by its batch.
+    """
     match record:
         case OffsetStored(group_id, topic, partition, committed):
             return _offset_key(group_id, topic, partition), _offset_value(committed)
@@ -213,8 +221,10 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
 def decode_record(
     key: Buffer | None, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
 ) -> GroupRecord:
-    """The record with this key and value, in any version up to ours; `producer_id` is that of a
-    transactional batch. Raises UnknownGroupRecord."""
+    """The record with this key and value, in any version up to the newest known one.
+
+    `producer_id` is that of a transactional batch. Raises UnknownGroupRecord.
+    """
     if key is None:
         raise UnknownGroupRecord("a record of __consumer_offsets has no key")
     try:
@@ -230,7 +240,7 @@ def decode_record(
         raise UnknownGroupRecord(
             f"a record of __consumer_offsets does not decode: {error}"
         ) from error
-    raise UnknownGroupRecord(f"a key of version {version} in __consumer_offsets is not known here")
+    raise UnknownGroupRecord(f"__consumer_offsets has a key of the unknown version {version}")
 
 
 def _offset_record(key: OffsetCommitKey, value: Buffer | None, producer_id: int) -> GroupRecord:

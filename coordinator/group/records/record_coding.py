@@ -16,7 +16,10 @@ M = TypeVar("M", bound=Message)
 
 
 class UnknownGroupRecord(TidelogError):
-    """A record of `__consumer_offsets` that does not decode. What rests on it must not be used."""
+    """A record of `__consumer_offsets` does not decode.
+
+    State that depends on it must not be used.
+    """
 
 
 def versioned(message_type: type[M], data: Buffer) -> tuple[M, int]:
@@ -26,5 +29,5 @@ def versioned(message_type: type[M], data: Buffer) -> tuple[M, int]:
 
 
 def encoded(message: Message, version: int) -> bytes:
-    """The message behind its version."""
+    """The message, preceded by its version."""
     return b"".join(encode(message, version, bytearray(VERSION.pack(version))))

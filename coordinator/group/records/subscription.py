@@ -1,4 +1,4 @@
-"""Subscriptions and assignments of consumers, as far as a coordinator has to look into them."""
+"""Consumers' subscriptions and assignments, as far as a coordinator reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class SupportedProtocol(NamedTuple):
-    """An assignor that a member supports, with its subscription, which only some look into."""
+    """A protocol that a member supports, with its subscription, often opaque."""
 
     name: str
     metadata: bytes
@@ -33,7 +33,7 @@ class TopicPartitionNumbers(Struct):
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, _VERSION_MAX)):
-    """What Kafka's consumers say of themselves in a protocol's metadata."""
+    """The metadata of Kafka's consumers in a join."""
 
     topics: list[str] = array(string)
     user_data: Buffer | None = binary(nullable="0+", default=None)
@@ -43,15 +43,17 @@ class ConsumerProtocolSubscription(Message, versions=(0, _VERSION_MAX)):
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, _VERSION_MAX)):
-    """What Kafka's consumers are told to consume. All versions are alike."""
+    """The assignment of Kafka's consumers. All versions are alike."""
 
     assigned_partitions: list[TopicPartitionNumbers] = array(TopicPartitionNumbers)
     user_data: Buffer | None = binary(nullable="0+", default=None)
 
 
 class Subscription(NamedTuple):
-    """A consumer's own words: the topics that it wants, what it has (by topic; nothing where it
-    does not say), its rack."""
+    """A consumer's metadata: its topics, its owned partitions and its rack.
+
+    `owned` is by topic; empty if the consumer does not report it.
+    """
 
     topics: frozenset[str]
     owned: dict[str, frozenset[int]]
@@ -59,8 +61,10 @@ class Subscription(NamedTuple):
 
 
 def subscription_in(metadata: bytes) -> Subscription | None:
-    """What a member with protocol type "consumer" says; None where its metadata is not what Kafka's
-    consumers write."""
+    """The subscription of a member with protocol type "consumer".
+
+    None if its metadata is not in the format of Kafka's consumers.
+    """
     found = _decoded(ConsumerProtocolSubscription, metadata)
     if found is None:
         return None
@@ -69,7 +73,7 @@ def subscription_in(metadata: bytes) -> Subscription | None:
 
 
 def assignment_for(metadata: bytes, assigned: dict[str, frozenset[int]]) -> bytes:
-    """An assignment for the member with this metadata, which says which version it understands."""
+    """An assignment in the version of the member's metadata."""
     version = min(VERSION.unpack_from(metadata)[0], _VERSION_MAX)
     topics = [
         TopicPartitionNumbers(topic=topic, partitions=sorted(numbers))
@@ -79,15 +83,20 @@ def assignment_for(metadata: bytes, assigned: dict[str, frozenset[int]]) -> byte
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics that a member with protocol type "consumer" subscribes to; None where its
-    metadata is not what Kafka's consumers write (then it may subscribe to any)."""
+    """The topics that a member with protocol type "consumer" subscribes to.
+
+    None if its metadata is not in the format of Kafka's consumers; it may then subscribe to any
+    topic.
+    """
     found = subscription_in(metadata)
     return None if found is None else found.topics
 
 
 def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
-    """The partitions in the assignment of a member with protocol type "consumer"; None where it is
-    not what Kafka's consumers write. What only the assignor understands is passed over."""
+    """The partitions in the assignment of a member with protocol type "consumer".
+
+    None if it is not in the format of Kafka's consumers. The assignor's user data is ignored.
+    """
     found = _decoded(ConsumerProtocolAssignment, assignment)
     if found is None:
         return None
@@ -97,7 +106,7 @@ def assigned_partitions(assignment: bytes) -> list[tuple[str, int]] | None:
 
 
 def _decoded(message_type: type[M], data: bytes) -> M | None:
-    """A version from the future is read as the newest that is known."""
+    """The message; newer versions are decoded as the newest known one. None if malformed."""
     try:
         version = min(VERSION.unpack_from(data)[0], _VERSION_MAX)
         return None if version < 0 else decode(message_type, data, version, VERSION.size)

@@ -1,1 +1,1 @@
-"""Each request to a group coordinator: what it changes and what it is answered."""
+"""The effect and the reply of each request to a group coordinator."""

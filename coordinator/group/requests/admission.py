@@ -1,7 +1,7 @@
-"""Whether there is room for what a request would add to a group coordinator's memory. Pure.
+"""Limits the memory that requests may add to a group coordinator. Pure.
 
-Only what is added is asked about. What is there, read from a log that has more than the limits
-allow as well, stays and can be renewed.
+The limits hold for additions alone. Existing state, also from a log that exceeds the limits, stays
+and can be renewed.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class NoRoom(NamedTuple):
 
 
 class GroupBudgets(NamedTuple):
-    """What all group coordinators of a broker may hold together."""
+    """The limits that all group coordinators of a broker share."""
 
     groups: Budget
     size_bytes: Budget
 
 
 def unlimited() -> GroupBudgets:
-    """For a coordinator by itself, and for whoever only reads its log."""
+    """Budgets of a coordinator on its own, and of readers of its log."""
     return GroupBudgets(Budget(2**63), Budget(2**63))
 
 
 class GroupAdmission:
-    """What one coordinator holds, and whether it may hold more."""
+    """Counts one coordinator's groups and bytes, and admits more."""
 
     def __init__(self, settings: GroupSettings, budgets: GroupBudgets) -> None:
         self._settings = settings
@@ -68,12 +68,12 @@ class GroupAdmission:
         self._sizes: dict[str, int] = {}
         self._sizes_sum = 0
 
-    # What is held.
+    # Accounting.
 
     def measure(
         self, group_id: str, classic: ClassicGroup | None, consumers: ConsumerGroup | None
     ) -> None:
-        """A group is as it is now."""
+        """Update the size of a group."""
         size = 0 if classic is None else classic.size_bytes
         size += 0 if consumers is None else consumers.size_bytes
         self._sizes_sum += size - self._sizes.pop(group_id, 0)
@@ -82,20 +82,20 @@ class GroupAdmission:
         self._groups.hold(len(self._sizes))
 
     def hold(self, offsets: CommittedOffsets) -> None:
-        """Groups and offsets are as they are now."""
+        """Update the held bytes of groups and offsets."""
         self._bytes.hold(self._sizes_sum + offsets.size_bytes)
 
     def close(self) -> None:
-        """Nothing is held any more."""
+        """Give back everything held."""
         self._groups.hold(0)
         self._bytes.hold(0)
 
-    # What may be added.
+    # Admission.
 
     def join(
         self, join: Join, classic: ClassicGroup | None, consumers: ConsumerGroup | None
     ) -> NoRoom | None:
-        """Why a member of the classic protocol is not taken in."""
+        """Why a member of the classic protocol is refused; None if it is admitted."""
         texts = texts_bytes(join.member_id, join.instance_id, join.client_id, join.client_host)
         size = MEMBER_BYTES + texts + protocols_bytes(join.protocols)
         known = _size_of_member(join.member_id, join.instance_id, classic, consumers)
@@ -108,7 +108,7 @@ class GroupAdmission:
         classic: ClassicGroup | None,
         consumers: ConsumerGroup | None,
     ) -> NoRoom | None:
-        """Why a member of a consumer group is not taken in, or may not subscribe to more."""
+        """Why a consumer group's member, or its larger subscription, is refused; else None."""
         is_new = heartbeat.member_epoch == JOIN_EPOCH
         if not (is_new or heartbeat.topic_names or heartbeat.topic_regex):
             return None
@@ -132,7 +132,7 @@ class GroupAdmission:
         *,
         opens_group: bool,
     ) -> NoRoom | None:
-        """Why offsets are not taken up."""
+        """Why offsets are refused; None if they are admitted."""
         more = GROUP_BYTES if opens_group else 0
         is_pending = isinstance(commit, CommitTransactionalOffsets)
         found = offsets.of_group(commit.group_id)
@@ -148,7 +148,7 @@ class GroupAdmission:
         return self._ids(commit.group_id) or self.memory(more)
 
     def assignments(self, before: int, after: int) -> NoRoom | None:
-        """Why a leader's assignments are not taken, which change a group's size like this."""
+        """Why a leader's assignments, with this change of size, are refused; else None."""
         limit = self._settings.group_bytes_max
         if after > max(before, limit):
             return _no_room(
@@ -160,7 +160,7 @@ class GroupAdmission:
         return self.memory(after - before)
 
     def memory(self, more: int) -> NoRoom | None:
-        """Why groups and offsets may not take so many bytes more."""
+        """Why groups and offsets may not take `more` bytes; None if they may."""
         if self._bytes.has_room(more):
             return None
         budget = self._bytes.budget
@@ -185,13 +185,13 @@ class GroupAdmission:
         )
 
     def _member(self, size: int, known: int, group_bytes: int) -> NoRoom | None:
-        """`known`: the bytes of the member as it is; 0 for a new one."""
+        """`known`: the bytes of the existing member; 0 for a new one."""
         settings, more = self._settings, size - known
         if size > settings.member_bytes_max:
             return _no_room(
                 ErrorCode.INVALID_REQUEST,
                 MEMBER_BYTES_MAX,
-                f"what a member says of itself takes {size} bytes; at most"
+                f"the data of a member takes {size} bytes; at most"
                 f" {settings.member_bytes_max} are accepted",
             )
         if group_bytes == 0:
@@ -221,7 +221,7 @@ def _no_room(error: ErrorCode, setting: str, why: str) -> NoRoom:
 
 
 def _said_bytes(classic: ClassicGroup | None, consumers: ConsumerGroup | None) -> int:
-    """What clients made of a group; 0 where there is none."""
+    """The bytes of a group that clients determine; 0 if it does not exist."""
     if classic is not None:
         return classic.size_bytes
     return 0 if consumers is None else consumers.said_bytes
@@ -233,7 +233,7 @@ def _size_of_member(
     classic: ClassicGroup | None,
     consumers: ConsumerGroup | None,
 ) -> int:
-    """What a known member takes; 0 for a new one."""
+    """The bytes of an existing member; 0 for a new one."""
     if classic is not None:
         member = classic.members.get(classic.static_members.get(instance_id or "", member_id))
         return 0 if member is None else member.size_bytes

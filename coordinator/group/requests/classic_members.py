@@ -1,9 +1,9 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup on a consumer group: members that speak the
-classic protocol beside such that speak the consumer protocol (KIP-848, online migration).
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup on a consumer group (KIP-848, online migration).
 
-The coordinator assigns, so no member leads: a join is answered at once, with the member's epoch as
-its generation, and the assignment is fetched by a sync. What another member learns by a heartbeat,
-one of these learns by joining again, which heartbeats tell it to.
+Members of the classic protocol share the group with members of the consumer protocol. The
+coordinator assigns, so no member leads. A join is answered at once, with the member's epoch as its
+generation, and a sync returns the assignment. Other members learn changes by a heartbeat; these
+members learn them by another join, which heartbeats tell them to send.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class ClassicMembers:
-    """The classic protocol's requests to consumer groups. It keeps nothing but the timers."""
+    """The classic protocol's requests to consumer groups. It holds no state but timers."""
 
     def __init__(self, timers: Timers[Timer], membership: ConsumerMembership) -> None:
         self._timers = timers
@@ -61,7 +61,7 @@ class ClassicMembers:
     # JoinGroup.
 
     def join(self, group: ConsumerGroup, join: Join, token: Token, turn: GroupTurn) -> None:
-        """Take the member in, or lead it on; or say why not."""
+        """Add or advance the member, or reply with an error."""
         said = consumer_subscription(join.protocol_type, join.protocols)
         if said is None or not _supports(group, join):
             reply = JoinReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join.member_id)
@@ -73,7 +73,7 @@ class ClassicMembers:
             return
         is_named = join.member_id != NO_MEMBER or join.instance_id is not None
         if join.requires_known_id and not is_named:
-            # Nothing is remembered of it: whoever comes back with an id is taken in under that.
+            # The id is not stored: a join with it adds the member.
             turn.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, caller.member_id))
             return
         subscription = ConsumerSubscription(
@@ -90,7 +90,7 @@ class ClassicMembers:
         owned = by_topic_id(said.owned, join.topics)
         current = self._membership.advance(group, caller, subscription, owned, join.topics, turn)
         self._expect_request(group, caller.member_id, subscription, turn)
-        # It may have been the last one that spoke the consumer protocol, or taken its place.
+        # This member may replace the last one of the consumer protocol.
         self._membership.look_for_downgrade(group, turn)
         turn.reply(
             token,
@@ -120,7 +120,7 @@ class ClassicMembers:
     # SyncGroup.
 
     def sync(self, group: ConsumerGroup, sync: Sync, token: Token, turn: GroupTurn) -> None:
-        """Tell the member what it may consume."""
+        """Reply with the member's assignment."""
         error = _member_error(group, sync.member_id, sync.instance_id, sync.generation)
         subscription = group.subscriptions.get(sync.member_id)
         classic = None if subscription is None else subscription.classic
@@ -151,7 +151,7 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, heartbeat: Heartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        """Keep the member's session, and tell it whether there is something to join again for."""
+        """Keep the member's session, and tell it whether to join again."""
         member_id = heartbeat.member_id
         error = _member_error(group, member_id, heartbeat.instance_id, heartbeat.generation)
         if error is ErrorCode.NONE:
@@ -171,8 +171,10 @@ class ClassicMembers:
         *,
         once: bool = False,
     ) -> None:
-        """The member has its rebalance timeout to join or to sync; `once`: if it was not told so
-        before."""
+        """Give the member its rebalance timeout to join or to sync.
+
+        `once`: only if no such timeout is running.
+        """
         timer = _deadline(group, member_id)
         if not (once and timer in self._timers):
             at_ms = turn.now.monotonic_ms + subscription.rebalance_timeout_ms
@@ -181,7 +183,7 @@ class ClassicMembers:
     # LeaveGroup.
 
     def leave(self, group: ConsumerGroup, leave: Leave, token: Token, turn: GroupTurn) -> None:
-        """Put out each of the members, whatever protocol they speak."""
+        """Remove each of the members, of either protocol."""
         results = []
         for leaver in leave.members:
             member_id, error = _leaving(group, leaver)
@@ -194,15 +196,17 @@ class ClassicMembers:
 def consumer_subscription(
     protocol_type: str | None, protocols: Sequence[SupportedProtocol]
 ) -> Subscription | None:
-    """What a member of the classic protocol subscribes to, by the first of its protocols; None
-    where it is not what Kafka's consumers say."""
+    """A classic member's subscription, by the first of its protocols.
+
+    None if it is not in the format of Kafka's consumers.
+    """
     if protocol_type != CONSUMER_PROTOCOL_TYPE or not protocols:
         return None
     return subscription_in(protocols[0].metadata)
 
 
 def by_topic_id(owned: dict[str, frozenset[int]], topics: ClusterTopics) -> Assignment:
-    """Partitions by the ids of their topics; those of topics that are gone are left out."""
+    """Partitions by the ids of their topics, without deleted topics."""
     known = [(topics.topic_named(name), numbers) for name, numbers in owned.items()]
     return {topic.topic_id: numbers for topic, numbers in known if topic is not None and numbers}
 
@@ -216,8 +220,10 @@ def _by_name(assigned: Assignment, topics: ClusterTopics) -> dict[str, frozenset
 
 
 def _supports(group: ConsumerGroup, join: Join) -> bool:
-    """Whether one of the protocols is that of all other members of the classic protocol, which must
-    be able to go on if they are left alone."""
+    """Whether all other classic members support one of the protocols.
+
+    They must be able to continue if only they are left.
+    """
     itself = {join.member_id, group.static_members.get(join.instance_id or "")}
     others = [
         each.classic
@@ -229,7 +235,7 @@ def _supports(group: ConsumerGroup, join: Join) -> bool:
 
 
 def _is_to_rejoin(group: ConsumerGroup, member_id: str, current: CurrentAssignment) -> bool:
-    """Whether joining again would bring the member on."""
+    """Whether another join would advance the member."""
     if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     if current.state is MemberState.STABLE:
@@ -257,7 +263,7 @@ def _identity_error(group: ConsumerGroup, member_id: str, instance_id: str | Non
 def _member_error(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> ErrorCode:
-    """Why a member of the classic protocol may not go on as it is; NONE if it may."""
+    """Why a classic member may not continue; NONE if it may."""
     error = _identity_error(group, member_id, instance_id)
     if error is not ErrorCode.NONE:
         return error
@@ -269,7 +275,7 @@ def _member_error(
 
 
 def _leaving(group: ConsumerGroup, leaver: Leaver) -> tuple[str, ErrorCode]:
-    """The member that leaves, or why none does."""
+    """The leaving member's id, and why it cannot leave."""
     member_id, instance_id = leaver
     if member_id == NO_MEMBER and instance_id is not None:
         member_id = group.static_members.get(instance_id, NO_MEMBER)

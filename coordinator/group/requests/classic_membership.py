@@ -30,11 +30,11 @@ from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
 
 NAME_LENGTH_MAX = 200
-"""What a member's id has of its client's."""
+"""The characters of a client's name in a member id."""
 
 
 class ClassicMembership:
-    """The group protocol's requests. Each is answered in its turn or parked with its member."""
+    """The requests of the classic protocol. Each is answered at once or parked."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ClassicMembership:
     # JoinGroup.
 
     def join(self, group: ClassicGroup, join: Join, token: Token, turn: GroupTurn) -> None:
-        """Take the member in, or say why not."""
+        """Add the member, or reply with an error."""
         is_new = join.member_id == NO_MEMBER
         error = self._join_error(group, join)
         if error is not ErrorCode.NONE:
@@ -85,7 +85,7 @@ class ClassicMembership:
         if member is None and join.instance_id is not None:
             member = group.members.get(group.static_members.get(join.instance_id, ""))
         if group.state is GroupState.PREPARING_REBALANCE:
-            # Those that will not come back must not keep others out.
+            # Members that do not rejoin must not keep others out.
             is_in = member is not None and member.joining is not None
             return is_in or group.joining_count < self._settings.members_max
         return member is not None or len(group.members) < self._settings.members_max
@@ -119,8 +119,8 @@ class ClassicMembership:
         group.park_join(member, token)
         if group.initial_delay is not None:
             group.initial_delay.member_added = True
-        # It can send no heartbeat before it knows its id, and a client that has gone is not seen
-        # while its join is parked: so new members may not wait for ever.
+        # A new member sends no heartbeat before it knows its id, and a closed client stays
+        # unnoticed while its join is parked. So its first join has a limit.
         within_ms = self._settings.new_member_join_timeout_ms
         self._rebalancer.expect_heartbeat(group, member, turn, within_ms)
         self._rebalancer.begin_or_go_on(group, turn)
@@ -143,16 +143,19 @@ class ClassicMembership:
             turn.persist(GroupStored(group.group_id, group.stored()))
             turn.reply(token, self._resumed(group, member, join, before))
         else:
-            # In between, the leader may know the member by its old id: the assignment would miss
-            # it. So the generation is given up.
+            # The leader may know the member by its old id, and its assignment would miss it. So the
+            # generation ends.
             self._park_join(group, member, token, turn)
             rebalancer.begin_or_go_on(group, turn)
 
     def _resumed(
         self, group: ClassicGroup, member: Member, join: Join, leader_before: str | None
     ) -> JoinReply:
-        """What a static member is told that came back into a stable group. A leader must not assign
-        anew: if it cannot be told so, it is told that the member that it was leads."""
+        """The reply to a static member that returned into a stable group.
+
+        A leader must not assign anew. If its version cannot express that, the reply names its old
+        id as the leader.
+        """
         reply = self._rebalancer.generation_reply(group, member)
         is_leader = group.leader == member.member_id
         return JoinReply(
@@ -170,8 +173,8 @@ class ClassicMembership:
         member, rebalancer = group.members[join.member_id], self._rebalancer
         is_leader = group.leader == member.member_id
         changed = member.protocols != join.protocols
-        # The same metadata: the answer to its first join was lost. A leader of a stable group
-        # joins again because it has seen something that changes the assignment.
+        # Unchanged metadata: the answer to its first join was lost. But a leader of a stable group
+        # rejoins when it has seen a change that affects the assignment.
         is_repeat = not changed and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and not is_leader)
@@ -188,14 +191,14 @@ class ClassicMembership:
     ) -> None:
         superseded = group.park_join(member, token)
         if superseded is not None:
-            # The client has asked again; nobody reads this answer, but its request must end.
+            # The client has asked again and reads no answer to the first request, which must end.
             reply = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
             turn.reply(superseded, reply)
 
     # SyncGroup.
 
     def sync(self, group: ClassicGroup, sync: Sync, token: Token, turn: GroupTurn) -> None:
-        """Give the member its assignment, now or when the leader has handed it in."""
+        """Give the member its assignment, now or once the leader has submitted it."""
         error = _sync_error(group, sync)
         if error is not ErrorCode.NONE:
             turn.reply(token, SyncReply(error))
@@ -230,7 +233,7 @@ class ClassicMembership:
     def heartbeat(
         self, group: ClassicGroup, heartbeat: Heartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        """Keep the member's session, and tell it whether it may go on as it is."""
+        """Keep the member's session, and tell it whether to rejoin."""
         error = _member_error(
             group, heartbeat.member_id, heartbeat.instance_id, heartbeat.generation
         )
@@ -243,7 +246,7 @@ class ClassicMembership:
     # LeaveGroup.
 
     def leave(self, group: ClassicGroup, leave: Leave, token: Token, turn: GroupTurn) -> None:
-        """Put out each of the members; the others share anew, once."""
+        """Remove each of the members; the others rebalance once."""
         if group.state is GroupState.DEAD:
             turn.reply(token, LeaveReply(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
@@ -257,20 +260,20 @@ class ClassicMembership:
         turn.reply(token, LeaveReply(ErrorCode.NONE, results))
         self._rebalancer.went_out(group, members_before - len(group.members), turn)
 
-    # Silence.
+    # Timeouts.
 
     def session_expired(self, group: ClassicGroup, member_id: str, turn: GroupTurn) -> None:
-        """A member was not heard of for its session timeout, or did not come back with its id."""
+        """Remove a member without a heartbeat, or an unused id."""
         member = group.members.get(member_id)
         if member is not None and member.waits and not member.is_new:
-            # It is we who have to speak; its session goes on when we have.
+            # The member waits for the coordinator; its session continues after the answer.
             return
         self._rebalancer.put_out(group, member_id, turn)
         self._rebalancer.went_out(group, 0 if member is None else 1, turn)
 
 
 def new_member_id(join: Join) -> str:
-    """As Kafka names members; of a long name only the beginning."""
+    """A member id in Kafka's form, with a shortened name."""
     return f"{(join.instance_id or join.client_id)[:NAME_LENGTH_MAX]}-{join.fresh_id}"
 
 
@@ -299,7 +302,7 @@ def _sync_error(group: ClassicGroup, sync: Sync) -> ErrorCode:
 
 
 def _leaving(group: ClassicGroup, leaver: Leaver) -> tuple[str, ErrorCode]:
-    """The member that leaves, or why none does."""
+    """The leaving member's id, and why it cannot leave."""
     member_id, instance_id = leaver
     if member_id == NO_MEMBER:
         if instance_id is None or instance_id not in group.static_members:

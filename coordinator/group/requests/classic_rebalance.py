@@ -1,7 +1,7 @@
-"""How a group of the classic protocol comes from one generation to the next.
+"""The rebalance of a group of the classic protocol: from one generation to the next.
 
-A rebalance waits until all members have joined, or the longest rebalance timeout of any of them has
-passed; then the generation begins, and its leader has the same time to say who consumes what.
+A rebalance waits until all members have joined, or the longest of their rebalance timeouts has
+passed. Then the generation begins, and its leader has the same time to submit the assignment.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from tidelog.protocol.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class GroupDecision(Decision[GroupRecord, Reply]):
-    """A decision, and what it asks for that takes too long for the event loop."""
+    """A decision, with its slow work for a worker."""
 
     work: Sequence[GroupWork] = ()
 
 
 @dataclass(slots=True)
 class GroupTurn(Turn[GroupRecord, Reply]):
-    """A decision being made."""
+    """A decision in progress."""
 
     work: list[GroupWork] = field(default_factory=list)
 
     def decision(self) -> GroupDecision:
-        """What was decided."""
         return GroupDecision(
             self.records,
             self.replies,
@@ -47,28 +46,28 @@ class GroupTurn(Turn[GroupRecord, Reply]):
 
 
 class TimerKind(Enum):
-    """What happens when a group's timer has run out."""
+    """The event that a group's timer triggers."""
 
     SESSION = "session"
-    """A member was not heard of; it is put out of the group."""
+    """A member has sent no heartbeat; it is removed."""
     JOIN = "join"
-    """The members that have joined make up the generation."""
+    """The joined members form the generation."""
     SYNC = "sync"
-    """Members that did not ask for their assignment are put out."""
+    """Members without a sync are removed."""
     CONSUMER_SESSION = "consumer session"
-    """A member of a consumer group was not heard of; it is put out of the group."""
+    """A consumer group's member has sent no heartbeat; it is removed."""
     CONSUMER_REBALANCE = "consumer rebalance"
-    """A member of a consumer group did not give up what it had to; it is put out."""
+    """A consumer group's member has not revoked its partitions; it is removed."""
     DOWNGRADE = "downgrade"
-    """It is looked whether all members of a consumer group speak the classic protocol."""
+    """Check whether all members of a consumer group use the classic protocol."""
     SWEEP = "sweep"
-    """Expired offsets are looked for, in some groups at a time."""
+    """Search some groups for expired offsets."""
     FORGET = "forget"
-    """Offsets in deleted topics are removed, some at a time."""
+    """Remove some of the offsets in deleted topics."""
 
 
 class Timer(NamedTuple):
-    """Names a timer of a group, or of one of its members."""
+    """The key of a timer of a group, or of one of its members."""
 
     kind: TimerKind
     group_id: str = ""
@@ -76,7 +75,7 @@ class Timer(NamedTuple):
 
 
 class Rebalancer:
-    """Moves groups through their states. It keeps nothing of its own but the timers."""
+    """Moves groups through their states. It holds no state but timers."""
 
     def __init__(self, settings: GroupSettings, timers: Timers[Timer]) -> None:
         self._settings = settings
@@ -85,14 +84,14 @@ class Rebalancer:
     # Rebalancing.
 
     def begin_or_go_on(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """Members have changed: begin a rebalance, or look whether the one under way is done."""
+        """Begin a rebalance after a change of members, or complete the running one if possible."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self._complete_if_all_joined(group, turn)
         else:
             self.begin(group, turn)
 
     def begin(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """Have all members join again. An empty group gives others time to come first."""
+        """Make all members join again. An empty group first waits for more members."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             group.assign({})
             self.answer_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, turn)
@@ -106,7 +105,7 @@ class Rebalancer:
         self._extend(group, InitialDelay(delay_ms, group.rebalance_timeout_ms - delay_ms), turn)
 
     def join_timer_expired(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """The time for joining is over, unless it is an empty group's and members still come."""
+        """Complete the join phase, unless an empty group still gets members."""
         delay = group.initial_delay
         if delay is not None and delay.member_added and delay.remaining_ms > 0:
             next_ms = min(self._settings.initial_rebalance_delay_ms, delay.remaining_ms)
@@ -115,7 +114,7 @@ class Rebalancer:
             self._complete_join(group, turn)
 
     def sync_timer_expired(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """Members that did not ask for their assignment in time are put out of the group."""
+        """Remove the members without a sync in time."""
         silent = list(group.pending_syncs)
         for member_id in silent:
             self.put_out(group, member_id, turn)
@@ -141,7 +140,7 @@ class Rebalancer:
         timer = Timer(TimerKind.JOIN, group.group_id)
         self._timers.cancel(timer)
         group.initial_delay = None
-        # Static members may be late: only their session decides (KIP-345).
+        # Static members may be late: only their session timeout removes them (KIP-345).
         absent = [m for m in group.members.values() if m.joining is None and m.instance_id is None]
         for member in absent:
             self.put_out(group, member.member_id, turn)
@@ -164,7 +163,7 @@ class Rebalancer:
             group.pending_syncs[member.member_id] = None
 
     def generation_reply(self, group: ClassicGroup, member: Member) -> JoinReply:
-        """The generation, as this member is told of it."""
+        """The generation, in the reply to this member."""
         is_leader = group.leader == member.member_id
         return JoinReply(
             ErrorCode.NONE,
@@ -179,7 +178,7 @@ class Rebalancer:
     # Members.
 
     def put_out(self, group: ClassicGroup, member_id: str, turn: GroupTurn) -> None:
-        """Remove a member; what it waits for is answered with UNKNOWN_MEMBER_ID."""
+        """Remove a member; its parked requests fail with UNKNOWN_MEMBER_ID."""
         self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, member_id))
         member = group.members.get(member_id)
         if member is not None:
@@ -187,15 +186,17 @@ class Rebalancer:
         group.remove(member_id)
 
     def forget(self, group: ClassicGroup) -> None:
-        """The group is no longer one of the classic protocol: nothing of it runs out any more."""
+        """Cancel all timers of a group that leaves the classic protocol."""
         for kind in (TimerKind.JOIN, TimerKind.SYNC):
             self._timers.cancel(Timer(kind, group.group_id))
         for member_id in (*group.members, *group.pending_joins):
             self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, member_id))
 
     def went_out(self, group: ClassicGroup, members: int, turn: GroupTurn) -> None:
-        """So many members were put out: the others share anew. 0: only ids that were given out and
-        not used, for which nobody need wait any longer."""
+        """Rebalance after this number of members were removed.
+
+        0: only unused ids were removed, which the rebalance need no longer wait for.
+        """
         if members and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.begin(group, turn)
         elif group.state is GroupState.PREPARING_REBALANCE:
@@ -204,27 +205,27 @@ class Rebalancer:
     def send_away(
         self, group: ClassicGroup, member: Member, error: ErrorCode, turn: GroupTurn
     ) -> None:
-        """Answer what a member waits for with an error."""
+        """Fail the member's parked requests with an error."""
         self.answer_join(group, member, JoinReply(error, member.member_id), turn)
         self.answer_sync(member, SyncReply(error), turn)
 
     def answer_join(
         self, group: ClassicGroup, member: Member, reply: JoinReply, turn: GroupTurn
     ) -> None:
-        """Answer the join that a member waits for, if it does."""
+        """Answer the member's parked join, if there is one."""
         token = group.park_join(member, None)
         if token is not None:
             turn.reply(token, reply)
 
     def answer_sync(self, member: Member, reply: SyncReply, turn: GroupTurn) -> bool:
-        """Answer the sync that a member waits for; False if it does not."""
+        """Answer the member's parked sync; False if there is none."""
         token, member.syncing = member.syncing, None
         if token is not None:
             turn.reply(token, reply)
         return token is not None
 
     def answer_syncs(self, group: ClassicGroup, error: ErrorCode, turn: GroupTurn) -> None:
-        """Give every member that waits for it its assignment, or an error."""
+        """Answer all parked syncs with assignments, or with an error."""
         for member in group.members.values():
             reply = SyncReply(error)
             if error is ErrorCode.NONE:
@@ -233,19 +234,18 @@ class Rebalancer:
                 self.expect_heartbeat(group, member, turn)
 
     def assignment_reply(self, group: ClassicGroup, member: Member) -> SyncReply:
-        """A member's assignment."""
         return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
 
     def expect_heartbeat(
         self, group: ClassicGroup, member: Member, turn: GroupTurn, within_ms: int | None = None
     ) -> None:
-        """The member was heard of; it has its session timeout for the next time."""
+        """Restart the member's session timeout."""
         timer = Timer(TimerKind.SESSION, group.group_id, member.member_id)
         timeout_ms = member.session_timeout_ms if within_ms is None else within_ms
         self._set_timer(timer, timeout_ms, turn)
 
     def synced(self, group: ClassicGroup, member: Member) -> None:
-        """The member has asked for its assignment; if all have, nobody is waited for."""
+        """Note the member's sync; cancel the sync timer if it was the last."""
         group.pending_syncs.pop(member.member_id, None)
         if not group.pending_syncs:
             self._timers.cancel(Timer(TimerKind.SYNC, group.group_id))

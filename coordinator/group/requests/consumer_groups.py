@@ -34,8 +34,10 @@ CONSUMER_TYPE = "consumer"
 
 
 class ConsumerGroups:
-    """Consumer groups by id. They are stored whole: nothing of them is lost with the leader but
-    how long ago members were heard of."""
+    """Consumer groups by id.
+
+    They are stored completely: with the leader only the times of the last heartbeats are lost.
+    """
 
     def __init__(
         self,
@@ -56,16 +58,15 @@ class ConsumerGroups:
         return iter(list(self._groups.values()))
 
     def get(self, group_id: str) -> ConsumerGroup | None:
-        """A group, if there is one."""
         return self._groups.get(group_id)
 
     @property
     def by_id(self) -> Mapping[str, ConsumerGroup]:
-        """All of them; not to be changed."""
+        """All groups. The caller must not change them."""
         return self._groups
 
     def apply(self, record: ConsumerGroupRecord) -> None:
-        """Take up a record. Tombstones of what is not there mean nothing."""
+        """Apply a record. Tombstones of unknown members or groups have no effect."""
         match record:
             case ConsumerGroupRemoved(group_id):
                 self._groups.pop(group_id, None)
@@ -83,7 +84,7 @@ class ConsumerGroups:
                     group.apply(record)
 
     def open(self, group_id: str) -> ConsumerGroup:
-        """The group, which there will be from now on."""
+        """The group, created if it does not exist."""
         group = self._groups.get(group_id)
         if group is None:
             self._opened += 1
@@ -91,12 +92,12 @@ class ConsumerGroups:
         return group
 
     def records(self) -> Iterator[ConsumerGroupRecord]:
-        """What makes the same of a coordinator without groups."""
+        """The records that bring an empty coordinator into this state."""
         for group in self._groups.values():
             yield from group.records()
 
     def timer_expired(self, timer: Timer, turn: GroupTurn) -> None:
-        """A member was not heard of in time, or did not give up in time what it had to."""
+        """Remove a member that missed its session or rebalance timeout."""
         group = self._groups.get(timer.group_id)
         if group is not None and timer.kind in (
             TimerKind.CONSUMER_SESSION,
@@ -105,7 +106,7 @@ class ConsumerGroups:
             self.membership.put_out(group, timer.member_id, turn)
 
     def patterns_found(self, found: PatternsFound, turn: GroupTurn) -> None:
-        """It was looked up which topics the expressions of a group name."""
+        """Store the topics that a group's expressions match."""
         group = self._groups.get(found.group_id)
         if group is not None:
             group.take_up(found.matches)
@@ -113,13 +114,13 @@ class ConsumerGroups:
             group.no_lookup_before_ms = turn.now.monotonic_ms + interval_ms
 
     def target_made(self, target: Target, turn: GroupTurn) -> None:
-        """The target assignment of a large group was made."""
+        """Apply the target assignment that a worker made for a large group."""
         group = self._groups.get(target.task.group_id)
         if group is not None:
             self.membership.take_target(group, target, turn)
 
     def describe(self, group_id: str) -> ConsumerDescription:
-        """A group, as an administrator is told of it."""
+        """A group, for an administrator."""
         group = self._groups.get(group_id)
         if group is None:
             return ConsumerDescription(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -134,7 +135,7 @@ class ConsumerGroups:
         )
 
     def listings(self) -> list[GroupListing]:
-        """All groups in brief."""
+        """The summaries of all groups."""
         return [
             GroupListing(group.group_id, CONSUMER_TYPE, group.state.value, CONSUMER_TYPE)
             for group in self._groups.values()
@@ -142,12 +143,12 @@ class ConsumerGroups:
 
 
 def is_empty(group: ConsumerGroup) -> bool:
-    """Whether nobody is in the group."""
+    """Whether the group has no members."""
     return group.state is ConsumerGroupState.EMPTY
 
 
 def not_found(heartbeat: ConsumerHeartbeat, *, is_classic: bool) -> str:
-    """Why a heartbeat's group is not to be found."""
+    """The message for a heartbeat without a group."""
     if is_classic:
         return f"Group {heartbeat.group_id} is not a consumer group."
     return f"Consumer group {heartbeat.group_id} not found."

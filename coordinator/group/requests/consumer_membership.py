@@ -1,5 +1,8 @@
-"""ConsumerGroupHeartbeat on one consumer group (KIP-848): members come, stay and go, the target
-assignment follows, and each member is led to it step by step."""
+"""ConsumerGroupHeartbeat on one consumer group (KIP-848).
+
+Members join, stay and leave, the target assignment follows, and each member moves to it step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +44,25 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class MembershipRefusal(NamedTuple):
-    """Why a request is not carried out."""
+    """Why a request is refused."""
 
     error: ErrorCode
     message: str
 
 
 class Caller(NamedTuple):
-    """The member that a request comes from, as it was before."""
+    """The member that a request comes from, in its previous state."""
 
     member_id: str
     subscription: ConsumerSubscription | None
     current: CurrentAssignment
     target: Assignment
     replaces: str | None = None
-    """The member whose place it takes: the same static one, under its old id."""
+    """The id of the member that it replaces: the same static member before."""
 
 
 class ConsumerMembership:
-    """Heartbeats, and what follows when they stay away. It keeps nothing but the timers."""
+    """Heartbeats, and their timeouts. It holds no state but timers."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class ConsumerMembership:
         self._timeouts_of = timeouts_of
 
     def refusal(self, heartbeat: ConsumerHeartbeat) -> MembershipRefusal | None:
-        """What is wrong with a request whatever the group is like; None if nothing is."""
+        """Why a request is invalid for every group; None if it is valid."""
         fault = _fault(heartbeat)
         if fault is not None:
             return MembershipRefusal(ErrorCode.INVALID_REQUEST, fault)
@@ -91,12 +94,12 @@ class ConsumerMembership:
             return MembershipRefusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
         return None
 
-    # Members that come and stay.
+    # Joining and staying.
 
     def heartbeat(
         self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        """Take the member in or note that it is alive, and tell it what it may consume."""
+        """Add the member or keep its session, and reply with its assignment."""
         caller = self._caller(group, heartbeat)
         if isinstance(caller, MembershipRefusal):
             turn.reply(token, ConsumerHeartbeatReply(*caller))
@@ -127,8 +130,11 @@ class ConsumerMembership:
         topics: ClusterTopics,
         turn: GroupTurn,
     ) -> CurrentAssignment:
-        """The member says this of itself, and that it has this (None: it does not say): what it
-        may consume from now on, one step nearer to what it is to have."""
+        """Apply a member's subscription and reported partitions; return its next current
+        assignment.
+
+        `owned` of None: the member did not report. The result is one step nearer to the target.
+        """
         if caller.replaces is not None:
             self._replace(group, caller, turn)
         group_id, member_id = group.group_id, caller.member_id
@@ -178,8 +184,11 @@ class ConsumerMembership:
     def _returned(
         self, group: ConsumerGroup, member_id: str, holder: str, instance_id: str
     ) -> Caller | MembershipRefusal:
-        """A static member that joins where one of its instance id is known: only if that is away,
-        or speaks the classic protocol, in which no static member says that it goes."""
+        """The caller of a static member that joins with a known instance id.
+
+        Only if the known member pauses, or uses the classic protocol, in which static members never
+        announce a pause.
+        """
         is_classic = group.subscriptions[holder].classic is not None
         if group.current(holder).epoch != STATIC_LEAVE_EPOCH and not is_classic:
             return MembershipRefusal(
@@ -190,11 +199,10 @@ class ConsumerMembership:
         return successor(group, member_id, holder)
 
     def is_full(self, group: ConsumerGroup) -> bool:
-        """Whether there is no room for another member."""
         return len(group.subscriptions) >= self._settings.consumer_members_max
 
     def _replace(self, group: ConsumerGroup, caller: Caller, turn: GroupTurn) -> None:
-        """A static member is back: it takes its old place, with what it had and is to have."""
+        """Give a returned static member its old place and assignments."""
         assert caller.replaces is not None
         assert caller.subscription is not None
         self._cancel_timers(group, caller.replaces)
@@ -214,9 +222,11 @@ class ConsumerMembership:
         subscription: ConsumerSubscription,
         turn: GroupTurn,
     ) -> tuple[int, Assignment]:
-        """What the member is to have, and in which epoch: made anew if subscriptions have changed,
-        or topics, or if members have gone since. What is looked up or made elsewhere holds from a
-        later heartbeat on."""
+        """The member's target assignment, and its epoch.
+
+        It is made anew if subscriptions, topics or members have changed. Results of a worker apply
+        from a later heartbeat on.
+        """
         bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
         self._look_up_patterns(group, known, turn)
         if not group.is_matched(subscription.topic_regex):
@@ -264,7 +274,7 @@ class ConsumerMembership:
         bumps: bool,
         turn: GroupTurn,
     ) -> tuple[int, Assignment]:
-        """Have a worker make the target, unless one is at it, and go on with the one before."""
+        """Request the target from a worker, unless one is making it; keep the previous target."""
         epoch, target = self._go_on(group, caller, bumps, turn)
         if turn.now.monotonic_ms >= group.no_target_before_ms:
             group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
@@ -275,12 +285,12 @@ class ConsumerMembership:
     def _go_on(
         self, group: ConsumerGroup, caller: Caller, bumps: bool, turn: GroupTurn
     ) -> tuple[int, Assignment]:
-        """Without a new target: the group's epoch is ahead of that of the one before."""
+        """Keep the previous target: the group's epoch is ahead of the target's."""
         if not bumps:
             return group.assignment_epoch, caller.target
         group_id, epoch, assigned = group.group_id, group.epoch + 1, group.assignment_epoch
         if assigned == 0:
-            # No member can be in epoch 0, so the first target gives nobody anything.
+            # No member can be in epoch 0, so the first target is empty.
             turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
             turn.persist(TargetEpochStored(group_id, epoch))
             assigned, epoch = epoch, epoch + 1
@@ -288,8 +298,11 @@ class ConsumerMembership:
         return assigned, caller.target
 
     def take_target(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> None:
-        """A target was made elsewhere, while the group went on. If members have changed since, it
-        is that of the epoch that it was made for, and the next one follows."""
+        """Apply a target that a worker made.
+
+        If members have changed meanwhile, it counts for the epoch of its task, and the next one
+        follows.
+        """
         task = target.task
         if task.serial != group.serial:
             return
@@ -307,8 +320,10 @@ class ConsumerMembership:
             _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
 
     def _has_room(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> bool:
-        """Whether the target may be taken, so that members come to have what it says. One for the
-        same topics always may: a group goes on with what it has, however full the broker is."""
+        """Whether the target fits the memory limit.
+
+        One for the same topics always fits: a group must continue on a full broker.
+        """
         if target.assignments is None or target.metadata_hash == group.metadata_hash:
             return True
         wanted = sum(map(assignment_bytes, target.assignments.values()))
@@ -320,7 +335,7 @@ class ConsumerMembership:
     def _look_up_patterns(
         self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn
     ) -> None:
-        """Have the topics looked up that the group's expressions name, if that may have changed."""
+        """Request the matches of the group's expressions, if they may have changed."""
         patterns = group.patterns
         if not patterns or (group.topics_matched is known.topics and group.is_matched()):
             return
@@ -328,12 +343,12 @@ class ConsumerMembership:
             group.no_lookup_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
             turn.work.append(PatternLookup(group.group_id, patterns, known))
 
-    # Members that go.
+    # Leaving.
 
     def leave(
         self, group: ConsumerGroup, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        """A member goes, or a static one goes away for a while and keeps what it has."""
+        """Remove a member, or pause a static one, which keeps its assignment."""
         member_id, instance_id = heartbeat.member_id, heartbeat.instance_id
         if instance_id is not None:
             refusal = _static_refusal(group, member_id, instance_id)
@@ -357,8 +372,10 @@ class ConsumerMembership:
         turn.reply(token, reply)
 
     def put_out(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
-        """Remove a member, if it is there. The others are given its partitions when the next of
-        them is heard of."""
+        """Remove a member, if it exists.
+
+        The other members get its partitions at their next heartbeats.
+        """
         if member_id not in group.subscriptions:
             return
         self._cancel_timers(group, member_id)
@@ -368,14 +385,14 @@ class ConsumerMembership:
         self.look_for_downgrade(group, turn)
 
     def forget(self, group: ConsumerGroup) -> None:
-        """The group is no longer a consumer group: nothing of it runs out any more."""
+        """Cancel all timers of a group that is no longer a consumer group."""
         for member_id in group.subscriptions:
             self._cancel_timers(group, member_id)
 
     # Time.
 
     def loaded(self, group: ConsumerGroup, turn: GroupTurn) -> None:
-        """Members have their timeouts from now on: nobody knows how long ago they were heard of."""
+        """Start all members' timeouts: the times of their last heartbeats are unknown."""
         self.look_for_downgrade(group, turn)
         for member_id, subscription in group.subscriptions.items():
             self.expect_heartbeat(group, member_id, subscription, turn)
@@ -390,7 +407,10 @@ class ConsumerMembership:
         subscription: ConsumerSubscription,
         turn: GroupTurn,
     ) -> None:
-        """The member was heard of. In the classic protocol it names its session timeout itself."""
+        """Restart the member's session timeout.
+
+        A member of the classic protocol determines its own timeout.
+        """
         if subscription.classic is not None:
             timeout_ms = subscription.classic.session_timeout_ms
         else:
@@ -399,8 +419,7 @@ class ConsumerMembership:
         self._set_timer(timer, timeout_ms, turn)
 
     def look_for_downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
-        """Have it looked, when this turn is over, whether all members speak the classic protocol
-        by now."""
+        """Check after this turn whether all members use the classic protocol."""
         self._set_timer(Timer(TimerKind.DOWNGRADE, group.group_id), 0, turn)
 
     def _set_timer(self, timer: Timer, within_ms: int, turn: GroupTurn) -> None:
@@ -412,7 +431,7 @@ class ConsumerMembership:
 
 
 def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
-    """What is wrong with a request, in Kafka's words."""
+    """What is invalid in a request, in Kafka's words."""
     for value, name in (
         (heartbeat.group_id, "GroupId"),
         (heartbeat.instance_id, "InstanceId"),
@@ -441,7 +460,7 @@ def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
 
 
 def successor(group: ConsumerGroup, member_id: str, holder: str) -> Caller:
-    """A static member under a new id, in the place of `holder`, who it was before."""
+    """The caller of a static member with a new id, in the place of `holder`, its old id."""
     anew = replace(group.current(holder), epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
     return Caller(member_id, group.subscriptions[holder], anew, group.target(holder), holder)
 
@@ -473,8 +492,11 @@ def _unknown(group: ConsumerGroup, member_id: str) -> MembershipRefusal:
 def _epoch_refusal(
     heartbeat: ConsumerHeartbeat, current: CurrentAssignment
 ) -> MembershipRefusal | None:
-    """Why a member is fenced. The epoch before is accepted where the member has nothing that it was
-    not given: the answer with the newer one may have been lost."""
+    """Why a member is fenced.
+
+    The previous epoch is valid if the member owns only assigned partitions: the answer with the
+    newer epoch may have been lost.
+    """
     epoch = heartbeat.member_epoch
     if epoch == current.epoch:
         return None
@@ -502,7 +524,7 @@ def _updated(
         heartbeat.client_id,
         heartbeat.client_host,
         old.topic_names if names is None else tuple(sorted(set(names))),
-        # An empty expression takes back the one before.
+        # An empty expression removes the previous one.
         old.topic_regex if regex is None else regex or None,
         old.rebalance_timeout_ms if timeout_ms == NOT_CHANGED_MS else timeout_ms,
         heartbeat.server_assignor if heartbeat.server_assignor is not None else old.server_assignor,
@@ -522,8 +544,10 @@ def _persist_target(
     epoch: int,
     turn: GroupTurn,
 ) -> None:
-    """Have the parts of a target written that differ from the one before, as far as they are those
-    of members that subscribe as they did when it was made."""
+    """Add the records of the changed parts of a target.
+
+    Members whose subscription has changed since the task are skipped.
+    """
     task = target.task
     for member_id, assignment in (target.assignments or {}).items():
         said = members.get(member_id)

@@ -35,8 +35,10 @@ from tidelog.coordinator.group.state.states import GroupState
 from tidelog.protocol.error_codes import ErrorCode
 
 SINK_PROGRESS_TOPIC = "__consumer_offsets"
-"""An offset in this topic is an exactly-once sink's progress (H7), which never expires: a query
-that rests longer than the retention would else commit its last batch again."""
+"""An offset in this topic is an exactly-once sink's progress (H7), which never expires.
+
+Otherwise a query that pauses longer than the retention would commit its last batch again.
+"""
 
 
 def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
@@ -44,7 +46,7 @@ def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if commit.generation < 0 and group.state is GroupState.EMPTY:
-        # From an administrator, or a consumer that assigns itself.
+        # The commit comes from an administrator, or a consumer without group management.
         return ErrorCode.NONE
     is_anonymous = commit.member_id == NO_MEMBER and commit.instance_id is None
     if commit.generation < 0 and is_anonymous:
@@ -62,8 +64,10 @@ def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
 def transactional_commit_error(
     group: ClassicGroup, commit: CommitTransactionalOffsets
 ) -> ErrorCode:
-    """Why these offsets may not be part of the transaction; NONE if they may. A member that is to
-    be fenced must name itself; the transaction goes on while the group rebalances."""
+    """Why these offsets may not be part of the transaction; NONE if they may.
+
+    Only a member that names itself can be fenced. The transaction continues during a rebalance.
+    """
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if commit.generation < 0 and group.state is GroupState.EMPTY:
@@ -79,8 +83,10 @@ def transactional_commit_error(
 def consumer_commit_error(
     group: ConsumerGroup, commit: CommitOffsets | CommitTransactionalOffsets
 ) -> ErrorCode:
-    """Why these offsets may not be committed to a consumer group; NONE if they may. What a
-    transaction says of a member is fenced as in other groups, by a code that its clients know."""
+    """Why these offsets may not be committed to a consumer group; NONE if they may.
+
+    Transactional commits are fenced with a code that their clients know.
+    """
     is_transactional = isinstance(commit, CommitTransactionalOffsets)
     if commit.generation < 0 and not group.subscriptions:
         return ErrorCode.NONE
@@ -100,7 +106,7 @@ def consumer_commit_error(
 
 
 def consumer_fetch_error(group: ConsumerGroup, fetch: FetchOffsets) -> ErrorCode:
-    """Why who asks is not to have a consumer group's offsets; NONE if it may."""
+    """Why the caller may not read a consumer group's offsets; NONE if it may."""
     if fetch.member_id is None and fetch.member_epoch < 0:
         return ErrorCode.NONE
     if fetch.member_id is None or fetch.member_id not in group.subscriptions:
@@ -111,7 +117,7 @@ def consumer_fetch_error(group: ConsumerGroup, fetch: FetchOffsets) -> ErrorCode
 
 
 def missing_group_error(commit: CommitOffsets | CommitTransactionalOffsets) -> ErrorCode:
-    """Why nothing may be committed to a group that does not exist; NONE if that creates it."""
+    """Why a commit may not create the missing group; NONE if it may."""
     if commit.generation <= NO_GENERATION:
         return ErrorCode.NONE
     if isinstance(commit, CommitOffsets) and commit.knows_missing_group:
@@ -122,7 +128,7 @@ def missing_group_error(commit: CommitOffsets | CommitTransactionalOffsets) -> E
 def commit_offsets(
     commit: CommitOffsets, token: Token, settings: GroupSettings, turn: Turn[GroupRecord, Reply]
 ) -> None:
-    """Store the offsets of a commit that is allowed, but for those with too much metadata."""
+    """Store the offsets of an allowed commit, except those with too much metadata."""
     now_ms = turn.now.time_ms
     expires_ms = NO_TIMESTAMP if commit.retention_ms is None else now_ms + commit.retention_ms
     results = []
@@ -141,8 +147,10 @@ def commit_transactional_offsets(
     settings: GroupSettings,
     turn: Turn[GroupRecord, Reply],
 ) -> None:
-    """Have the offsets of a commit that is allowed pending until its transaction ends, but for
-    those with too much metadata."""
+    """Store the offsets of an allowed transactional commit as pending.
+
+    Those with too much metadata are refused.
+    """
     producer = commit.producer
     results = []
     for each in commit.offsets:
@@ -176,14 +184,14 @@ def _committed(
 def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsReply:
     """A group's committed offsets; a group that does not exist has none.
 
-    Who asks for all stable ones is told of the pending ones as well where nothing is committed yet:
-    else the first commit of a partition would be overlooked.
+    A request for all stable offsets also gets partitions with only pending ones. Otherwise the
+    client would overlook a partition's first commit.
     """
     found = offsets.of_group(fetch.group_id)
     unstable = frozenset(offsets.pending_places(fetch.group_id) if fetch.require_stable else ())
     topics: dict[str, dict[int, CommittedOffset | None]]
     if fetch.topics is None:
-        # Copies cost little, and what is committed later is not in the answer.
+        # Copies cost little, and later commits must not appear in the answer.
         topics = {topic: {**each} for topic, each in found.items()}
         for topic, number in unstable:
             topics.setdefault(topic, {})[number] = None
@@ -205,10 +213,10 @@ def delete_offsets(
     offsets: CommittedOffsets,
     turn: Turn[GroupRecord, Reply],
 ) -> None:
-    """Forget offsets in topics that no member consumes."""
+    """Delete offsets in topics that no member consumes."""
     is_opaque = isinstance(group, ClassicGroup) and group.protocol_type != CONSUMER_PROTOCOL_TYPE
     if is_opaque and group.state is not GroupState.EMPTY:
-        # What its members are doing only they know.
+        # The coordinator cannot read the subscriptions of its members.
         turn.reply(token, PartitionErrors(ErrorCode.NON_EMPTY_GROUP))
         return
     results = []
@@ -229,11 +237,12 @@ def expired_offsets(
     settings: GroupSettings,
     now_ms: int,
 ) -> Iterable[OffsetRemoved]:
-    """What removes the expired offsets of a group, by its state.
+    """The records that remove a group's expired offsets (KIP-211, KIP-496).
 
-    Without members they are kept from when it became empty; of a group that nobody ever joined (it
-    only holds offsets), from their commit; with members, only those in topics that none subscribes
-    to expire, from their commit (KIP-211, KIP-496).
+    - A group without members keeps its offsets for the retention after it became empty.
+    - A group that never had members (it only holds offsets) keeps them from their commit on.
+    - A group with members keeps the offsets of subscribed topics; others expire from their commit
+      on.
     """
     since_ms: int | None = None
     keep: frozenset[str] = frozenset()

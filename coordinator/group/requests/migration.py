@@ -1,8 +1,9 @@
-"""Groups that go from one protocol to the other while they have members (KIP-848): to the consumer
-protocol when the first member comes that speaks it, back when the last such member goes.
+"""Migrates groups with members between the two protocols (KIP-848).
 
-What is stored goes over in one append, so a successor finds either group, never both. Members learn
-of it by what they are answered next: those of the classic protocol have to join again.
+A classic group becomes a consumer group when the first member of the consumer protocol joins, and a
+classic group again when the last such member leaves. One append stores the change, so a successor
+finds either group, never both. Members learn of it by their next answer: those of the classic
+protocol must join again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Upgraded(NamedTuple):
 
 
 class Migration:
-    """SliceTurns groups of either kind into the other. It shares the groups of a coordinator."""
+    """Converts groups of either kind into the other. It shares the coordinator's groups."""
 
     def __init__(
         self,
@@ -65,10 +66,11 @@ class Migration:
     def upgrade(
         self, group: ClassicGroup, topics: ClusterTopics, is_stored: bool, turn: GroupTurn
     ) -> bool:
-        """Make a consumer group of one with members; False where that may not be or cannot be.
+        """Convert a classic group with members into a consumer group; False if that is not
+        possible.
 
-        Members keep what they were assigned last. Whoever waits for the generation that will not
-        come is told to join again.
+        Members keep their last assignment. Parked requests fail with REBALANCE_IN_PROGRESS, so
+        their members join again.
         """
         members = _upgraded(group, topics)
         has_room = len(group.members) < self._settings.consumer_members_max
@@ -82,8 +84,8 @@ class Migration:
         if is_stored:
             turn.persist(GroupRemoved(group.group_id))
         for record in _records(group, members):
-            # The join that this turn goes on with finds the members; applied once more with all
-            # that follows from it, the records make the same.
+            # The join in this turn must find the members. The records are applied once more later,
+            # with the same result.
             self._consumers.apply(record)
             turn.persist(record)
         upgraded = self._consumers.open(group.group_id)
@@ -93,10 +95,9 @@ class Migration:
         return True
 
     def downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
-        """Make a group of the classic protocol of one of whose members all speak that.
+        """Convert a consumer group whose members all use the classic protocol into a classic group.
 
-        Its generation is one that no member has, so that each joins again, whoever leads the
-        coordinator then.
+        No member has its generation. So each of them joins again, also with a new coordinator.
         """
         protocols = [each.classic for each in group.subscriptions.values()]
         is_small = len(protocols) <= self._settings.members_max
@@ -122,7 +123,7 @@ class Migration:
 
 
 def _upgraded(group: ClassicGroup, topics: ClusterTopics) -> dict[str, _Upgraded] | None:
-    """The members of a group; None where one of them is no consumer of Kafka's kind."""
+    """The members of a group; None if one is not a consumer in Kafka's format."""
     found = {}
     for member in group.members.values():
         said = consumer_subscription(group.protocol_type, member.protocols)

@@ -1,4 +1,4 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: to which group, of which type."""
+"""Routes OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete to groups of either type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class OffsetRequests:
-    """What is asked of committed offsets. It shares the groups of a coordinator."""
+    """The requests about committed offsets. It shares the coordinator's groups."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class OffsetRequests:
     def commit(
         self, commit: CommitOffsets | CommitTransactionalOffsets, token: Token, turn: GroupTurn
     ) -> None:
-        """Store offsets, or have them pending. The first ones from outside make a group."""
+        """Store offsets, committed or pending. A commit from outside creates a missing group."""
         group_id = commit.group_id
         is_new = group_id not in self._consumers and group_id not in self._classic
         error = self._commit_error(commit)
@@ -89,7 +89,6 @@ class OffsetRequests:
         return commit_error(group, commit)
 
     def fetch(self, fetch: FetchOffsets) -> OffsetsReply:
-        """The offsets of a group."""
         group = self._consumers.get(fetch.group_id)
         error = ErrorCode.NONE if group is None else consumer_fetch_error(group, fetch)
         if error is not ErrorCode.NONE:
@@ -97,7 +96,7 @@ class OffsetRequests:
         return fetch_offsets(fetch, self._offsets)
 
     def delete(self, delete: DeleteOffsets, token: Token, turn: GroupTurn) -> None:
-        """Forget offsets that no member needs."""
+        """Delete offsets that no member needs."""
         group = self._consumers.get(delete.group_id) or self._classic.get(delete.group_id)
         if group is None:
             turn.reply(token, PartitionErrors(ErrorCode.GROUP_ID_NOT_FOUND))

@@ -1,5 +1,8 @@
-"""How one member comes from what it has to what it is to have (KIP-848), step by step: it first
-gives up what is not for it, then it is given what nobody else has any more."""
+"""Moves one member from its current to its target assignment (KIP-848), step by step.
+
+It first revokes partitions that are not in its target. Then it gets the partitions that no other
+member owns.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ def reconcile(
     is_free: Callable[[TopicId, int], bool],
     owned: Assignment | None,
 ) -> CurrentAssignment:
-    """The next step of a member, or the same where it cannot go on.
+    """The member's next step, or the same assignment if it cannot advance.
 
-    `is_free` tells whether no member has a partition, or still has to give it up. `owned` is what
-    the member says that it has; None where it did not say.
+    `is_free`: whether no member owns a partition or has yet to revoke it. `owned`: the partitions
+    that the member reports; None if it does not report.
     """
     epoch = current.epoch
     match current.state:
@@ -39,7 +42,7 @@ def reconcile(
     kept = _both(current.assigned, target)
     revoked = _without(current.assigned, kept)
     if revoked and _has_any(owned, revoked):
-        # Until it has given these up, it stays in its epoch.
+        # The member stays in its epoch until it has revoked these.
         return _step(current, epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
     missing = _without(target, kept)
     free = {
@@ -53,7 +56,7 @@ def reconcile(
 
 
 def is_within(owned: Assignment | None, assigned: Assignment) -> bool:
-    """Whether a member says that it has nothing but what it was given; False if it does not say."""
+    """Whether a member reports only assigned partitions; False if it does not report."""
     if owned is None:
         return False
     return all(
@@ -72,7 +75,7 @@ def _step(
 
 
 def _has_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether the member has any of these, or does not say."""
+    """Whether the member reports any of these partitions, or does not report."""
     if owned is None:
         return True
     return any(owned.get(topic_id, frozenset()) & found for topic_id, found in partitions.items())

@@ -1,1 +1,1 @@
-"""What a group coordinator remembers: groups, members and committed offsets."""
+"""The state of a group coordinator: groups, members and committed offsets."""

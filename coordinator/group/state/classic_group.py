@@ -1,5 +1,7 @@
-"""One group of the classic protocol: its members, its generation, its state. Pure data and the
-rules that keep it whole; who may do what, and when, is decided in `rebalance` and `membership`."""
+"""One group of the classic protocol: its members, its generation, its state.
+
+Pure data and its invariants; `classic_rebalance` and `classic_membership` decide who may do what.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 @dataclass(slots=True)
 class Member:
-    """A member of a group. `joining` and `syncing` are the requests that it waits for."""
+    """A member of a group. `joining` and `syncing` are its parked requests."""
 
     member_id: str
     instance_id: str | None
@@ -43,39 +45,39 @@ class Member:
     protocols: tuple[SupportedProtocol, ...]
     assignment: bytes = b""
     is_new: bool = False
-    """It has not been told of a generation yet."""
+    """It has not learned of a generation yet."""
     joining: Token | None = None
     syncing: Token | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its subscription under an assignor."""
+        """Its subscription for a protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate memory."""
         texts = texts_bytes(self.member_id, self.instance_id, self.client_id, self.client_host)
         return MEMBER_BYTES + texts + protocols_bytes(self.protocols) + len(self.assignment)
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for an answer, so that it need not send heartbeats."""
+        """Whether a request is parked, so that it need not send heartbeats."""
         return self.joining is not None or self.syncing is not None
 
 
 @dataclass(slots=True)
 class InitialDelay:
-    """How the first rebalance of an empty group waits for more members."""
+    """The delay of an empty group's first rebalance, for more members."""
 
     delay_ms: int
     remaining_ms: int
     member_added: bool = False
-    """Since the delay began; it is then extended."""
+    """Whether one joined since the delay began; it is then extended."""
 
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """A group. Its members keep the order in which they came."""
+    """A group. Its members stay in the order of their arrival."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -88,9 +90,9 @@ class ClassicGroup:
     static_members: dict[str, str] = field(default_factory=dict)
     """Member ids by instance id."""
     pending_joins: dict[str, None] = field(default_factory=dict)
-    """Ids that were given out and have not come back, in order."""
+    """Ids that no member has joined with yet, in order."""
     pending_syncs: dict[str, None] = field(default_factory=dict)
-    """Members that have not asked for this generation's assignment, in order."""
+    """Members that have not requested this generation's assignment, in order."""
     initial_delay: InitialDelay | None = None
     _joining: int = 0
     _support: Counter[str] = field(default_factory=Counter)
@@ -98,7 +100,7 @@ class ClassicGroup:
 
     @classmethod
     def from_stored(cls, group_id: str, stored: StoredGroup) -> ClassicGroup:
-        """The group as it was stored: stable with members, empty without."""
+        """The group in its stored state: stable with members, empty without."""
         group = cls(
             group_id,
             GroupState.STABLE if stored.members else GroupState.EMPTY,
@@ -126,7 +128,7 @@ class ClassicGroup:
         return group
 
     def stored(self) -> StoredGroup:
-        """What is to be kept of it."""
+        """The stored form of the group."""
         return StoredGroup(
             self.protocol_type or "",
             self.generation,
@@ -153,14 +155,14 @@ class ClassicGroup:
     # State.
 
     def transition(self, target: GroupState, time_ms: int) -> None:
-        """Go over to a state. Raises InvalidGroupTransition."""
+        """Enter a state. Raises InvalidGroupTransition."""
         if self.state not in PREVIOUS_STATES[target]:
             raise InvalidGroupTransition(self.group_id, self.state, target)
         self.state = target
         self.state_timestamp_ms = time_ms
 
     def begin_generation(self, time_ms: int) -> None:
-        """The joined members make up the next generation; without any the group is empty."""
+        """Form the next generation of the joined members; without members the group is empty."""
         self.generation += 1
         self.pending_syncs.clear()
         if self.members:
@@ -172,19 +174,19 @@ class ClassicGroup:
 
     @property
     def is_unused(self) -> bool:
-        """Nobody is in it or on the way into it."""
+        """Whether it has neither members nor pending ids."""
         return not self.members and not self.pending_joins
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about, but for its offsets."""
+        """Its approximate memory, without its offsets."""
         ids = len(self.pending_joins) * ID_BYTES
         return GROUP_BYTES + len(self.group_id) + self._member_bytes + ids
 
     # Members.
 
     def add(self, member: Member) -> None:
-        """Take in a member. The first one leads."""
+        """Add a member. The first one leads."""
         assert member.member_id not in self.members
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -197,7 +199,7 @@ class ClassicGroup:
         self._member_bytes += member.size_bytes
 
     def remove(self, member_id: str) -> Member | None:
-        """Put out a member, or forget an id that was given out. Another member leads then."""
+        """Remove a member or a pending id. If the leader goes, another member leads."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -213,8 +215,10 @@ class ClassicGroup:
         return member
 
     def replace_static(self, old_id: str, new_id: str, client_id: str, client_host: str) -> Member:
-        """A static member has come back: it goes on under a new id, in its old place, with its
-        assignment. Requests that it had parked must have been answered."""
+        """Give a returned static member its new id, in its old place, with its assignment.
+
+        Its parked requests must have been answered.
+        """
         member = self.members[old_id]
         assert not member.waits
         self.members = {
@@ -242,7 +246,7 @@ class ClassicGroup:
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
     ) -> None:
-        """What a member says of itself when it joins again."""
+        """Update a member's data when it joins again."""
         self._support.subtract(_names(member.protocols))
         self._support.update(_names(protocols))
         self._member_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
@@ -251,7 +255,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
     def park_join(self, member: Member, token: Token | None) -> Token | None:
-        """The member waits for a generation (None: no longer); the request that waited before."""
+        """Park the member's join (None: none); return the previously parked one."""
         before, member.joining = member.joining, token
         self._joining += (token is not None) - (before is not None)
         return before
@@ -270,21 +274,21 @@ class ClassicGroup:
 
     @property
     def joining_count(self) -> int:
-        """Members that wait for a generation."""
+        """The number of members with a parked join."""
         return self._joining
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is waited for."""
+        """Whether every member has joined and no id is pending."""
         return self._joining == len(self.members) and not self.pending_joins
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long members are waited for: as long as the most patient of them allows."""
+        """The longest rebalance timeout of any member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Have a leader that has joined; False where nobody has."""
+        """Make sure that the leader has joined; False if no member has."""
         if self.leader is not None and self.members[self.leader].joining is not None:
             return True
         for member in self.members.values():
@@ -294,7 +298,7 @@ class ClassicGroup:
         return False
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told."""
+        """The leader's list of members."""
         return tuple(
             [
                 JoinedMember(each.member_id, each.instance_id, each.metadata(self.protocol))
@@ -305,8 +309,10 @@ class ClassicGroup:
     # Protocols.
 
     def supports(self, protocol_type: str, protocols: Sequence[SupportedProtocol]) -> bool:
-        """Whether a member with these can be in the group: the type is the group's and at least one
-        protocol is everybody's."""
+        """Whether a member with these protocols can join.
+
+        The type must be the group's, and all members must support at least one of the protocols.
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any(
@@ -314,8 +320,10 @@ class ClassicGroup:
         )
 
     def elected_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support; of those with the most
-        votes, the one that was voted for first."""
+        """The protocol with most votes; of several, the one with the first vote.
+
+        Each member votes for the first of its protocols that all support.
+        """
         members = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -323,7 +331,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def may_consume(self, topic: str) -> bool:
-        """Whether members may be consuming the topic: they subscribe to it, or do not say."""
+        """Whether a member subscribes to the topic, or has unreadable metadata."""
         if not self.members:
             return False
         for member in self.members.values():
@@ -333,7 +341,7 @@ class ClassicGroup:
         return False
 
     def subscriptions(self) -> frozenset[str] | None:
-        """All topics that consumers in this group subscribe to; None if that cannot be told."""
+        """All topics that its consumers subscribe to; None if unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         found: set[str] = set()
@@ -345,7 +353,7 @@ class ClassicGroup:
         return frozenset(found)
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """What the leader says; nothing for those of whom it says nothing."""
+        """Set the leader's assignments; members without one get none."""
         for member in self.members.values():
             before = len(member.assignment)
             member.assignment = assignments.get(member.member_id, b"")

@@ -1,5 +1,7 @@
-"""Committed offsets of all groups of one coordinator, and those that open transactions would
-commit: pure, changed by records alone."""
+"""Committed offsets of all groups of one coordinator, and pending ones of open transactions.
+
+Pure; only records change them.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +29,34 @@ _NO_OFFSETS: Mapping[int, CommittedOffset] = {}
 
 
 class CommittedOffsets:
-    """Offsets by group, topic and partition. Nothing empty is kept."""
+    """Offsets by group, topic and partition. Empty entries are removed."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[str, dict[Place, dict[int, CommittedOffset | None]]] = {}
-        """By group and partition: the offset of each producer, in the order of the log. None: a
-        newer one was committed meanwhile, so it will not count whatever becomes of it."""
-        self._producers: dict[int, dict[tuple[str, Place], None]] = {}
-        """Where each producer has something pending, in order."""
-        self.size_bytes = 0
-        """What they take in memory, about."""
-        self._changed: set[str] | None = None
-        """While a captured state is read: the groups that have their own offsets again."""
+        """By group and partition: the pending offset of each producer, in the order of the log.
 
-    # What is committed.
+        None: a newer one was committed meanwhile, so it will not count even if its transaction
+        commits.
+        """
+        self._producers: dict[int, dict[tuple[str, Place], None]] = {}
+        """The places of each producer's pending offsets, in order."""
+        self.size_bytes = 0
+        """Their approximate memory."""
+        self._changed: set[str] | None = None
+        """During a capture: the groups whose offsets were copied since."""
+
+    # Committed offsets.
 
     def store(self, record: OffsetStored) -> None:
-        """Take up a committed offset."""
+        """Apply a committed offset."""
         self._put(record.group_id, (record.topic, record.partition), record.committed)
         pending = self._pending.get(record.group_id, {}).get((record.topic, record.partition), {})
         for producer_id in pending:
             self._supersede(pending, producer_id)
 
     def remove(self, record: OffsetRemoved) -> None:
-        """Forget a committed offset, if there is one, and those that are pending in its place."""
+        """Remove a committed offset, if there is one, and the pending ones in its place."""
         place = record.topic, record.partition
         for producer_id in list(self._pending.get(record.group_id, {}).get(place, ())):
             self._drop(producer_id, record.group_id, place)
@@ -65,21 +70,22 @@ class CommittedOffsets:
             self._groups.pop(record.group_id, None)
 
     def group_ids(self) -> Sequence[str]:
-        """The groups that have any, or would have with a transaction."""
+        """The groups with committed or pending offsets."""
         return list(dict.fromkeys(chain(self._groups, self._pending)))
 
     def of_group(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """A group's offsets by topic and partition; not to be changed or kept."""
+        """A group's offsets by topic and partition. The caller must neither change nor keep
+        them."""
         return self._groups.get(group_id, _NOTHING)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """One committed offset."""
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
-    # What open transactions would commit.
+    # Pending offsets of open transactions.
 
     def hold(self, record: OffsetPending) -> None:
-        """Take up an offset of an open transaction, in place of an older one of the same."""
+        """Apply a pending offset, which replaces an older one of the same transaction."""
         place = record.topic, record.partition
         pending = self._pending.setdefault(record.group_id, {}).setdefault(place, {})
         # The order is that of the log: a newer one of the same producer goes to the end.
@@ -90,15 +96,17 @@ class CommittedOffsets:
         self._producers.setdefault(record.producer_id, {})[record.group_id, place] = None
 
     def end(self, record: TransactionEnded) -> None:
-        """A transaction is over. What it commits counts, except where something newer was committed
-        while it was open."""
+        """Apply the end of a transaction.
+
+        Its offsets count if it commits, except where a newer one was committed during it.
+        """
         for group_id, place in self._producers.pop(record.producer_id, {}):
             if record.commit:
                 self._promote(record.producer_id, group_id, place)
             self._drop(record.producer_id, group_id, place)
 
     def holds(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether there is an offset, or would be with a transaction."""
+        """Whether the partition has a committed or a pending offset."""
         return self.get(group_id, topic, partition) is not None or self.is_pending(
             group_id, topic, partition
         )
@@ -108,16 +116,16 @@ class CommittedOffsets:
         return (topic, partition) in self._pending.get(group_id, {})
 
     def pending_places(self, group_id: str) -> Sequence[Place]:
-        """Where open transactions may change offsets of the group."""
+        """The partitions whose offsets open transactions may change."""
         return list(self._pending.get(group_id, ()))
 
-    # What a snapshot holds.
+    # Snapshots.
 
     def capture(self) -> Iterator[_Live]:
-        """The records that make the same of an empty object, whatever becomes of this one while
-        they are read. It shares with it the groups that do not change, until `release`.
+        """The records that bring an empty object into the present state.
 
-        What is pending and will not count is made so again by the newer offset that follows it.
+        Later changes do not affect them. Until `release`, unchanged groups are shared with this
+        object. A newer offset follows each superseded pending one, and so supersedes it again.
         """
         self._changed = set()
         superseded: list[OffsetPending] = []
@@ -135,18 +143,18 @@ class CommittedOffsets:
         return chain(superseded, _offsets_of(self._groups.copy()), pending)
 
     def release(self) -> None:
-        """What was captured has been read."""
+        """End a capture."""
         self._changed = None
 
-    # What goes.
+    # Removal.
 
     def count(self, group_id: str) -> int:
-        """A group's offsets, pending ones too."""
+        """The number of a group's offsets, including pending ones."""
         committed = sum(map(len, self.of_group(group_id).values()))
         return committed + len(self._pending.get(group_id, ()))
 
     def removals(self, group_id: str) -> Iterator[OffsetRemoved]:
-        """What removes all offsets of a group, pending ones too."""
+        """The records that remove all offsets of a group, including pending ones."""
         return self.removals_where(group_id, None, lambda topic, committed: True)
 
     def removals_where(
@@ -155,8 +163,10 @@ class CommittedOffsets:
         topics: Collection[str] | None,
         is_gone: Callable[[str, CommittedOffset], bool],
     ) -> Iterator[OffsetRemoved]:
-        """What removes those offsets of a group in some topics, or in all, that are gone; pending
-        ones too."""
+        """The records that remove those offsets of a group for which `is_gone` holds.
+
+        They cover some topics, or all, and pending offsets too.
+        """
         found = self.of_group(group_id)
         for topic in found if topics is None else topics:
             for partition, committed in found.get(topic, _NO_OFFSETS).items():
@@ -167,7 +177,7 @@ class CommittedOffsets:
                 continue
             committed_now = found.get(topic, _NO_OFFSETS).get(partition)
             if committed_now is not None and is_gone(topic, committed_now):
-                continue  # It goes with that one.
+                continue  # its removal covers the pending one
             if any(each is not None and is_gone(topic, each) for each in pending.values()):
                 yield OffsetRemoved(group_id, topic, partition)
 
@@ -180,11 +190,10 @@ class CommittedOffsets:
         since_ms: int | None,
         keep: Collection[str],
     ) -> Iterator[OffsetRemoved]:
-        """What removes the offsets that have expired, except in the topics `keep`, and never while
-        a transaction may change them.
+        """The records that remove expired offsets, except in the topics `keep`.
 
-        An offset with a time of expiry of its own goes by that. Others are kept for the retention,
-        counted from `since_ms`, or from their commit where that is None.
+        Offsets that a transaction may change do not expire. An offset's own expiry time counts.
+        Others are kept for the retention, from `since_ms` on, or from their commit if that is None.
         """
         for topic, partitions in self.of_group(group_id).items():
             if topic in keep:
@@ -205,7 +214,7 @@ class CommittedOffsets:
         partitions[partition] = committed
 
     def _writable(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
-        """The group's committed offsets, apart from those that were captured."""
+        """The group's committed offsets, copied if they are captured."""
         topics = self._groups.setdefault(group_id, {})
         if self._changed is not None and group_id not in self._changed:
             self._changed.add(group_id)
@@ -225,7 +234,7 @@ class CommittedOffsets:
             self._supersede(pending, other)
 
     def _supersede(self, pending: dict[int, CommittedOffset | None], producer_id: int) -> None:
-        """Something newer was committed: this will not count, whatever becomes of it."""
+        """Mark a pending offset as superseded: a newer one was committed."""
         self.size_bytes += pending_bytes(None) - pending_bytes(pending[producer_id])
         pending[producer_id] = None
 

@@ -1,5 +1,8 @@
-"""One consumer group (KIP-848) as the log has it: its epochs, its members, what they are to have
-and what they have. Changed by records alone, in whatever order compaction has left them."""
+"""One consumer group (KIP-848) in the log's state.
+
+It has the epochs, the members, their target and current assignments. Only records change it, in any
+order that compaction has left them.
+"""
 
 from __future__ import annotations
 
@@ -45,22 +48,22 @@ class ConsumerGroupState(Enum):
     ASSIGNING = "Assigning"
     """The target assignment is older than the group's epoch."""
     RECONCILING = "Reconciling"
-    """Members are on their way to the target assignment."""
+    """Members are moving to the target assignment."""
     STABLE = "Stable"
 
 
 class ConsumerGroup:
-    """A group. Its members keep the order in which they came."""
+    """A group. Its members stay in the order of their arrival."""
 
     def __init__(self, group_id: str, serial: int = 0) -> None:
-        """`serial` tells it from an earlier group of the same id."""
+        """`serial` distinguishes it from an earlier group with the same id."""
         self.group_id = group_id
         self.serial = serial
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.subscriptions: dict[str, ConsumerSubscription] = {}
-        """The members, and what they say of themselves."""
+        """The members' subscriptions, by member id."""
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
         self._currents: dict[str, CurrentAssignment] = {}
@@ -68,22 +71,22 @@ class ConsumerGroup:
         self._holders: dict[TopicPartition, str] = {}
         self._said_bytes = 0
         self.assigned_bytes = 0
-        """What assignments take in memory, about: those to be had, and those that members have."""
+        """The approximate memory of target and current assignments."""
         self._patterns: Counter[str] = Counter()
-        """The regular expressions of the members, and how many have each."""
-        # What follows is lost with the leader.
+        """The members' regular expressions, with the number of members of each."""
+        # The following state is lost with the leader.
         self.matches: dict[str, frozenset[str]] = {}
-        """The topics that each expression names, as far as they were looked up."""
+        """The topics that each expression matches, if looked up."""
         self.topics_matched: Mapping[TopicId, KnownTopic] | None = None
-        """The cluster's topics when all of the expressions were looked up last."""
+        """The cluster's topics at the last look-up of all expressions."""
         self.topics_seen: Mapping[TopicId, KnownTopic] | None = None
-        """The cluster's topics when the target assignment was compared with them last."""
+        """The cluster's topics at the last check of the target assignment."""
         self.no_lookup_before_ms = 0
         self.no_target_before_ms = 0
-        """By the monotonic clock: what is being looked up or made is not asked for again."""
+        """The earliest times, by the monotonic clock, to request a look-up or a target again."""
 
     def apply(self, record: ConsumerGroupRecord) -> None:
-        """Take up a record of this group."""
+        """Apply a record of this group."""
         match record:
             case ConsumerGroupStored(_, epoch, metadata_hash):
                 self.epoch, self.metadata_hash = epoch, metadata_hash
@@ -105,7 +108,7 @@ class ConsumerGroup:
                 self.epoch = self.metadata_hash = self.assignment_epoch = 0
 
     def records(self) -> Iterator[ConsumerGroupRecord]:
-        """What makes the same of a group that nothing is known of."""
+        """The records that bring an empty group into this state."""
         group_id = self.group_id
         yield ConsumerGroupStored(group_id, self.epoch, self.metadata_hash)
         for member_id, subscription in self.subscriptions.items():
@@ -117,14 +120,14 @@ class ConsumerGroup:
             yield CurrentStored(group_id, member_id, current)
 
     def removals(self) -> Iterator[ConsumerGroupRecord]:
-        """What removes the group and all in it."""
+        """The records that remove the group and all its contents."""
         for member_id in self.subscriptions:
             yield from self.member_removals(member_id)
         yield TargetEpochRemoved(self.group_id)
         yield ConsumerGroupRemoved(self.group_id)
 
     def member_removals(self, member_id: str) -> Iterator[ConsumerGroupRecord]:
-        """What removes a member."""
+        """The records that remove a member."""
         yield CurrentRemoved(self.group_id, member_id)
         yield TargetRemoved(self.group_id, member_id)
         yield ConsumerMemberRemoved(self.group_id, member_id)
@@ -169,22 +172,22 @@ class ConsumerGroup:
             self._currents[member_id] = current
             self._holders |= dict.fromkeys(_held(current), member_id)
 
-    # What it is.
+    # Properties.
 
     @property
     def said_bytes(self) -> int:
-        """What members say of themselves takes in memory, about."""
+        """The approximate memory of the members' own data."""
         return GROUP_BYTES + len(self.group_id) + self._said_bytes
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about, but for its offsets."""
+        """Its approximate memory, without its offsets."""
         matched = sum(map(len, self.matches.values())) * TOPIC_NAME_BYTES
         return self.said_bytes + self.assigned_bytes + matched
 
     @property
     def state(self) -> ConsumerGroupState:
-        """How far the group is on its way to its newest assignment."""
+        """The group's progress to its newest assignment."""
         if not self.subscriptions:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -198,26 +201,25 @@ class ConsumerGroup:
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def current(self, member_id: str) -> CurrentAssignment:
-        """What a member has; nothing, in epoch 0, for who is no member."""
+        """A member's current assignment; empty, in epoch 0, for a non-member."""
         return self._currents.get(member_id) or CurrentAssignment()
 
     def target(self, member_id: str) -> Assignment:
-        """What a member is to have."""
+        """A member's target assignment."""
         return self._targets.get(member_id, {})
 
     def is_free(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether no member has the partition, or has yet to give it up."""
+        """Whether no member owns the partition or has yet to revoke it."""
         return TopicPartition(topic_id, partition) not in self._holders
 
     def may_consume(self, topic: str) -> bool:
-        """Whether members subscribe to the topic, or may do so by an expression that was not looked
-        up yet."""
+        """Whether a member subscribes to the topic, perhaps by an untried expression."""
         if any(topic in self.matches.get(pattern, (topic,)) for pattern in self._patterns):
             return True
         return any(topic in each.topic_names for each in self.subscriptions.values())
 
     def described_members(self) -> list[DescribedConsumer]:
-        """The members, as an administrator is told of them."""
+        """The members, for an administrator."""
         return [
             DescribedConsumer(
                 member_id, subscription, self.current(member_id), self.target(member_id)
@@ -229,17 +231,17 @@ class ConsumerGroup:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Those that members subscribe with."""
+        """The regular expressions of the members' subscriptions."""
         return frozenset(self._patterns)
 
     def is_matched(self, also: str | None = None) -> bool:
-        """Whether it is known which topics the expressions name, and this one as well."""
+        """Whether the matches of all expressions, and of `also`, are known."""
         return all(each in self.matches for each in self._patterns) and (
             not also or also in self.matches
         )
 
     def take_up(self, matches: Matches) -> None:
-        """Note the topics that expressions name."""
+        """Store the topics that expressions match."""
         if any(self.matches.get(each) != names for each, names in matches.names.items()):
             self.topics_seen = None
         self.matches.update(matches.names)

@@ -1,4 +1,4 @@
-"""The states of a group in the classic protocol, and which may follow which."""
+"""The states of a group in the classic protocol, and their legal successions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 
 class GroupState(Enum):
-    """The values are the names that Kafka gives them in its answers."""
+    """The values are Kafka's names."""
 
     EMPTY = "Empty"
     """No members; perhaps committed offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members join; all of them are waited for."""
+    """Members join; the group waits for all of them."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """A generation has begun; its leader is to say who consumes what."""
+    """A generation has begun; its leader has yet to submit the assignment."""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can get its assignment."""
     DEAD = "Dead"
-    """Removed; whoever still holds it is sent away."""
+    """Removed; requests on it fail."""
 
 
 PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProxyType(
@@ -38,7 +38,7 @@ PREVIOUS_STATES: Final[Mapping[GroupState, frozenset[GroupState]]] = MappingProx
 
 
 class InvalidGroupTransition(AssertionError):
-    """A programmer's error: a state was to follow one that it may not follow."""
+    """A programmer's error: an illegal transition of a group's state."""
 
     def __init__(self, group_id: str, state: GroupState, target: GroupState) -> None:
         super().__init__(f"group {group_id} is {state.value} and cannot become {target.value}")
