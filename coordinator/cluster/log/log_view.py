@@ -262,6 +262,6 @@ def following(
 def abandoned(why: str) -> LogAbandoned:
     """The error that ends an incarnation with an invalid view of the log."""
     return LogAbandoned(
-        f"the metadata log was abandoned {why}. A pending change may or may not have been made;"
+        f"the metadata log was abandoned {why}. A pending entry may or may not be there;"
         " this incarnation ends, and a new one starts from the bucket"
     )

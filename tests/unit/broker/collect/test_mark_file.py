@@ -185,7 +185,7 @@ def test_a_file_that_cannot_be_read_costs_a_grace(
         stored = bytes((await world.store.get(mark_key(ID))).data)
         await world.store.put(mark_key(ID), stored[:-20] if damage == b"cut" else damage)
         marks = await world.process()
-        assert "is unknown" in caplog.text
+        assert "marks are unreadable" in caplog.text
         assert marks.slots.update(SLOTS, world.clock.monotonic()) == {}
         await marks.store({})
         await asyncio.sleep(0)
