@@ -19,9 +19,11 @@ def main(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
 
 
 def _share_heap() -> None:
-    """Have Arrow's C++ take its memory from glibc's heap too. It looks at this once, when it is
-    imported: `tune_allocator` has only what Python asks Arrow for come from there. Pages and
-    encoders of a Parquet file would make a second heap grow in the first roll of a process.
+    """Make Arrow's C++ use glibc's heap too.
+
+    Arrow reads this setting once, at its import. `tune_allocator` covers only memory that Python
+    requests from Arrow. Pages and encoders of a Parquet file would otherwise grow a second heap in
+    the first roll of a process.
     """
     if hasattr(ctypes.CDLL(None), "mallopt"):
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -6,14 +6,14 @@ import click
 
 
 class Address(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`; an IPv6 host stands in brackets."""
+    """`HOST:PORT`; an IPv6 host is in brackets."""
 
     name = "HOST:PORT"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
-        """Split at the last colon."""
+        """The host and the port, split at the last colon."""
         if isinstance(value, tuple):
             return value
         host, colon, port = str(value).rpartition(":")
@@ -23,6 +23,6 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 def shown(address: tuple[str, int]) -> str:
-    """The address as it is typed."""
+    """The address in its command-line form."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

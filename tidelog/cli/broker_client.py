@@ -1,4 +1,4 @@
-"""How client commands reach a broker."""
+"""Access of client commands to a broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]]) -> T:
-    """Run a command's coroutine with a client that is closed behind it."""
+    """Run a command's coroutine with a client, and close the client."""
 
     async def run() -> T:
         async with new_client(bootstrap) as client:
@@ -42,13 +42,16 @@ def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]
 
 
 def new_client(bootstrap: tuple[str, int]) -> Client:
-    """A client of its own, to be entered and left."""
+    """A client, to use as a context manager."""
     settings = ClientSettings(client_id="tidelog-cli")
     return Client(SocketNetwork(), SystemClock(), [bootstrap], settings)
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask, and again while the coordinator is loading or moving. What is asked may be repeated."""
+    """Retry while the coordinator is loading or moving.
+
+    The request must be safe to repeat.
+    """
     attempt = 0
     while True:
         attempt += 1

@@ -1,4 +1,4 @@
-"""`tidelog bucket`: create a bucket, and find out whether brokers can run on one."""
+"""`tidelog bucket`: create, check and repair the bucket of a cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidelog.cli.exits import INCONSISTENT, REFUSED
 if TYPE_CHECKING:
     from tidelog.storage.stores.bucket_admin import BucketReport
 
-# boto3 takes its time to import, and 17 MB: only the commands that need it do.
+# boto3 imports slowly and takes 17 MB: only the commands that need it import it.
 
 
 @click.group()
 def bucket() -> None:
-    """Create and check the bucket behind a cluster."""
+    """Create, check and repair the bucket of a cluster."""
 
 
 @bucket.command()
@@ -34,7 +34,7 @@ def create(url: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(done)))
         return
-    print(f"bucket {done.bucket}: {'created' if done.created else 'was there'}")
+    print(f"bucket {done.bucket}: {'created' if done.created else 'exists already'}")
     print(f"rule that ends incomplete uploads: {done.upload_rule}")
 
 
@@ -42,7 +42,7 @@ def create(url: str, as_json: bool) -> None:
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(url: str, as_json: bool) -> None:
-    """Say whether brokers can run on s3://BUCKET/PREFIX, and what stands against it."""
+    """Check whether brokers can run on s3://BUCKET/PREFIX, and list the obstacles."""
     from tidelog.storage.stores.bucket_admin import check_bucket
 
     report = check_bucket(url)
@@ -61,16 +61,16 @@ def check(url: str, as_json: bool) -> None:
     "accepted",
     multiple=True,
     metavar="WHAT",
-    help="Give up what is lost of WHAT: log-end, a topic, a partition like flights-0, or all that"
-    " the loss of one object has spoiled, by its key. May be repeated.",
+    help="Accept the loss of WHAT: log-end, a topic, a partition like flights-0, or everything that"
+    " one damaged object holds, by its key. May be repeated.",
 )
 @json_option
 def repair(url: str, accepted: tuple[str, ...], as_json: bool) -> None:
-    """Print what a damaged bucket has lost; with --accept-loss, go on without it.
+    """Print what a damaged bucket has lost; with --accept-loss, continue without it.
 
-    Without --accept-loss nothing is changed. With it, no broker may run; the decision is recorded
-    in the metadata log for ever, and brokers serve what is left. Exits with 4 if something is lost
-    that was not accepted.
+    Without --accept-loss nothing is changed. With it, no broker may run. The metadata log records
+    the decision for ever, and brokers serve the rest. Exits with 4 if there are losses that were
+    not accepted.
     """
     from tidelog.repair.command import repair_bucket
 
@@ -91,7 +91,7 @@ def _print(report: BucketReport) -> None:
     if not report.reachable:
         return
     print(f"  conditional writes: {'honoured' if report.conditional_writes else 'NOT honoured'}")
-    note = "; deleted objects go on costing" if report.versioning == "enabled" else ""
+    note = "; deleted objects keep costing" if report.versioning == "enabled" else ""
     print(f"  versioning: {report.versioning}{note}")
     for rule in report.expiry_rules:
         print(f"  rule {rule.rule_id} on {rule.prefix!r} {rule.effect}: remove it")

@@ -1,4 +1,4 @@
-"""How commands read a bucket without a broker."""
+"""Access of commands to a bucket without a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ store_option = click.option(
 def with_bucket(
     url: str, use: Callable[[Bucket], Awaitable[T]], settings: ClusterSettings | None = None
 ) -> T:
-    """Run a command's coroutine on a bucket of which nothing is read yet."""
+    """Run a command's coroutine with a freshly opened bucket."""
 
     async def run() -> T:
         clock, entropy = SystemClock(), SystemEntropy()

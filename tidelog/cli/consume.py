@@ -24,12 +24,12 @@ RETRY_SECONDS = 0.5
 ATTEMPTS_MAX = 20
 FETCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 500
-"""How long all partitions together are waited for."""
+"""The wait for new records, over all partitions together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: at an offset, or where ListOffsets finds a timestamp."""
+    """The start position: an offset, or the ListOffsets answer for a timestamp."""
 
     offset: int | None = None
     timestamp_ms: int = EARLIEST
@@ -43,7 +43,6 @@ class StartType(click.ParamType[Start]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Start:
-        """Tell the four apart."""
         word = str(value)
         if isinstance(value, Start):
             return value
@@ -65,17 +64,19 @@ class StartType(click.ParamType[Start]):
     default="beginning",
     show_default=True,
     metavar="beginning|end|OFFSET|@MS",
-    help="Where to begin: an end, an offset, or the first record at a time in ms since 1970.",
+    help="The start: an end, an offset, or the first record at a time in ms since 1970.",
 )
-@click.option("--max", "records_max", type=click.IntRange(1), default=None, help="Then stop.")
-@click.option("--until-end", is_flag=True, help="Stop at the end as it is now.")
+@click.option(
+    "--max", "records_max", type=click.IntRange(1), default=None, help="Stop after so many records."
+)
+@click.option("--until-end", is_flag=True, help="Stop at the present end.")
 @click.option("--partition", "partitions", type=click.IntRange(0), multiple=True)
 @click.option(
     "--group",
     "group_id",
     default=None,
-    help="Share the topic with the other members of this consumer group, go on where it has come to"
-    " (--from says where else to begin), and commit what was printed: each record at least once.",
+    help="Share the topic with the other members of this consumer group, start at its committed"
+    " offsets (else at --from), and commit printed records: each is printed at least once.",
 )
 @click.option(
     "--isolation",
@@ -100,12 +101,12 @@ def consume(
     bootstrap: tuple[str, int],
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC as they come: partitions in turn, each in order."""
+    """Print the records of TOPIC as they arrive: partitions in turn, each in order."""
     level = IsolationLevel[isolation.upper()]
     printer = Printer(JSON if as_json else form, records_max)
 
     if partitions and group_id is not None:
-        raise click.UsageError("--partition and --group exclude each other: the group shares out")
+        raise click.UsageError("--partition and --group exclude each other: the group assigns")
 
     async def run(client: Client) -> None:
         known = sorted((await client.topic(topic)).partitions)
@@ -121,7 +122,7 @@ def consume(
 
 
 class Printer:
-    """Prints records until there have been enough."""
+    """Prints records up to a maximum."""
 
     def __init__(self, form: str, records_max: int | None) -> None:
         self._form = form
@@ -129,12 +130,11 @@ class Printer:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to be printed."""
+        """Whether the maximum is reached."""
         return self._left == 0
 
     def show(self, fetched: Fetched, partition: int, offset: int, isolation: IsolationLevel) -> int:
-        """Print what is to be seen from `offset` on, as far as it is wanted; the offset of what was
-        not printed."""
+        """Print the visible records from `offset` on; return the first unprinted offset."""
         aborted = fetched.aborted if isolation is IsolationLevel.READ_COMMITTED else []
         following = offset
         for records in fetched.records:
@@ -166,7 +166,7 @@ class Reader:
         self._printer = printer
 
     async def read(self, partitions: list[int], start: Start, until_end: bool) -> None:
-        """Print from `start` on, for ever or up to the ends as they are now."""
+        """Print from `start` on, for ever or up to the present ends."""
         offsets = {number: await self.begin(number, start) for number in partitions}
         ends = await self.ends(partitions) if until_end else {}
         while not self.done:
@@ -178,16 +178,16 @@ class Reader:
 
     @property
     def topic(self) -> str:
-        """What is read."""
+        """The topic's name."""
         return self._topic
 
     @property
     def done(self) -> bool:
-        """Whether enough was printed."""
+        """Whether the maximum is reached."""
         return self._printer.done
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
-        """The ends of partitions as they are now."""
+        """The present ends of partitions."""
         found = {}
         for number in partitions:
             end = await list_offsets(
@@ -197,18 +197,20 @@ class Reader:
         return found
 
     async def show(self, partition: int, offset: int, partitions: int) -> int:
-        """Print what there is of a partition, or wait a little; the offset that comes next.
-        `partitions` are read in turn."""
+        """Print a partition's next records, or wait a little; return the next offset.
+
+        The wait is divided by `partitions`, which are read in turn.
+        """
         fetched = await self._fetch(partition, offset, WAIT_MS // max(1, partitions))
         return self._printer.show(fetched, partition, offset, self._isolation)
 
     async def begin(self, partition: int, start: Start) -> int:
-        """Where a partition is read from."""
+        """The start offset of a partition."""
         if start.offset is not None:
             return start.offset
         found = await list_offsets(self._client, self._topic, partition, start.timestamp_ms)
         if found.offset < 0:
-            # Nothing is as young as that: what comes will be.
+            # No record is that recent: start with the next one.
             found = await list_offsets(self._client, self._topic, partition, LATEST)
         return found.offset
 

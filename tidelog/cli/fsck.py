@@ -1,4 +1,4 @@
-"""`tidelog fsck`: prove a bucket consistent."""
+"""`tidelog fsck`: proves a bucket consistent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRESS_SECONDS = 5.0
 
 @click.command()
 @store_option
-@click.option("--shallow", is_flag=True, help="Read the ends of objects only, not every byte.")
+@click.option("--shallow", is_flag=True, help="Read only the ends of objects, not every byte.")
 @click.option(
     "--delete-grace-ms",
     "grace_ms",
@@ -39,7 +39,8 @@ PROGRESS_SECONDS = 5.0
 def fsck(store: str, shallow: bool, grace_ms: int, as_json: bool) -> None:
     """Prove a bucket consistent, also while brokers run; nothing is changed.
 
-    Prints what was looked at, and each fault with the object's key. Exits with 4 if there is any.
+    Prints the numbers of checked objects, and each fault with the object's key. Exits with 4 if
+    there is any.
     """
     progress = reporting(SystemClock().monotonic)
 
@@ -81,7 +82,7 @@ def fsck(store: str, shallow: bool, grace_ms: int, as_json: bool) -> None:
 
 
 def reporting(now: Callable[[], float]) -> Callable[[str], None]:
-    """Tells on stderr, every few seconds, how far the check is."""
+    """A callback that prints the progress to stderr every few seconds."""
     started = told = now()
     objects = 0
 

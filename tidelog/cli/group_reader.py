@@ -1,7 +1,7 @@
-"""How `tidelog consume --group` reads: as a member of a consumer group, at least once.
+"""Reads for `tidelog consume --group`: as a member of a consumer group, at least once.
 
-What was printed is committed, never what was not: a process that dies between the two leaves
-records that the next member prints again.
+It commits only printed records. If the process dies between printing and committing, the next
+member prints those records again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PartitionReader(Protocol[StartT]):
 
     @property
     def topic(self) -> str:
-        """What is read."""
+        """The topic's name."""
         ...
 
     @property
@@ -36,20 +36,20 @@ class PartitionReader(Protocol[StartT]):
         ...
 
     async def begin(self, partition: int, start: StartT) -> int:
-        """Where a partition is read from that the group has not come to yet."""
+        """The start offset of a partition without a committed offset."""
         ...
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
-        """The ends of partitions as they are now."""
+        """The present ends of partitions."""
         ...
 
     async def show(self, partition: int, offset: int, partitions: int) -> int:
-        """Print what there is, or wait a little; the offset that comes next."""
+        """Print the next records, or wait a little; return the next offset."""
         ...
 
 
 class GroupReader:
-    """Reads what the group gives it, until enough was printed."""
+    """Reads the assigned partitions until enough was printed."""
 
     def __init__(self, reader: PartitionReader[StartT], member: GroupMember, start: StartT) -> None:
         self._reader = reader
@@ -60,8 +60,10 @@ class GroupReader:
         self._commit_at = 0.0
 
     async def read(self, until_end: bool) -> None:
-        """Print for ever, until enough was printed, or up to the ends as they were when the
-        partitions were given to this member. Then commit, and leave the group."""
+        """Print for ever, until enough was printed, or up to the ends at the last assignment.
+
+        Then commit, and leave the group.
+        """
         heartbeats = asyncio.create_task(self._member.run_heartbeats())
         try:
             await self._read(until_end)
@@ -69,7 +71,7 @@ class GroupReader:
             try:
                 await self._commit()
                 with contextlib.suppress(RequestFailed, RequestRefused):
-                    # The group notices all the same when the session has ended.
+                    # The group removes this member anyway when its session expires.
                     await self._member.leave()
             finally:
                 heartbeats.cancel()
@@ -116,8 +118,10 @@ class GroupReader:
             self._offsets[number] = await self._begin(number) if offset is None else offset
 
     async def _commit(self) -> None:
-        """Store how far was printed, where that is new. If the group has moved on meanwhile, others
-        print it again."""
+        """Commit the new offsets of printed records.
+
+        If the group has rebalanced meanwhile, other members print those records again.
+        """
         self._commit_at = SystemClock().monotonic() + COMMIT_INTERVAL_SECONDS
         printed = {
             Place(self._reader.topic, number): offset

@@ -1,4 +1,4 @@
-"""`tidelog groups`: list, describe, move and delete consumer groups."""
+"""`tidelog groups`: lists, describes, moves and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITHOUT_MEMBERS = ("Empty", "Dead")
 
 
 class GroupInUse(Refused):
-    """The group has members, which alone may commit offsets; nothing was changed."""
+    """The group has members, and only they may commit offsets; nothing was changed."""
 
 
 @click.group()
@@ -57,15 +57,14 @@ def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far a group has come in one partition. The end is None where there is no such partition
-    any more."""
+    """A group's progress in one partition. The end is None if the partition is gone."""
 
     committed: int
     end: int | None
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are left to consume."""
+        """The offsets left to consume."""
         return None if self.end is None else max(0, self.end - self.committed)
 
 
@@ -142,7 +141,9 @@ def _facts(group: DescribedGroup, progress: dict[Place, GroupProgress]) -> dict[
 @groups.command("reset-offsets")
 @click.argument("group_id", metavar="GROUP")
 @click.option("--topic", required=True, help="The topic whose offsets are set.")
-@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Else all.")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Default: all."
+)
 @click.option(
     "--to",
     "start",
@@ -151,7 +152,7 @@ def _facts(group: DescribedGroup, progress: dict[Place, GroupProgress]) -> dict[
     metavar="beginning|end|OFFSET|@MS",
     help="An end, an offset, or the first record at a time in ms since 1970.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be set.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets.")
 @bootstrap_option
 @json_option
 def reset_offsets(
@@ -194,7 +195,7 @@ async def _offset_of(client: Client, topic: str, partition: int, start: Start) -
         return start.offset
     found = await list_offsets(client, topic, partition, start.timestamp_ms)
     if found.offset < 0:
-        # Nothing is as young as that: what comes will be.
+        # No record is that recent: take the end.
         found = await list_offsets(client, topic, partition, LATEST)
     return found.offset
 

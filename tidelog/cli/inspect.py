@@ -1,4 +1,4 @@
-"""`tidelog inspect`: what an object of a bucket says."""
+"""`tidelog inspect`: prints the content of an object of a bucket."""
 
 from __future__ import annotations
 
@@ -44,21 +44,26 @@ _DECODERS: dict[str, Callable[[str, Buffer], Facts]] = {
 @click.argument("key", metavar="KEY")
 @store_option
 @click.option(
-    "--rows", type=click.IntRange(0), default=ROWS_SHOWN, show_default=True, help="Of each list."
+    "--rows",
+    type=click.IntRange(0),
+    default=ROWS_SHOWN,
+    show_default=True,
+    help="Rows of each list.",
 )
 @json_option
 def inspect(kind: str, key: str, store: str, rows: int, as_json: bool) -> None:
-    """Print what the object at KEY says, every checksum compared; KEY is relative to the store's
-    address. JSON has all rows.
+    """Print the content of the object at KEY, with every checksum verified.
+
+    KEY is relative to the store's address. JSON has all rows.
 
     \b
     wal         a WAL object, a merged one or a seal: header, index, opening images
     checkpoint  a checkpoint or a hand-over object: the partitions' images
-    segment     a segment: what its footer says, what its rows say
+    segment     a segment: its footer, and statistics of its rows
     table       a commit of a topic's table, a checkpoint of it, or _last_checkpoint
     state       a snapshot of a coordinator's state
     metadata    an entry of the metadata log, a snapshot of it, or a lease
-    staged      a staged object of an exactly-once sink: whose it is, its batches
+    staged      a staged object of an exactly-once sink: its purpose, its batches
     """
 
     check_kind(kind, key)
@@ -103,8 +108,10 @@ async def _segment_facts(bucket: Bucket, key: str) -> Facts:
 
 
 def shown(facts: Mapping[str, Any], rows_max: int, indent: str = "") -> Iterable[str]:
-    """Facts as lines of text: a line a value, a block a mapping or list, lists as tables where
-    their rows hold nothing but values."""
+    """Facts as lines of text: a line a value, a block a mapping or list.
+
+    Lists of rows that hold only plain values become tables.
+    """
     for name, value in facts.items():
         match value:
             case Mapping():

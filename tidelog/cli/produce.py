@@ -35,7 +35,9 @@ RETRY_SECONDS = 0.5
 @click.option(
     "--format", "form", type=click.Choice([LINES, JSON]), default=LINES, show_default=True
 )
-@click.option("--partition", type=click.IntRange(0), default=None, help="For records without one.")
+@click.option(
+    "--partition", type=click.IntRange(0), default=None, help="The default partition of records."
+)
 @click.option(
     "--compression",
     type=click.Choice([codec.name.lower() for codec in Compression]),
@@ -74,7 +76,8 @@ def produce(
 class Sender:
     """Sends idempotent batches, one after the other, each until it is acknowledged.
 
-    A group of lines is parsed before any of it is sent."""
+    It parses a group of lines before it sends any of them.
+    """
 
     client: Client
     topic: str
@@ -82,15 +85,15 @@ class Sender:
     identity: ProducerIdentity
     sent: int = 0
     _whole: int = 0
-    """Lines of the groups of which all is sent."""
+    """Lines of completely sent groups."""
     _group: int = 0
-    """Lines of the group that is being sent."""
+    """Lines of the group in progress."""
     _uncertain: int = 0
-    """Records of the batch under way, once an attempt's outcome is unknown."""
+    """Records of the present batch, once the outcome of an attempt is unknown."""
     _sequences: dict[int, int] = field(default_factory=dict)
 
     async def send_all(self, form: str, default_partition: int | None) -> None:
-        """Everything on standard input, in order."""
+        """Send standard input, in order."""
         count = len((await self.client.topic(self.topic)).partitions)
         lines = enumerate(_lines(), start=1)
         keyless = 0
@@ -120,7 +123,7 @@ class Sender:
             self._group = 0
 
     def progress(self) -> str:
-        """What is sent, in words."""
+        """The progress, in words."""
         if self.sent == 0:
             said = "no line was sent before"
         else:
@@ -149,7 +152,7 @@ class Sender:
             except (RequestRefused, RequestFailed) as error:
                 if error.outcome is RequestOutcome.UNKNOWN:
                     self._uncertain = len(records)
-                # The same sequence again: what was appended already is recognised.
+                # The same sequence again: the broker recognises an appended batch.
                 final = isinstance(error, RequestRefused) and not error.retriable
                 if final or attempt == ATTEMPTS_MAX:
                     raise

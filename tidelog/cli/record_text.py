@@ -1,6 +1,6 @@
-"""Records as text: lines that are values, or JSON objects with all that a record has.
+"""Records as text: lines that are values, or JSON objects with all fields.
 
-A JSON record: `{"key": K, "value": V, "headers": [[NAME, V], ...], "partition": N}`; read records
+A JSON record: `{"key": K, "value": V, "headers": [[NAME, V], ...], "partition": N}`. Read records
 also have `offset`, `timestamp` (milliseconds) and `timestamp_type`. K and V are null, text, or
 `{"base64": "..."}` for bytes that are not UTF-8.
 """
@@ -20,12 +20,12 @@ JSON = "json"
 
 
 class NotARecord(Refused):
-    """A line of input that is no record; names the line and what is wrong."""
+    """A line of input is not a record; the message names the line and the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A record to send, and the partition that it names, if any."""
+    """A record to send, with its own partition, if any."""
 
     record: NewRecord
     partition: int | None = None
@@ -38,7 +38,7 @@ def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
     try:
         found = json.loads(line)
         if not isinstance(found, dict):
-            raise TypeError("it is no JSON object")
+            raise TypeError("it is not a JSON object")
         unknown = found.keys() - {"key", "value", "headers", "partition", "timestamp"}
         if unknown:
             raise TypeError(f"unknown field {min(unknown)!r}")
@@ -54,7 +54,7 @@ def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
 
 
 def text(record: Record, partition: int, form: str) -> bytes:
-    """A read record as a line of output, without its end."""
+    """A read record as a line of output, without the line end."""
     if form == LINES:
         return record.value or b""
     fields = {

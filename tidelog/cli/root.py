@@ -1,4 +1,4 @@
-"""The command groups, and how a command's errors become messages and exit codes."""
+"""The command groups, and the mapping of errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COMMANDS = (
     "fsck",
     "inspect",
 )
-"""Each is an object of this name in the module of this name."""
+"""The modules of the commands; each has an object of the same name."""
 
 
 class _Commands(click.Group):
-    """Loads a command when it is called, so that none waits for what only others need."""
+    """Imports a command's module only when it is called, so that no command waits for others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *super().list_commands(ctx)]
@@ -83,7 +83,7 @@ def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has had enough; nothing is left to say.
+        # The reader of the output has closed it.
         sys.stderr.close()
         sys.exit(0)
     except TidelogError as error:

@@ -1,4 +1,4 @@
-"""`tidelog server`: run a broker."""
+"""`tidelog server`: runs a broker."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ from tidelog.storage.stores.metered import StoreStatistics
 logger = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 0.0005
-"""How long a worker thread may keep the event loop from going on, where it does not let go by
-itself. With Python's 5 ms every acknowledgement may wait that long while something is rolled."""
+"""How long a worker thread may hold the interpreter's lock while the event loop waits for it.
+
+With Python's 5 ms every acknowledgement could wait that long during a roll.
+"""
 
 
 @click.command()
@@ -51,11 +53,11 @@ itself. With Python's 5 ms every acknowledgement may wait that long while someth
     "--store", envvar="TIDELOG_STORE", required=True, help="file:///dir, s3://bucket/prefix."
 )
 @click.option("--listen", type=Address(), default="127.0.0.1:9092", show_default=True)
-@click.option("--advertise", type=Address(), default=None, help="What clients are told.")
+@click.option("--advertise", type=Address(), default=None, help="The address for clients.")
 @click.option("--broker-id", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A TOML file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
-@click.option("--http", type=Address(), default=None, help="Where /healthz and /metrics are.")
+@click.option("--http", type=Address(), default=None, help="The address of /healthz and /metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 @click.pass_obj
 def server(
@@ -159,10 +161,12 @@ def _surroundings(
 
 
 def _descriptors_max() -> int | None:
-    """How many file descriptors the process may have from now on: all that the system grants it.
-    None: any number."""
+    """Raise the process's limit of file descriptors to the maximum, and return it.
+
+    None: no limit.
+    """
     granted, grantable = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS grants no unlimited number, and says so only here.
+    # macOS grants no unlimited number, and reports that only here.
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (grantable, grantable))
         granted = grantable
@@ -187,7 +191,7 @@ def _health_server(
         )
     except OSError as error:
         raise Refused(
-            f"cannot listen on {shown(address)}: {error.strerror}; stop what listens there or"
+            f"cannot listen on {shown(address)}: {error.strerror}; stop the process that listens there or"
             " choose another address with --http"
         ) from error
 

@@ -141,15 +141,15 @@ def delete(names: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) ->
     type=click.IntRange(1, 86_400),
     default=300,
     show_default=True,
-    help="Seconds.",
+    help="The limit in seconds.",
 )
 @bootstrap_option
 @json_option
 def flush(name: str, timeout_seconds: int, bootstrap: tuple[str, int], as_json: bool) -> None:
     """Bring the records of the topic NAME into its table.
 
-    Returns when all that is committed, and all that was written outside transactions, is there.
-    Names the offset where an open transaction holds back what lies behind it.
+    Returns when the table has all committed records, and all written outside of transactions. Names
+    the offset at which an open transaction holds back the rest.
     """
     found = with_client(bootstrap, lambda client: flush_topic(client, name, timeout_seconds * 1000))
     if as_json:
@@ -173,7 +173,7 @@ def _flush_facts(flushed: FlushedPartition) -> dict[str, Any]:
 def _flush_text(flushed: FlushedPartition) -> str:
     text = f"partition {flushed.partition}  in the table up to offset {flushed.table_next}"
     if flushed.refusal is not None:
-        text += "  not all of it"
+        text += "  incomplete"
     if flushed.held_at is not None:
         text += f"  held back at offset {flushed.held_at} by an open transaction"
         text += "" if flushed.held_by is None else f" of producer {flushed.held_by}"
@@ -181,7 +181,7 @@ def _flush_text(flushed: FlushedPartition) -> str:
 
 
 TOPIC_SOURCE = 1
-"""DescribeConfigs' mark of a setting that the topic itself has."""
+"""DescribeConfigs' source of a setting of the topic itself."""
 
 
 def _assignments(configs: tuple[str, ...]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""`tidelog transactions`: list and describe transactions, find those that hang, and end them
+"""`tidelog transactions`: lists and describes transactions, finds and ends hanging ones
 (KIP-664)."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_BEGUN = -1
 
 
 class NoSuchTransaction(Refused):
-    """There is nothing to abort; nothing was changed."""
+    """There is no such open transaction; nothing was changed."""
 
 
 class TransactionCoordinated(Refused):
@@ -45,14 +45,14 @@ class TransactionCoordinated(Refused):
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions, find those that hang, and end them."""
+    """List and describe transactions, find hanging ones, and end them."""
 
 
 @transactions.command("list")
-@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Else all.")
+@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Default: all.")
 @click.option("--producer-id", "producer_ids", type=click.IntRange(0), multiple=True)
 @click.option(
-    "--longer-than-ms", type=click.IntRange(0), default=None, help="Begun so long ago, or longer."
+    "--longer-than-ms", type=click.IntRange(0), default=None, help="The least age in milliseconds."
 )
 @click.option("--pattern", default="", help="A regular expression of the whole transactional id.")
 @bootstrap_option
@@ -131,8 +131,10 @@ def describe(transactional_id: str, bootstrap: tuple[str, int], as_json: bool) -
 
 
 @transactions.command("find-hanging")
-@click.option("--topic", "topics", multiple=True, help="Else all.")
-@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Else all.")
+@click.option("--topic", "topics", multiple=True, help="Default: all.")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Default: all."
+)
 @click.option(
     "--max-transaction-timeout",
     "timeout_minutes",
@@ -140,7 +142,7 @@ def describe(transactional_id: str, bootstrap: tuple[str, int], as_json: bool) -
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="How long a transaction may go on: what transaction.max.timeout.ms of the brokers allows.",
+    help="The longest duration of a transaction: the brokers' transaction.max.timeout.ms.",
 )
 @bootstrap_option
 @json_option
@@ -151,8 +153,10 @@ def find_hanging(
     bootstrap: tuple[str, int],
     as_json: bool,
 ) -> None:
-    """Find transactions that are open in partitions and that no coordinator will end: they hold up
-    read_committed consumers for ever."""
+    """Find open transactions that no coordinator will end.
+
+    They block read_committed consumers for ever.
+    """
     if partitions and not topics:
         raise click.UsageError("--partition needs --topic")
 
@@ -210,11 +214,11 @@ def _facts(found: OpenTransaction) -> dict[str, Any]:
 @transactions.command()
 @click.option("--topic", required=True)
 @click.option("--partition", type=click.IntRange(0), required=True)
-@click.option("--start-offset", type=click.IntRange(0), help="Where the transaction begins; or:")
+@click.option("--start-offset", type=click.IntRange(0), help="The transaction's first offset; or:")
 @click.option("--producer-id", type=click.IntRange(0))
 @click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1))
 @click.option("--coordinator-epoch", type=click.IntRange(-1, 2**31 - 1))
-@click.option("--force", is_flag=True, help="Even if a coordinator has it as ongoing.")
+@click.option("--force", is_flag=True, help="Even if it is ongoing for a coordinator.")
 @bootstrap_option
 @json_option
 def abort(
@@ -230,7 +234,7 @@ def abort(
 ) -> None:
     """End a hanging transaction in one partition: write an ABORT marker there.
 
-    It is named by its start offset, or by its producer's id and epoch and the coordinator's epoch.
+    Identify it by its start offset, or by its producer's id and epoch and the coordinator's epoch.
     """
     place = Place(topic, partition)
     given = [each for each in (producer_id, producer_epoch, coordinator_epoch) if each is not None]
@@ -240,7 +244,7 @@ def abort(
         )
 
     async def run(client: Client) -> TransactionOwner:
-        # That there is no such partition is told at once.
+        # A missing partition fails here at once.
         await client.leader(*place)
         owner = (
             TransactionOwner(*given)
@@ -280,7 +284,7 @@ async def _refuse_coordinated(client: Client, place: Place, owner: TransactionOw
         raise TransactionCoordinated(
             f"the coordinator of {transactional_id} has {place.topic} partition {place.partition}"
             f" in a transaction of producer {owner.producer_id}, and will end it. Nothing was"
-            " changed. --force aborts it in this partition whatever becomes of the others"
+            " changed. --force aborts it in this partition regardless of the others"
         )
 
 

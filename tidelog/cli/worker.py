@@ -1,6 +1,6 @@
-"""The process that works for a broker beside it (`process_offload`): `server` starts it by itself.
+"""The worker process beside a broker (`process_offload`), which `server` starts.
 
-python -m tidelog.cli.worker SOCKET MEMORY
+    python -m tidelog.cli.worker SOCKET MEMORY
 
 Both are numbers of file descriptors.
 """
@@ -22,14 +22,17 @@ from tidelog.wal.roll import segment_roll  # noqa: F401 - what it will be asked 
 COMMAND: Final = (sys.executable, "-m", "tidelog.cli.worker")
 
 BACKGROUND_NICENESS: Final = 10
-"""Of what rolls, compacts and reads segments. Where it keeps a core busy and clients the others,
-the event loop would wait for the system's next tick, some ms, each time that it wakes up: with five
-5 to 16 times in a roll of 200 MB, with ten once or twice, with fifteen no less. More would let a
-busy machine hold such a worker back for long while it has the interpreter's lock."""
+"""The niceness of workers that roll, compact and read segments.
+
+If a worker keeps one core busy and clients the others, the event loop may wait some ms, the
+system's next tick, at each wake-up. With niceness 5 that happened 5 to 16 times in a roll of 200
+MB, with 10 once or twice, with 15 no less. More would let a busy machine suspend a worker for long
+while it holds the interpreter's lock.
+"""
 
 
 def main() -> None:
-    """Until the broker is gone."""
+    """Work until the broker is gone."""
     tune_allocator()
     stand_back(BACKGROUND_NICENESS)
     connection, memory = map(int, sys.argv[1:])
