@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def main(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
-    """Run the command line; never returns. `crash_points`: for tests."""
+    """`crash_points`: for tests."""
     _share_heap()
     from tidelog.cli.root import run
 

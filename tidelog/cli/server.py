@@ -191,8 +191,8 @@ def _health_server(
         )
     except OSError as error:
         raise Refused(
-            f"cannot listen on {shown(address)}: {error.strerror}; stop the process that listens there or"
-            " choose another address with --http"
+            f"cannot listen on {shown(address)}: {error.strerror}; stop the process that listens"
+            " there or choose another address with --http"
         ) from error
 
 
