@@ -104,7 +104,7 @@ _SHOWN_BY = {
     "retention-past-stable": 34,
     "stable-below-start": 3,
     "tombstones-at-once": 2,
-    "any-commit": 25,
+    "any-commit": 94,
     "views-once": 22,
 }
 """The seed that shows it soonest, if not the first one. When the code changes it may be another one
