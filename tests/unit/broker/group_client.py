@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, services_of
 from tidelog.broker.handlers.groups.coordinator import find_coordinator
 from tidelog.broker.handlers.groups.group_offsets import offset_commit, offset_fetch
 from tidelog.broker.handlers.groups.groups import join_group, sync_group
@@ -46,7 +46,7 @@ async def ask(broker: OneBroker, handler: Any, request: Request[R], version: int
     """Ask as a client of that version would: request and answer go over the wire."""
     sent = b"".join(map(bytes, encode(request, version)))
     received = decode(type(request), sent, version)
-    response = await handler(broker.broker, received, broker.context(version))
+    response = await handler(services_of(broker.broker, handler), received, broker.context(version))
     return decode(type(response), b"".join(map(bytes, encode(response, version))), version)
 
 

@@ -150,7 +150,7 @@ def test_a_file_under_another_offset_is_corrupt() -> None:
             lambda table: table.set_column(
                 0, pa.field("kind", pa.string(), nullable=False), pa.array(["wave"] * 4)
             ),
-            "row group 0 does not decode: a row of kind 'wave' is not known",
+            "row group 0 does not decode: a row has the unknown kind 'wave'",
         ),
         (
             lambda table: table.set_column(1, "group_id", pa.nulls(4, pa.string())),

@@ -212,7 +212,7 @@ def test_a_topic_that_is_gone_has_no_table_and_internal_ones_never_have() -> Non
         del world.topics[TOPIC_ID]
         tables.follow([TopicDeleted(TOPIC_ID)])
         assert tables.get(TOPIC_ID) is None
-        with pytest.raises(NoTable, match="no topic"):
+        with pytest.raises(NoTable, match="no longer exists"):
             await tables.commit(TOPIC_ID, (advance(0, 10, 20),))
         with pytest.raises(NoTable, match="__consumer_offsets"):
             await tables.open(INTERNAL_ID)

@@ -125,7 +125,7 @@ def test_objects_are_downloaded(filesystem: TidelogFileSystem, tmp_path: Path) -
 
 
 def test_nothing_is_written(filesystem: TidelogFileSystem) -> None:
-    with pytest.raises(PermissionError, match="brokers alone"):
+    with pytest.raises(PermissionError, match="only brokers write"):
         filesystem.pipe_file("wal/1-1/1", b"x")
     with pytest.raises(PermissionError):
         filesystem.open("wal/1-1/1", "wb")

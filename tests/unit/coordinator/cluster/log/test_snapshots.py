@@ -218,7 +218,7 @@ def test_a_view_that_slept_through_a_deletion_is_abandoned_and_writes_nothing() 
         await grow(awake, 20)
         assert numbers(world.keys(LOG)) == [0, *range(10, 21)]
         sleeper.process.resume()
-        with pytest.raises(LogAbandoned, match=r"at entry 1: .* a snapshot at 20 stands for"):
+        with pytest.raises(LogAbandoned, match=r"at entry 1: .* a snapshot at 20 replaced"):
             await sleeper.create("from the past")
         with pytest.raises(LogAbandoned):
             await sleeper.log.refresh()

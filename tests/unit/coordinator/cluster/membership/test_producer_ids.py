@@ -23,7 +23,7 @@ def test_a_block_gives_out_each_of_its_ids() -> None:
     first, block = block.take()
     second, block = block.take()
     assert (first, second, block.is_empty) == (5, 6, True)
-    with pytest.raises(ValueError, match="given out"):
+    with pytest.raises(ValueError, match="all ids of the block are used"):
         block.take()
     assert EMPTY_BLOCK.is_empty
 
