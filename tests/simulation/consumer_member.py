@@ -15,7 +15,7 @@ from tests.simulation.history import Claim, Key, Operation
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups import membership_requests as requests
 from tidelog.client.groups.admin import NO_OFFSET, Place
-from tidelog.client.groups.membership_requests import Membership, MembershipSettings
+from tidelog.client.groups.membership_requests import GroupMembership, MembershipSettings
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.protocol.error_codes import ErrorCode
@@ -63,11 +63,11 @@ class ConsumerMember:
         """What it reads, and may commit."""
         self._said: frozenset[Place] | None = None
         """What it said that it has; None where that, or the answer, may be lost."""
-        self._membership: Membership | None = None
+        self._membership: GroupMembership | None = None
         self._beating = asyncio.Lock()
 
     @property
-    def membership(self) -> Membership | None:
+    def membership(self) -> GroupMembership | None:
         """The current one; None where it was put out, or has not joined."""
         return self._membership
 
@@ -76,7 +76,7 @@ class ConsumerMember:
         """Whether it is no member, or is to have something else than it has."""
         return self._membership is None or self._told != self._has
 
-    async def join(self) -> Membership:
+    async def join(self) -> GroupMembership:
         """Join if it is no member, take up what it is to have, and give up the rest.
 
         Repeats for as long as it takes. Raises:
@@ -177,9 +177,9 @@ class ConsumerMember:
         if self._membership is not None:
             self._update()
 
-    def _update(self) -> Membership:
+    def _update(self) -> GroupMembership:
         places = tuple(sorted(self._has))
-        self._membership = Membership(
+        self._membership = GroupMembership(
             self._group, self._member_id, None, self._epoch, False, places
         )
         return self._membership

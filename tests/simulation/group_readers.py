@@ -13,7 +13,7 @@ from tests.simulation.readers import read_once
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.admin import Place
 from tidelog.client.groups.membership import GroupMember
-from tidelog.client.groups.membership_requests import Membership, MembershipSettings
+from tidelog.client.groups.membership_requests import GroupMembership, MembershipSettings
 from tidelog.client.patience import ClientRetrySettings
 from tidelog.client.pool import Client
 
@@ -83,7 +83,7 @@ class Seat:
         actor.history.ok(operation)
         await self.rewind(membership)
 
-    async def rewind(self, membership: Membership) -> None:
+    async def rewind(self, membership: GroupMembership) -> None:
         """Go (back) to the offsets that the group has committed."""
         actor = self._actor
         self.positions = {}

@@ -17,7 +17,7 @@ from tests.simulation.producers import CODECS
 from tests.simulation.values import new_record
 from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.groups.admin import Place
-from tidelog.client.groups.membership_requests import Membership
+from tidelog.client.groups.membership_requests import GroupMembership
 from tidelog.client.patience import ClientRetrySettings
 from tidelog.client.pool import Client
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
@@ -313,7 +313,7 @@ class Transformer(Transactor):
         return operation
 
     async def _derive(
-        self, instance: Instance, seat: Seat, membership: Membership, operation: Operation
+        self, instance: Instance, seat: Seat, membership: GroupMembership, operation: Operation
     ) -> bool:
         """Write what follows from the inputs, and their offsets, as the member that has read them;
         whether the instance can go on."""

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.scripted_brokers import NO_ANSWER, Brokers, tell
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import Place
-from tidelog.client.groups.membership_requests import Membership
+from tidelog.client.groups.membership_requests import GroupMembership
 from tidelog.client.transactions.errors import WrongCall
 from tidelog.client.transactions.producer import TransactionalProducer
 from tidelog.client.transactions.settings import TransactionVersion
@@ -124,7 +124,7 @@ def test_offsets_say_who_has_read_up_to_them_or_nothing() -> None:
         producer.begin()
         offsets = {Place("in", 1): 17, Place("in", 0): 3}
         await producer.send_offsets("g", offsets)
-        member = Membership("g", "m-1", "instance", 4, False, ())
+        member = GroupMembership("g", "m-1", "instance", 4, False, ())
         await producer.send_offsets("g", offsets, member)
         assert brokers.sent() == ["AddOffsetsToTxn", "TxnOffsetCommit", "TxnOffsetCommit"]
         _, alone, named = brokers.told

@@ -29,7 +29,7 @@ from tidelog.client.groups.assignors import (
 )
 from tidelog.client.groups.membership_requests import (
     REACTIONS,
-    Membership,
+    GroupMembership,
     MembershipSettings,
     Reaction,
 )
@@ -78,7 +78,7 @@ class GroupMember:
         self._entropy = entropy
         self._topics = sorted(set(topics))
         self._member_id = NO_MEMBER
-        self._membership: Membership | None = None
+        self._membership: GroupMembership | None = None
         self._must_join = True
         self._partitions: dict[str, int] = {}
         """Partition counts that this member used as the group's leader; empty for other members."""
@@ -86,7 +86,7 @@ class GroupMember:
         self._fatal: RequestRefused | None = None
 
     @property
-    def membership(self) -> Membership | None:
+    def membership(self) -> GroupMembership | None:
         """The current membership, or None while joining or after its loss.
 
         Without a membership the consumer must not read.
@@ -100,7 +100,7 @@ class GroupMember:
 
     # --- generations ---
 
-    async def join(self) -> Membership:
+    async def join(self) -> GroupMembership:
         """Join the group's next generation; ends the current membership and its assignment.
 
         Retries without limit. Raises:
@@ -137,7 +137,7 @@ class GroupMember:
                 self._must_join = False
                 return membership
 
-    async def _sync(self, joined: JoinGroupResponse) -> Membership:
+    async def _sync(self, joined: JoinGroupResponse) -> GroupMembership:
         assignments: list[SyncGroupRequestAssignment] = []
         partitions: dict[str, int] = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
@@ -156,7 +156,7 @@ class GroupMember:
         )
         self._check("SyncGroup", response.error_code)
         self._partitions = partitions
-        return Membership(
+        return GroupMembership(
             self.group_id,
             joined.member_id,
             self.settings.instance_id,
@@ -231,7 +231,7 @@ class GroupMember:
                 if self._membership is membership:
                     self._notice(error)
 
-    async def _beat(self, membership: Membership) -> None:
+    async def _beat(self, membership: GroupMembership) -> None:
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=membership.generation,
@@ -322,7 +322,7 @@ class GroupMember:
         self,
         request: Request[R],
         check: Callable[[Response], None],
-        membership: Membership | None,
+        membership: GroupMembership | None,
     ) -> None:
         """Retry the request until `check` accepts the response, within one membership."""
         patience = self._patience(self.settings.api_timeout_ms)

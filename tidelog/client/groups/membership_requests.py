@@ -28,7 +28,7 @@ from tidelog.protocol.schemas.group_offsets import (
 from tidelog.protocol.schemas.groups import JoinGroupRequest, JoinGroupRequestProtocol
 
 
-class Membership(NamedTuple):
+class GroupMembership(NamedTuple):
     """A member in one generation of its group."""
 
     group_id: str
@@ -102,7 +102,7 @@ def join_group(
 
 
 def commit_offsets(
-    membership: Membership, offsets: Mapping[Place, int], metadata: str
+    membership: GroupMembership, offsets: Mapping[Place, int], metadata: str
 ) -> OffsetCommitRequest:
     """The request to store offsets as a member."""
     return OffsetCommitRequest(

@@ -31,7 +31,7 @@ from uuid import UUID
 
 from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused, check
 from tidelog.client.groups.admin import Place
-from tidelog.client.groups.membership_requests import Membership
+from tidelog.client.groups.membership_requests import GroupMembership
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client
@@ -219,7 +219,7 @@ class TransactionalProducer:
         self,
         group_id: str,
         offsets: Mapping[Place, int],
-        membership: Membership | None = None,
+        membership: GroupMembership | None = None,
         metadata: str = "",
     ) -> None:
         """Commit the offsets of the next records to read, as part of the transaction.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.client.groups.admin import Place
-from tidelog.client.groups.membership_requests import Membership
+from tidelog.client.groups.membership_requests import GroupMembership
 from tidelog.client.operations import ProducerIdentity
 from tidelog.client.transactions.settings import TransactionVersion
 from tidelog.protocol.schemas.transactions import (
@@ -55,7 +55,7 @@ def commit_offsets(
     identity: ProducerIdentity,
     group_id: str,
     offsets: Mapping[Place, int],
-    membership: Membership | None,
+    membership: GroupMembership | None,
     metadata: str = "",
 ) -> TxnOffsetCommitRequest:
     """The request to store offsets that take effect when the transaction commits."""
