@@ -1,7 +1,7 @@
 """The table log of a topic: commits by put-if-absent, checkpoints, clean-up.
 
 Its entries are a Delta Lake log, so that other engines can read the table. The rules are A1 to A3,
-E1 to E3 and G1 of `docs/ARCHITECTURE.md`; `docs/formats/table.md` has the bytes.
+E1 to E3 and G1 of `docs/architecture/rules.md`; `docs/formats/table.md` has the bytes.
 """
 
 from __future__ import annotations
