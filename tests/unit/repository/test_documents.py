@@ -50,9 +50,7 @@ def tracked_files() -> frozenset[str]:
 @cache
 def tracked_folders() -> frozenset[str]:
     """Folders of the repository that hold a file."""
-    return frozenset(
-        parent.as_posix() for name in tracked_files() for parent in Path(name).parents
-    )
+    return frozenset(parent.as_posix() for name in tracked_files() for parent in Path(name).parents)
 
 
 def documents() -> list[Path]:
@@ -134,9 +132,13 @@ def wrong_paths(_: Path, text: str) -> Iterator[str]:
         is_whole = "/" in token and path.partition("/")[0] in tops
         if is_whole and path not in tracked_files() and path not in tracked_folders():
             yield f"`{token}`: no such file or folder"
-        elif not is_whole and path.endswith((".py", ".md")):
-            if not any(f"/{name}".endswith(f"/{path}") for name in tracked_files()):
-                yield f"`{token}`: no such file"
+        elif not is_whole and path.endswith((".py", ".md")) and not is_end_of_a_path(path):
+            yield f"`{token}`: no such file"
+
+
+def is_end_of_a_path(end: str) -> bool:
+    """Whether a file of the repository has these last folders and this name."""
+    return any(f"/{name}".endswith(f"/{end}") for name in tracked_files())
 
 
 def wrong_targets(_: Path, text: str) -> Iterator[str]:
@@ -223,6 +225,21 @@ def wrong_lines(document: Path, text: str) -> Iterator[str]:
             yield f"line {number}: {len(line)} columns"
 
 
+def wrong_words(document: Path, text: str) -> Iterator[str]:
+    """A word of the glossary whose second column is no "`Name`, `module`"."""
+    if document.name != "GLOSSARY.md":
+        return
+    for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):
+        word, code, _ = row.split(" | ")
+        if code == "Code":
+            continue
+        named = re.fullmatch(r"`(\w+)(\.\w+)?`, `([\w/]+\.py)`", code)
+        if named is None or not defines(named[3], named[1]):
+            yield f"{word}: {code} is not there"
+        elif named[2] and f"def {named[2][1:]}(" not in (ROOT / named[3]).read_text():
+            yield f"{word}: {code} has no such method"
+
+
 CHECKS: dict[str, Check] = {
     "links": wrong_links,
     "paths": wrong_paths,
@@ -230,6 +247,7 @@ CHECKS: dict[str, Check] = {
     "commands": wrong_commands,
     "modules": wrong_modules,
     "columns": wrong_lines,
+    "glossary": wrong_words,
 }
 
 
@@ -260,9 +278,15 @@ def test_documents_name_what_is_there(check: Check) -> None:
         ("modules", "`tidelog.wal.write.writer.WalWriter`", "`tidelog.wal.nothing`"),
         ("modules", "`tidelog.groups`, `tidelog.bucket`", "`tidelog.wal.write.writer.Nothing`"),
         ("columns", "| " + "wide " * 30 + "|", "wide " * 30),
+        ("glossary", "| a | `Slot`, `tidelog/identifiers.py` | b |", "| a | `Slot` | b |"),
+        (
+            "glossary",
+            "| a | `Partition.first_offset`, `broker/partitions/partitions.py` | b |",
+            "| a | `Partition.nothing`, `broker/partitions/partitions.py` | b |",
+        ),
     ],
 )
 def test_what_is_wrong_is_noticed(check: str, good: str, bad: str) -> None:
-    document = ROOT / "README.md"
+    document = ROOT / ("docs/GLOSSARY.md" if check == "glossary" else "README.md")
     assert list(CHECKS[check](document, good)) == []
     assert len(list(CHECKS[check](document, bad))) == 1
