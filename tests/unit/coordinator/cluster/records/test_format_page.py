@@ -20,6 +20,7 @@ from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, en
 from tidelog.identifiers import BrokerId
 
 PAGE = (Path(__file__).parents[5] / "docs/formats/metadata.md").read_text()
+PROSE = " ".join(PAGE.split())
 EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
@@ -45,9 +46,9 @@ def test_every_record_and_every_member_is_explained() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     settings = ClusterSettings()
     versions = f"format {FORMAT_VERSION} and has reader version {READER_VERSION} and writer version"
-    assert f"{versions} {WRITER_VERSION}." in PAGE
-    assert f"a multiple of {settings.snapshot_interval_entries} writes" in PAGE
-    assert f"{settings.delete_grace_ms // 60_000} minutes" in PAGE
-    assert f"every {settings.heartbeat_interval_ms // 1000} seconds" in PAGE
-    assert f"a margin of {settings.lease_margin_ms // 1000} seconds" in PAGE
-    assert f"`session_timeout_ms` ({settings.session_timeout_ms})" in PAGE
+    assert f"{versions} {WRITER_VERSION}." in PROSE
+    assert f"a multiple of {settings.snapshot_interval_entries} writes" in PROSE
+    assert f"{settings.delete_grace_ms // 60_000} minutes" in PROSE
+    assert f"every {settings.heartbeat_interval_ms // 1000} seconds" in PROSE
+    assert f"a margin of {settings.lease_margin_ms // 1000} seconds" in PROSE
+    assert f"`session_timeout_ms` ({settings.session_timeout_ms})" in PROSE
