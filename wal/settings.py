@@ -1,4 +1,4 @@
-"""The WAL's settings, by the names that an operator gives them."""
+"""The WAL's settings."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WalSettings:
-    """How batches are grouped into objects, and how much may wait."""
+    """Group commit, upload and checkpoint settings."""
 
     linger_ms: int = 5
-    """`wal.linger.ms`: how long a slot is filled while others are being uploaded."""
+    """`wal.linger.ms`: how long a slot stays open while other slots are uploaded."""
     object_bytes_max: int = 8 * MIB
-    """`wal.object.max.bytes`: a slot of this size is uploaded without waiting. One batch may be
-    larger; then it has a slot to itself."""
+    """`wal.object.max.bytes`: a slot of this size is uploaded at once. A larger batch gets a slot
+    of its own."""
     uploads_in_flight_max: int = 64
     """`wal.uploads.in.flight.max`."""
     puts_a_second_max: int = 0
-    """`wal.puts.per.second.max`: of slots that are not full; 0 is no limit."""
+    """`wal.puts.per.second.max`: limits the PUTs of slots that are not full; 0 means no limit."""
     buffer_bytes_max: int = 64 * MIB
-    """`wal.buffer.max.bytes`: what is not durable yet; above it there is no room."""
+    """`wal.buffer.max.bytes`: limits the bytes that are not durable yet."""
     upload_deadline_ms: int = 30_000
-    """A slot that is not durable after this time ends the incarnation. Must stay below half of
+    """A slot that is not durable after this time ends the incarnation. It must stay below half of
     `log.delete.grace.ms` (rule A2)."""
     checkpoint_interval_bytes: int = 256 * MIB
-    """`wal.checkpoint.interval.bytes`: about what a recovery has to replay at most."""
+    """`wal.checkpoint.interval.bytes`: about the most bytes that a recovery replays."""
     checkpoint_interval_slots: int = 1_000
-    """`wal.checkpoint.interval.slots`: about how many objects a recovery has to read at most."""
+    """`wal.checkpoint.interval.slots`: about the most objects that a recovery reads."""

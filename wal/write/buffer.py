@@ -1,9 +1,9 @@
-"""The slot being filled: entries and batches until they are laid out as one WAL object.
+"""The slot being filled: collects entries and batches, then assembles them into one WAL object.
 
-Adding costs one packed row an entry; `assemble` does the rest, so that it can run in a worker
-thread. It takes a few microseconds a batch and looks at no record: the bodies' checksum is put
-together from the batches' own. Every byte is copied once, into the object; offsets and leader
-epochs are stamped there, never into the buffers that were given.
+Adding packs one row per entry. `assemble` does the rest, so it can run in a worker thread. It takes
+a few microseconds per batch and reads no record: it combines the batches' own checksums. Every byte
+is copied once, into the object. Offsets and leader epochs are stamped there; the input buffers stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ _EXTENT_BYTES = 48
 
 @dataclass(frozen=True, slots=True)
 class AssembledSlot:
-    """A WAL object, ready to be put."""
+    """A WAL object, ready for its PUT."""
 
     key: str
     data: memoryview
     """The whole object, read-only."""
     crc: int
-    """The footer's checksum, for the next slot's header."""
+    """The checksum in the footer; the next slot's header repeats it."""
     advances: tuple[SlotEffect, ...]
-    """What it means for each tenure in it, once it is durable."""
+    """The effect on each tenure in the slot, to be applied once it is durable."""
 
 
 class SlotBuffer:
-    """What goes into one slot. Buffers that are given must not change until the slot is durable."""
+    """The content of one slot. Input buffers must not change until the slot is durable."""
 
     def __init__(self) -> None:
         self._rows = bytearray()
@@ -80,7 +80,7 @@ class SlotBuffer:
         self._objects: dict[str, int] = {}
         self._images: list[PartitionImage] = []
         self.size_bytes = 0
-        """About what the object will have."""
+        """The approximate size of the object."""
         self.batches = 0
 
     @property
@@ -89,7 +89,7 @@ class SlotBuffer:
 
     @property
     def tenures(self) -> Collection[tuple[TopicPartition, LeaderEpoch]]:
-        """The tenures that have an entry in it."""
+        """The tenures that have an entry in the slot."""
         return self._partitions.keys()
 
     def add_batch(
@@ -101,7 +101,7 @@ class SlotBuffer:
         base_offset: int,
         ordinal: int = NO_ORDINAL,
     ) -> None:
-        """A batch that the partition log has appended at `base_offset`; `data` is all of it."""
+        """Add a batch that the log appended at `base_offset`; `data` is the whole batch."""
         first, last = batch.base_sequence, NO_SEQUENCE
         if batch.producer_id != NO_PRODUCER_ID and first != NO_SEQUENCE:
             last = advance_sequence(first, batch.last_offset_delta)
@@ -121,7 +121,7 @@ class SlotBuffer:
         commit: bool,
         coordinator_epoch: int,
     ) -> None:
-        """A control batch that ends a transaction."""
+        """Add a control batch that ends a transaction."""
         assert batch.attributes & CONTROL_FLAG
         self._add_body(
             partition,
@@ -143,7 +143,7 @@ class SlotBuffer:
         base_offset: int,
         ordinal: int,
     ) -> None:
-        """A batch whose bytes stay where they were staged (H8)."""
+        """Add a batch whose bytes stay in their staged object (H8)."""
         key, position, length = batch.key, batch.position, batch.length
         number = self._objects.setdefault(key, len(self._objects) + 1)
         self._add_row(
@@ -169,7 +169,7 @@ class SlotBuffer:
     def add_relocated(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
     ) -> None:
-        """Batches lie in a merged object from now on."""
+        """Add the new place of batches that were copied into a merged object."""
         self._add_row(
             EntryKind.RELOCATED,
             self._reference(partition, leader_epoch),
@@ -191,7 +191,7 @@ class SlotBuffer:
         )
 
     def add_opening(self, image: PartitionImage) -> None:
-        """The image with which a tenure begins; before any other entry of the tenure."""
+        """Add the image that opens a tenure, before any other entry of the tenure."""
         self._images.append(image)
         self.size_bytes += (
             _IMAGE_BYTES
@@ -212,7 +212,7 @@ class SlotBuffer:
     def add_log_start(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
     ) -> None:
-        """The log begins later from now on."""
+        """Add an entry that raises the log start."""
         self._add_row(
             EntryKind.LOG_START,
             self._reference(partition, leader_epoch),
@@ -272,10 +272,10 @@ class SlotBuffer:
         header: ObjectHeader,
         previous_slots: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
     ) -> AssembledSlot:
-        """The object. Pure: leaves the buffer as it is, and must not run beside an `add`.
+        """The slot's object. Pure: it does not change the buffer, and must not run during an `add`.
 
-        `previous_slots`: of a stamped object, for the tenures in it and those in the slot before,
-        those in it first (see `SlotIndex.previous_slots`).
+        `previous_slots` belongs to a stamped object. It covers the tenures of this slot, which come
+        first, and of the slot before (see `SlotIndex.previous_slots`).
         """
         columns = _IndexColumns._make(
             map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True))
@@ -289,7 +289,7 @@ class SlotBuffer:
         index_position = len(head) + sum(map(len, bodies))
         images_position = index_position + len(index)
         layout = Layout(index_position, images_position, images_position + len(images) + len(foot))
-        # The one copy of the batches' bytes, with room for what is written last.
+        # The only copy of the batches' bytes, with room for the header and the footer.
         data = bytearray().join((head, *bodies, index, images, foot))
         body_crc = _stamp(data, columns, own, [leader_epoch for _, leader_epoch in tenures])
         crc = finish_object(data, header, layout, body_crc)
@@ -299,12 +299,15 @@ class SlotBuffer:
         )
 
     def _place(self, columns: _IndexColumns, position: int) -> tuple[list[int], list[Buffer]]:
-        """Give each body its position, the first one this, and its entry the checksum in its
-        header. The entries of bodies, and these, as they will lie."""
+        """The rows of the bodies, and the bodies, in the order in which they will lie.
+
+        Each row gets its body's position, the first one `position`, and the checksum in the batch's
+        header.
+        """
         rows = [row for row, kind in enumerate(columns.kind) if kind == _BATCH]
         bodies = self._bodies
         references = list(map(columns.partition.__getitem__, rows))
-        # Stable: batches of a partition stay in the order in which they were appended.
+        # The sort is stable: batches of a partition keep the order of their appends.
         order = sorted(range(len(rows)), key=references.__getitem__)
         own = list(map(rows.__getitem__, order))
         placed = list(map(bodies.__getitem__, order))
@@ -367,11 +370,11 @@ class SlotBuffer:
 
 
 _UNUSED = (-1, 0, NO_PRODUCER_ID, -1, NO_ORDINAL, NO_SEQUENCE, NO_SEQUENCE, 0, -1, -1)
-"""From last_offset to max_timestamp, in entries that stand for no batch."""
+"""The fields last_offset to max_timestamp of an entry without a batch."""
 
 
 class _IndexColumns(NamedTuple):
-    """The entries by the fields of INDEX_DTYPE."""
+    """The entries as columns, one per field of INDEX_DTYPE."""
 
     kind: list[int]
     partition: list[int]
@@ -398,10 +401,10 @@ assert _IndexColumns._fields == INDEX_DTYPE.names
 def _stamp(
     data: bytearray, columns: _IndexColumns, own: list[int], leader_epochs: list[LeaderEpoch]
 ) -> int:
-    """Write base offsets and leader epochs into the batches; the checksum of all of them.
+    """Write base offsets and leader epochs into the batches; the checksum of all batches.
 
-    Both lie outside a batch's own checksum, so that one stays right and is combined with that of
-    the bytes before it: the records are not looked at again.
+    Both fields lie outside a batch's own checksum, so that checksum stays correct. It is combined
+    with the checksum of the bytes before it, and the records are not read again.
     """
     crc = 0
     view = memoryview(data)
@@ -415,8 +418,11 @@ def _stamp(
 
 
 def _extend(extents: list[Extent], extent: Extent, kind: int, crc: int) -> None:
-    """Add a batch with this checksum to a partition's extents. It grows the last one if it follows
-    it in offset and place; an adopted batch stands alone."""
+    """Add a batch with the checksum `crc` to a partition's extents.
+
+    A batch that follows the last extent in offset and position extends it. An adopted batch gets an
+    extent of its own.
+    """
     if extents and kind == _BATCH:
         last = extents[-1]
         if (

@@ -1,21 +1,21 @@
-"""Checkpoints: what a broker's partitions were as of a slot of its WAL (rule D1).
+"""Checkpoints: the state of a broker's partitions as of a slot of its WAL (rule D1).
 
-A checkpoint at slot c holds all of the slots below c and nothing of c and later, for every
-partition that the incarnation leads. The images are taken when slot c begins to be filled, and
-completed and written when all slots below are durable; so what a checkpoint says is never more than
-what the WAL holds, and recovery begins at its slot.
+A checkpoint at slot c covers all slots below c, and nothing of c or later, for every partition that
+the incarnation leads. The images are taken when slot c opens. They are completed and written when
+all slots below c are durable. So a checkpoint never holds more than the WAL, and recovery starts at
+its slot.
 
-What happens when something fails:
+Failures:
 
-- The process dies before the put: the checkpoint before, and more of the WAL, serve as well.
-- The put's answer is lost: either way the bucket is right. It is repeated; bytes of the same slot
-  may differ in what has moved to the table meanwhile, and either version is true.
+- The process dies before the PUT: recovery uses the previous checkpoint and replays more slots.
+- The PUT's response is lost: the bucket is correct either way, and the PUT is retried. If records
+  moved to the table meanwhile, the two versions differ, and both are correct.
 - The broker writes no more slots, and its partitions' records move to the table: the next
-  checkpoint replaces the newest one under the same key. Without it the newest checkpoint would
-  refer for ever to objects that nothing else needs.
-- An old owner wakes up and puts one late: it counts only slots that were durable, so it lies at or
-  below the seal and is true. It may be newer than the one that a successor has begun with; both
-  lead to the same state.
+  checkpoint replaces the newest one under the same key. Otherwise the newest checkpoint would refer
+  forever to objects that nothing else needs.
+- An old owner wakes up and puts a checkpoint late: it covers only durable slots, so it lies at or
+  below the seal and is correct. It may be newer than the checkpoint that a successor started from;
+  both lead to the same state.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 CHECKPOINT_MAGIC = b"TIDECKPT"
 FIRST_FORMAT_VERSION = 1
-"""Of the first release: without a stamp."""
+"""The format of the first release. It has no metadata stamp."""
 CHECKPOINT_FORMAT_VERSION = 2
 RETRY_SECONDS = 1.0
 BYTES_A_SLOT = 2048
-"""A checkpoint of so many bytes is worth the reading of one slot."""
+"""Checkpoint bytes that cost as much as replaying one slot."""
 
 _HEADER = Struct("<8sIiqqq")
 _CRC = Struct("<I")
 _STAMP = Struct("<qII")
-"""Behind the header's checksum; its last field is a checksum of all before it."""
+"""Follows the header's checksum. Its last field is a checksum of all bytes before it."""
 _FIRST_HEADER_BYTES = _HEADER.size + _CRC.size
 CHECKPOINT_HEADER_BYTES = _FIRST_HEADER_BYTES + _STAMP.size
 
@@ -60,19 +60,16 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointHeader(NamedTuple):
-    """What a checkpoint says of itself."""
-
     incarnation: Incarnation
     slot: Slot
     metadata: MetadataStamp | None
-    """The last entry of the metadata log that its writer had applied (C11); None in one that the
-    first release wrote."""
+    """The last metadata log entry that the writer had applied (C11); None in the first format."""
     size_bytes: int
-    """Of the header."""
+    """The size of the header."""
 
 
 class WalCheckpoint(NamedTuple):
-    """A checkpoint that was read."""
+    """A decoded checkpoint."""
 
     key: str
     incarnation: Incarnation
@@ -82,12 +79,11 @@ class WalCheckpoint(NamedTuple):
 
 
 def checkpoint_prefix(incarnation: Incarnation) -> str:
-    """The beginning of the keys of an incarnation's checkpoints."""
+    """The key prefix of an incarnation's checkpoints."""
     return f"checkpoint/{incarnation}/"
 
 
 def checkpoint_key(incarnation: Incarnation, slot: Slot) -> str:
-    """The key of one checkpoint."""
     return f"{checkpoint_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}"
 
 
@@ -116,7 +112,7 @@ def encode_checkpoint(
 
 
 def decode_checkpoint_header(key: str, data: Buffer) -> CheckpointHeader:
-    """The header at the beginning of the data. Raises CorruptObject and UnsupportedFormat."""
+    """The header at the start of `data`. Raises CorruptObject and UnsupportedFormat."""
     view = memoryview(data)
     if len(view) < _FIRST_HEADER_BYTES:
         raise CorruptObject(key, f"it has only {len(view)} bytes")
@@ -145,7 +141,7 @@ def decode_checkpoint_header(key: str, data: Buffer) -> CheckpointHeader:
 
 
 def decode_checkpoint(key: str, data: Buffer) -> WalCheckpoint:
-    """A checkpoint. Raises CorruptObject and UnsupportedFormat."""
+    """The checkpoint in `data`. Raises CorruptObject and UnsupportedFormat."""
     header = decode_checkpoint_header(key, data)
     images = Images(key, memoryview(data)[header.size_bytes :])
     return WalCheckpoint(key, header.incarnation, header.slot, images, header.metadata)
@@ -169,7 +165,7 @@ async def newest_checkpoint(store: ObjectStore, incarnation: Incarnation) -> Slo
 
 
 class CheckpointSchedule:
-    """When a checkpoint is due: pure."""
+    """Decides when a checkpoint is due. Pure."""
 
     def __init__(self, interval_bytes: int, interval_slots: int) -> None:
         self._interval_bytes = interval_bytes
@@ -183,26 +179,26 @@ class CheckpointSchedule:
 
     @property
     def newest(self) -> Slot | None:
-        """Of the checkpoints that are in the bucket."""
+        """The slot of the newest checkpoint in the bucket."""
         return self._newest
 
     @property
     def is_due(self) -> bool:
-        """Whether so much would have to be replayed that a checkpoint is worth its price."""
+        """True if a recovery would replay so much that a checkpoint is worth its cost."""
         slots = max(self._interval_slots, self._newest_bytes // BYTES_A_SLOT)
         return self._bytes >= self._interval_bytes or self._end - (self._newest or Slot(0)) >= slots
 
     def note(self, slot: Slot, size_bytes: int) -> None:
-        """A slot became durable."""
+        """Count a slot that became durable."""
         self._end = Slot(slot + 1)
         self._bytes += size_bytes
         if slot >= self._taken:
             self._bytes_since_taken += size_bytes
 
     def take(self, slot: Slot, *, has_changed: bool) -> bool:
-        """Take images at this slot; False if the newest checkpoint says as much.
+        """Begin a checkpoint at this slot; False if the newest one already holds the same.
 
-        `has_changed`: partitions differ from their last images, also without a new slot.
+        `has_changed`: a partition differs from its last image, possibly without a new slot.
         """
         if slot == self._newest and not has_changed:
             return False
@@ -211,7 +207,7 @@ class CheckpointSchedule:
         return True
 
     def written(self, size_bytes: int) -> None:
-        """The images that were taken last are in the bucket, in an object of this size."""
+        """The last begun checkpoint is in the bucket, in an object of `size_bytes`."""
         self._newest = self._taken
         self._newest_bytes = size_bytes
         self._bytes = self._bytes_since_taken
@@ -232,9 +228,11 @@ class Checkpointer:
         metadata_stamp: Callable[[], MetadataStamp],
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`metadata_stamp`: the last entry of the metadata log that this process has applied.
-        `partitions`: every partition that the incarnation leads and has opened, those that it is
-        giving away included, without those that are faulty."""
+        """`metadata_stamp`: the last metadata log entry that this process has applied.
+
+        `partitions`: every partition that the incarnation leads and has opened. It includes
+        partitions that are being handed over, and excludes faulty ones.
+        """
         self._store = store
         self._clock = clock
         self._offload = offload
@@ -246,13 +244,13 @@ class Checkpointer:
         self._due = asyncio.Event()
         self._writing = asyncio.Lock()
         self.written = 0
-        """Checkpoints put."""
+        """Checkpoints written."""
         self.failures = 0
-        """Puts that failed; each is tried again."""
+        """Checkpoint attempts that failed; each is retried."""
 
     @property
     def floor(self) -> Slot | None:
-        """The slot of the newest checkpoint that is in the bucket; None before the first."""
+        """The slot of the newest checkpoint in the bucket; None before the first."""
         return self._schedule.newest
 
     @property
@@ -262,18 +260,20 @@ class Checkpointer:
 
     @property
     def has_news(self) -> bool:
-        """Whether a checkpoint taken now would differ from the newest."""
+        """True if a checkpoint taken now would differ from the newest."""
         return self.slots_since > 0 or self._partitions.have_changed
 
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
-        """No checkpoint is under way meanwhile: what the logs take up in here is in all later ones,
-        and in none that was taken before (D1)."""
+        """Prevent checkpoints within the context.
+
+        Changes to the logs in it are in all later checkpoints, and in no earlier one (D1).
+        """
         async with self._writing:
             yield
 
     def note(self, slot: DurableSlot) -> None:
-        """A slot became durable; to be called by the writer's `on_durable`."""
+        """Count a slot that became durable; the writer's `on_durable` calls it."""
         self._schedule.note(slot.slot, slot.size_bytes)
         if self._schedule.is_due:
             self._due.set()
@@ -285,18 +285,18 @@ class Checkpointer:
             try:
                 await self.checkpoint()
             except StoreError as error:
-                # Nothing depends on it but the time that a recovery takes.
+                # Only the duration of a recovery depends on a checkpoint.
                 self.failures += 1
-                _log.warning("checkpoint failed, will be tried again", extra={"why": str(error)})
+                _log.warning("the checkpoint failed; it is retried", extra={"why": str(error)})
                 await self._clock.sleep(RETRY_SECONDS)
             if not self._schedule.is_due:
                 self._due.clear()
 
     async def checkpoint(self) -> Slot | None:
-        """Write a checkpoint of all that was added so far; its slot, or None if nothing is new.
+        """Write a checkpoint of everything added so far; its slot, or None if nothing changed.
 
-        Also for a clean stop, before the writer is closed. Raises StoreError (call again) and
-        WalLost.
+        A clean shutdown also calls it, before it closes the writer. Raises StoreError, after which
+        the caller may retry, and WalLost.
         """
         async with self._writing:
             slot = self._writer.begin_slot()
@@ -304,7 +304,7 @@ class Checkpointer:
                 return None
             taken = self._partitions.take()
             await self._writer.durable(Slot(slot - 1))
-            # A partition that is gone since (deleted, given away) is not kept up to date any more.
+            # A partition that was deleted or handed over meanwhile has no current state here.
             images = [log.complete(image) for log, image in taken.others if log in self._partitions]
             incarnation = self._writer.incarnation
             data = await self._offload.run(

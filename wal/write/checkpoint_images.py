@@ -1,10 +1,10 @@
-"""Which images a checkpoint has to make anew: those of partitions that changed.
+"""Keeps the encoded images of unchanged partitions between checkpoints.
 
-A checkpoint holds all partitions that were opened, most of which may be idle. A partition that
-does not change from one checkpoint to the next settles: its image is encoded together with others'
-as a block, which all later checkpoints copy. When one of a block changes, the block is given up and
-the others settle again. So beyond copying bytes a checkpoint costs what changed since the last,
-and for each partition that had settled at most a block's worth.
+A checkpoint holds all open partitions, and most of them may be idle. A partition that does not
+change between two checkpoints settles: its image is encoded in a block together with others, and
+later checkpoints copy the block. When a partition of a block changes, the block is dropped and its
+other partitions settle again. So the cost of a checkpoint depends on the partitions that changed,
+beside copying bytes. A settled partition that changes costs at most one block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK_PARTITIONS = 64
 
 
 class SettledBlock:
-    """Images of partitions that have not changed since; encoded when first asked for."""
+    """Images of unchanged partitions, encoded on first use."""
 
     __slots__ = ("_encoded", "_images", "logs")
 
@@ -29,7 +29,7 @@ class SettledBlock:
         self._encoded: ImageBlock | None = None
 
     def encoded(self) -> ImageBlock:
-        """The block in binary form. For one caller at a time, in any thread."""
+        """The block in binary form. Any thread may call it, but only one at a time."""
         if self._encoded is None:
             self._encoded = encode_block(self._images)
             self._images = []
@@ -37,16 +37,18 @@ class SettledBlock:
 
 
 class TakenImages(NamedTuple):
-    """All images as of one moment."""
+    """The images of all partitions as of one moment."""
 
     settled: list[SettledBlock]
     others: list[tuple[PartitionLog, PartitionImage]]
-    """To be completed by their logs when all that they count is durable."""
+    """Images that their logs complete once all slots that they cover are durable."""
 
 
 class CheckpointImages:
-    """The partitions that checkpoints hold. A partition joins and leaves; `changed` is to be told
-    whenever `PartitionLog.watch` says so."""
+    """The partitions that checkpoints hold.
+
+    The owner adds and discards partitions, and passes `changed` to `PartitionLog.watch`.
+    """
 
     def __init__(self) -> None:
         self._changed: dict[PartitionLog, None] = {}
@@ -54,10 +56,10 @@ class CheckpointImages:
         self._blocks: dict[SettledBlock, None] = {}
         self._block_of: dict[PartitionLog, SettledBlock] = {}
         self.visited = 0
-        """Partitions that were looked at, for all checkpoints together."""
+        """Partitions that `take` visited, summed over all checkpoints."""
 
     def __len__(self) -> int:
-        """Partitions in the next checkpoint."""
+        """The number of partitions in the next checkpoint."""
         return len(self._changed) + len(self._quiet) + len(self._block_of)
 
     def __contains__(self, log: PartitionLog) -> bool:
@@ -65,33 +67,33 @@ class CheckpointImages:
 
     @property
     def have_changed(self) -> bool:
-        """Whether a partition differs from its last image."""
+        """True if a partition differs from its last image."""
         return bool(self._changed)
 
     def add(self, log: PartitionLog) -> None:
-        """Checkpoints hold this partition from now on."""
+        """Include this partition in checkpoints."""
         if log not in self:
             self._changed[log] = None
 
     def discard(self, log: PartitionLog) -> None:
-        """It is gone: deleted or given away."""
+        """Remove a partition that was deleted or handed over."""
         self._unsettle(log)
         self._changed.pop(log, None)
         self._quiet.pop(log, None)
 
     def changed(self, log: PartitionLog) -> None:
-        """It is not what its last image says."""
+        """Note that the partition differs from its last image."""
         if log in self._quiet or log in self._block_of:
             self._unsettle(log)
             self._quiet.pop(log, None)
             self._changed[log] = None
 
     def take(self) -> TakenImages:
-        """The images of all partitions now."""
+        """The current images of all partitions."""
         settling: list[PartitionLog] = []
         for log in list(self._quiet):
             self.visited += 1
-            # What is appended and not durable is missing from its extents yet.
+            # Appended batches that are not durable are not in the extents yet.
             if log.high_watermark == log.next_offset:
                 settling.append(log)
             if len(settling) == BLOCK_PARTITIONS:

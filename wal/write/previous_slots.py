@@ -1,8 +1,8 @@
-"""Which slots hold no entry of a tenure: what each slot says of the slots before it (rule C10).
+"""The previous slot of each tenure, which every slot records (rule C10).
 
-Each slot lists the tenures that have an entry in it or in the slot before, and for each of them an
-earlier slot such that none in between has an entry of it. So when a slot is lost, the slot behind
-it tells whose entries were in it, and the next slot of a tenure tells the same for that tenure.
+Each slot lists the tenures that have an entry in it or in the slot before. For each of them it
+names an earlier slot; no slot in between has an entry of the tenure. So if a slot is lost, the next
+slot lists the tenures of the lost one. The next slot of a tenure tells the same for that tenure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TenureKey: TypeAlias = tuple[TopicPartition, LeaderEpoch]
 
 
 class PreviousSlots:
-    """What a writer says of the slots before, slot after slot. Pure."""
+    """Computes the previous slots for one slot after the other. Pure."""
 
     def __init__(self) -> None:
         self._last: dict[TenureKey, int] = {}
@@ -24,7 +24,7 @@ class PreviousSlots:
         self._forgotten_below = 0
 
     def next(self, slot: Slot, tenures: Iterable[TenureKey]) -> Mapping[TenureKey, int]:
-        """What this slot says; those with an entry in it come first, in their order."""
+        """The previous slots that `slot` records; tenures with an entry in it come first."""
         last, unknown = self._last, self._forgotten_below - 1
         said = {tenure: last.get(tenure, unknown) for tenure in tenures}
         present = list(said)
@@ -35,7 +35,6 @@ class PreviousSlots:
         return said
 
     def forget_below(self, floor: Slot) -> None:
-        """Slots below are not replayed any more: a tenure whose last entry lies there takes no
-        memory."""
+        """Forget tenures whose last entry lies below `floor`, which are not replayed."""
         self._last = {tenure: slot for tenure, slot in self._last.items() if slot >= floor}
         self._forgotten_below = max(self._forgotten_below, floor)

@@ -1,9 +1,9 @@
-"""How many PUTs a second the WAL may spend, and so how long a small slot waits for its turn. Pure.
+"""The rate limit of the WAL's PUTs: a token bucket that delays small slots. Pure.
 
-Each PUT has its price, whatever its size. Where that matters, what is saved up pays for PUTs at
-once: a broker that was quiet can put as many as it may in a second, as soon as they come. One that
-is busy puts at equal intervals. Full slots do not wait, so the limit bounds no throughput; but they
-are paid for, and what follows them waits an interval. Nothing waits longer than one interval.
+Every PUT costs the same, whatever its size. An idle WAL saves the PUTs of up to one second and may
+spend them at once. A busy WAL puts at equal intervals. Full slots never wait, so the limit does not
+reduce throughput; but they spend budget, and the slot after them waits an interval. No slot waits
+longer than one interval.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 from math import inf
 
 SAVED_SECONDS_MAX = 1.0
-"""The budget of so long can be saved up."""
+"""The budget that an idle WAL can save, in seconds."""
 
 
 class PutBudget:
-    """One WAL's. Times are of a monotonic clock, in seconds."""
+    """The PUT budget of one WAL. Times are seconds of a monotonic clock."""
 
     def __init__(self, puts_a_second: int) -> None:
-        """0 is no limit."""
+        """`puts_a_second`: 0 means no limit."""
         self._interval = 1 / puts_a_second if puts_a_second else 0.0
         self._saved_max = max(0.0, SAVED_SECONDS_MAX - self._interval)
         self._next_at = -inf
-        """When the next PUT may begin. In the past: by how much, so much is saved up."""
+        """When the next PUT may begin. A time in the past is saved budget."""
 
     def seconds_to_wait(self, now: float) -> float:
-        """Until the next PUT may begin."""
+        """Seconds until the next PUT may begin."""
         return max(0.0, self._next_at - now)
 
     def spend(self, now: float) -> None:
-        """A PUT begins now."""
+        """Take the cost of a PUT that begins now from the budget."""
         earned = max(self._next_at, now - self._saved_max)
         self._next_at = min(earned, now) + self._interval

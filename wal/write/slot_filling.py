@@ -1,8 +1,8 @@
-"""The slot that is being filled, and when it is closed and goes.
+"""The open slot, and the decision when to close and upload it.
 
-A slot goes when it is full. Any other goes when its linger has passed, or when nothing is in
-flight: then at once, or a moment later (`gathering`). It also waits for the budget (`put_budget`),
-and is filled on meanwhile.
+A full slot is uploaded at once. Any other slot is uploaded when its linger has passed. If no upload
+is in flight, it is uploaded earlier: at once, or after a short delay (`group_commit`). It also
+waits for the PUT budget (`put_budget`), and takes more entries meanwhile.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tidelog.clock import Clock
 from tidelog.identifiers import Slot
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
-from tidelog.wal.write.group_commit import Gathering
+from tidelog.wal.write.group_commit import CommitDelay
 from tidelog.wal.write.put_budget import PutBudget
 
 
 class _Closed(NamedTuple):
-    """A slot that takes no more."""
+    """A closed slot, which waits for its upload."""
 
     slot: Slot
     buffer: SlotBuffer
@@ -29,10 +29,10 @@ class _Closed(NamedTuple):
 
 
 class SlotFilling:
-    """One WAL's: the slot being filled, and those that are closed and wait for their upload."""
+    """The open slot of one WAL, and its closed slots that wait for their upload."""
 
     def __init__(self, settings: WalSettings, clock: Clock, wake: Callable[[], None]) -> None:
-        """`wake`: called when there may be a slot to upload."""
+        """`wake` is called when a slot may be ready for its upload."""
         self._clock = clock
         self._linger_seconds = settings.linger_ms / 1000
         self._object_bytes_max = settings.object_bytes_max
@@ -42,29 +42,31 @@ class SlotFilling:
         self._closed: deque[_Closed] = deque()
         self._is_due = False
         self._linger: asyncio.TimerHandle | None = None
-        self._gathering = Gathering(self._linger_seconds)
-        self._gathering_end: asyncio.TimerHandle | None = None
+        self._delay = CommitDelay(self._linger_seconds)
+        self._delay_end: asyncio.TimerHandle | None = None
         self._budget = PutBudget(settings.puts_a_second_max)
         self._budget_wait: asyncio.TimerHandle | None = None
 
     @property
     def slot(self) -> Slot:
-        """The slot being filled."""
+        """The open slot."""
         return self._slot
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in it."""
+        """True if the open slot has no entry."""
         return self._buffer.is_empty
 
     @property
     def size_bytes(self) -> int:
-        """What is in it."""
+        """The size of the open slot's content."""
         return self._buffer.size_bytes
 
     def buffer_for(self, size_bytes: int, *, is_idle: bool) -> SlotBuffer:
-        """Where to add so many bytes; `added` is to be called next. `is_idle`: nothing is in
-        flight."""
+        """The buffer for the next `size_bytes`; the caller adds to it, then calls `added`.
+
+        `is_idle`: no upload is in flight.
+        """
         buffer = self._buffer
         if not buffer.is_empty and buffer.size_bytes + size_bytes > self._object_bytes_max:
             self.close(is_full=True)
@@ -74,21 +76,21 @@ class SlotFilling:
         return buffer
 
     def added(self) -> Slot:
-        """Something was added; the slot that it is in."""
+        """Finish an addition to the buffer; the slot that holds it."""
         slot = self._slot
         if self._buffer.size_bytes >= self._object_bytes_max:
             self.close(is_full=True)
-        elif self._gathering.is_active:
+        elif self._delay.is_active:
             self._wake()
         return slot
 
     def producer_waits(self) -> None:
-        """One more producer waits for a slot."""
-        if self._gathering.is_active:
+        """Note that one more producer waits for a slot."""
+        if self._delay.is_active:
             self._wake()
 
     def close(self, *, is_full: bool = False) -> None:
-        """Close the slot being filled; the next one begins."""
+        """Close the open slot and open the next one."""
         self._closed.append(_Closed(self._slot, self._buffer, is_full))
         self._slot = Slot(self._slot + 1)
         self._buffer = SlotBuffer()
@@ -96,49 +98,51 @@ class SlotFilling:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        self._end_gathering()
+        self._end_delay()
         self._wake()
 
     def may_go(self, waiting: int, *, is_idle: bool) -> bool:
-        """Whether there is a slot to upload now. `waiting`: how many producers wait for the slot
-        being filled."""
+        """True if a slot may be uploaded now.
+
+        `waiting`: the number of producers that wait for the open slot.
+        """
         if self._closed:
             return self._closed[0].is_full or self._is_affordable()
         buffer = self._buffer
         if buffer.is_empty:
             return False
         if not self._is_due and (
-            not is_idle or self._gathering.holds(buffer.batches, waiting, buffer.size_bytes)
+            not is_idle or self._delay.holds(buffer.batches, waiting, buffer.size_bytes)
         ):
             return False
         return self._is_affordable()
 
     def take(self) -> tuple[Slot, SlotBuffer]:
-        """The next slot to upload, closed now if it was not. Its put begins now."""
+        """The next slot to upload, closed if it was open. Its PUT begins now."""
         if not self._closed:
             self.close()
         self._budget.spend(self._clock.monotonic())
         slot, buffer, _ = self._closed.popleft()
         return slot, buffer
 
-    def gather(self, answered: int, waiting: int, put_seconds: float) -> None:
-        """Nothing is in flight any more: let the slot wait for those who were answered."""
-        self._end_gathering()
-        seconds = self._gathering.begin(answered, waiting, put_seconds)
+    def delay(self, answered: int, waiting: int, put_seconds: float) -> None:
+        """Let the open slot wait for answered producers, since no upload is in flight."""
+        self._end_delay()
+        seconds = self._delay.begin(answered, waiting, put_seconds)
         if seconds:
             loop = asyncio.get_running_loop()
-            self._gathering_end = loop.call_later(seconds, self._gathered)
+            self._delay_end = loop.call_later(seconds, self._delay_passed)
 
     def end(self) -> None:
-        """Nothing will be uploaded any more: no timer is left behind."""
+        """Cancel all timers, since no more slots will be uploaded."""
         if self._linger is not None:
             self._linger.cancel()
         if self._budget_wait is not None:
             self._budget_wait.cancel()
-        self._end_gathering()
+        self._end_delay()
 
     def _is_affordable(self) -> bool:
-        """Whether there may be a put now; if not, `wake` is called when there may."""
+        """True if the budget allows a PUT now; otherwise `wake` is called when it does."""
         seconds = self._budget.seconds_to_wait(self._clock.monotonic())
         if seconds > 0 and self._budget_wait is None:
             loop = asyncio.get_running_loop()
@@ -151,7 +155,7 @@ class SlotFilling:
 
     def _start_linger(self, is_idle: bool) -> None:
         if is_idle:
-            # The task that closes it runs after all that is ready now, so one loop's adds share it.
+            # The uploading task runs after all ready tasks, so this turn's additions share a slot.
             self._wake()
         if self._linger_seconds == 0:
             self._linger_passed()
@@ -164,12 +168,12 @@ class SlotFilling:
         self._is_due = True
         self._wake()
 
-    def _gathered(self) -> None:
-        self._end_gathering()
+    def _delay_passed(self) -> None:
+        self._end_delay()
         self._wake()
 
-    def _end_gathering(self) -> None:
-        self._gathering.end()
-        if self._gathering_end is not None:
-            self._gathering_end.cancel()
-            self._gathering_end = None
+    def _end_delay(self) -> None:
+        self._delay.end()
+        if self._delay_end is not None:
+            self._delay_end.cancel()
+            self._delay_end = None

@@ -1,7 +1,7 @@
-"""One slot's way into the bucket: laid out, put if absent, and what the answer means.
+"""Uploads slots: assembles the object, puts it if absent, and interprets the response.
 
-Slots are laid out in their order, since each header carries the checksum of the slot before; puts
-may go side by side. What a death or a lost answer leaves behind `writer` tells.
+Slots are assembled in order, since each header carries the checksum of the slot before. Their PUTs
+may run in parallel. The docstring of `writer` covers crashes and lost responses.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tidelog.wal.write.previous_slots import PreviousSlots
 from tidelog.wal.write.slot_waiters import WalLost
 
 _INLINE_BYTES_MAX = 128 * 1024
-"""Below this size laying a slot out takes less time than handing it to a thread."""
+"""Up to this size, assembling a slot takes less time than passing it to a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotUpload:
-    """A slot that is laid out."""
+    """An assembled slot, ready for its PUT."""
 
     slot: Slot
     assembled: AssembledSlot
@@ -46,7 +46,7 @@ class SlotUpload:
 
 
 class SlotUploader:
-    """One incarnation's."""
+    """Uploads the slots of one incarnation."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SlotUploader:
         stamps: Callable[[], SlotStamps],
         crash_points: CrashPoints,
     ) -> None:
-        """`deadline_ms`: how long a slot's outcome may stay unknown. `stamps`: as of now."""
+        """`deadline_ms`: how long an outcome may stay unknown. `stamps`: the current stamps."""
         self._clock = clock
         self._entropy = entropy
         self._offload = offload
@@ -72,11 +72,11 @@ class SlotUploader:
         self._previous_slots = PreviousSlots()
 
     def forget_below(self, floor: Slot) -> None:
-        """A checkpoint at this slot is in the bucket."""
+        """Forget slots below `floor`, where a checkpoint is in the bucket."""
         self._previous_slots.forget_below(floor)
 
     async def lay_out(self, slot: Slot, buffer: SlotBuffer) -> SlotUpload:
-        """Make a slot's object; one after the other, in slot order."""
+        """Assemble a slot's object. The caller calls it in slot order, one call at a time."""
         header = ObjectHeader(
             ObjectKind.DATA,
             self._incarnation,
@@ -95,8 +95,11 @@ class SlotUploader:
         return SlotUpload(slot, assembled, header.writer_id, buffer.size_bytes, buffer.batches)
 
     async def put(self, upload: SlotUpload) -> None:
-        """Return when the slot is in the bucket and ours. Raises Fenced if it is another's, WalLost
-        if that cannot be told."""
+        """Return when this incarnation's slot is in the bucket.
+
+        Raises Fenced if the key holds another writer's object, and WalLost if the outcome stays
+        unknown.
+        """
         what = f"slot {upload.slot} of the WAL of {self._incarnation}"
         self._crash_points.hit(CrashPoint.SLOT_UPLOAD)
         try:
@@ -104,7 +107,7 @@ class SlotUploader:
                 upload.slot, upload.assembled.data, upload.writer_id, self._deadline_seconds
             )
         except SequenceGone as error:
-            raise Fenced(f"{what} is another's and has been deleted since: {error}") from error
+            raise Fenced(f"{what} was another writer's and is deleted: {error}") from error
         except AppendUndecided as error:
             raise WalLost(f"{what} may or may not be stored: {error}") from error
         except StoreError as error:
@@ -114,5 +117,5 @@ class SlotUploader:
             met = "a seal" if found.kind is ObjectKind.SEAL else "another writer's object"
             raise Fenced(
                 f"{what} holds {met}: this broker has been superseded and must stop;"
-                " what it acknowledged is safe"
+                " acknowledged records are safe"
             )

@@ -1,4 +1,4 @@
-"""Those who wait for slots to become durable."""
+"""Futures and callbacks that wait for slots to become durable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ logger = logging.getLogger(__name__)
 
 
 class WalLost(TidelogError):
-    """This incarnation can acknowledge nothing more. What it did not acknowledge may or may not be
-    in the bucket; only a new incarnation can tell."""
+    """This incarnation cannot acknowledge any more records.
+
+    Records without an acknowledgement may or may not be in the bucket. A new incarnation finds out.
+    """
 
 
 Told: TypeAlias = Callable[[WalLost | None], None]
-"""Is told that a slot is durable (None), or why that can no longer be known."""
+"""Called with None when a slot is durable, or with the error that leaves its outcome unknown."""
 
 
 class SlotWaiters:
-    """By slot. Futures for most; producers, of whom there are thousands a second, are just told.
+    """The waiters of each slot. Producers wait with a callback, which is cheaper than a future.
 
-    Nobody is called before the call that has them called returns.
+    Callbacks run in a later turn of the event loop, never within `release` or `fail`.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,7 @@ class SlotWaiters:
         self._producers: dict[Slot, list[Told]] = {}
 
     def producers(self, slot: Slot) -> int:
-        """How many producers wait for a slot."""
+        """The number of producers that wait for a slot."""
         return len(self._producers.get(slot, ()))
 
     def future(self, slot: Slot) -> asyncio.Future[None]:
@@ -43,11 +45,11 @@ class SlotWaiters:
         return future
 
     def add(self, slot: Slot, told: Told) -> None:
-        """A producer waits; producers are told in the order in which they came."""
+        """Add a producer's callback. Callbacks of a slot run in the order of their addition."""
         self._producers.setdefault(slot, []).append(told)
 
     def release(self, slot: Slot) -> int:
-        """The slot is durable; how many producers are told so."""
+        """Answer the waiters of a durable slot; the number of its producers."""
         for future in self._futures.pop(slot, ()):
             if not future.done():
                 future.set_result(None)
@@ -57,12 +59,12 @@ class SlotWaiters:
         return len(producers)
 
     def fail(self, lost: Callable[[], WalLost]) -> None:
-        """No slot will become durable any more. `lost` makes each one's error."""
+        """Fail all waiters. `lost` makes an error for each."""
         for futures in self._futures.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(lost())
-                    # Who asked may have gone; that is no error of the event loop's.
+                    # The caller may be gone. Mark the error as retrieved for the event loop.
                     future.exception()
         self._futures.clear()
         for producers in self._producers.values():
@@ -74,5 +76,5 @@ def _tell(producers: Sequence[Told], lost: WalLost | None) -> None:
     for told in producers:
         try:
             told(lost)
-        except Exception:  # one producer's fault must not be the others'
-            logger.exception("who waited for a slot has failed")
+        except Exception:  # one callback's error must not affect the others
+            logger.exception("the callback of a slot's waiter failed")

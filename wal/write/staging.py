@@ -1,8 +1,8 @@
 """Writes and reads staged objects.
 
-What happens if the process dies: before the put, nothing is there; in it or behind it, an object is
-there, or not, that nobody knows of, and the collector takes it (H9). A put whose answer is lost is
-made again with the same bytes. Whoever repeats a task stages anew, under another id.
+If the process dies before the PUT, the bucket is unchanged. If it dies during or after the PUT, the
+bucket may hold an object without a reference, and the collector deletes it (H9). A PUT whose
+response is lost is retried with the same bytes. A retried task stages a new object with a new id.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tidelog.wal.format.staged_format import (
 from tidelog.wal.log.adoption import staged_key
 
 STAGED_BYTES_MAX = 256 * 1024 * 1024
-"""Of one object: it is made in memory. Whoever has more stages several."""
+"""The largest staged object, which is built in memory. More data needs several objects."""
 _NO_OFFSET = bytes(8)
 _COLUMNS = ("timestamp", "timestamp_type", "key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A staged object, and how many records of which partitions it holds."""
+    """A staged object, and the number of its records in each partition."""
 
     staged_id: UUID
     records: Mapping[TopicPartition, int]
@@ -57,13 +57,13 @@ async def stage(
     compression: Compression = Compression.NONE,
     batch_bytes: int = BATCH_BYTES // 2,
 ) -> Staged | None:
-    """Put a task's rows into the bucket, for a commit to have them adopted; None without rows.
+    """Put a task's rows into the bucket, so that a commit can adopt them; None without rows.
 
-    `rows`: of each partition, in order; ROW_SCHEMA's columns `timestamp`, `timestamp_type`, `key`,
-    `value` and `headers`, by name; others are not looked at. They are encoded in the event loop,
-    which is a task's own.
+    `rows`: the rows of each partition, in order, with ROW_SCHEMA's columns `timestamp`,
+    `timestamp_type`, `key`, `value` and `headers`; other columns are ignored. The rows are encoded
+    in the event loop, so the caller needs a loop of its own.
 
-    Raises StoreError; InvalidConfiguration where that is more than an object may hold.
+    Raises StoreError, and InvalidConfiguration if the rows exceed the limit of one object.
     """
     encoded = {
         partition: batches
@@ -80,7 +80,7 @@ async def stage(
         )
     staged_id = entropy.uuid()
     pieces = encode_staged(staged_id, clock.time_ms(), purpose, encoded)
-    # Under an id of its own, so that a repeated put is the same put.
+    # The id is unique, so a retried PUT stores the same object.
     await store.put(staged_key(staged_id), pieces)
     return Staged(
         staged_id,
@@ -92,7 +92,6 @@ async def stage(
 def _encode(
     given: Sequence[pa.RecordBatch], compression: Compression, batch_bytes: int
 ) -> list[EncodedBatch]:
-    """The rows as batches."""
     found: list[EncodedBatch] = []
     offset = 0
     for rows in given:
@@ -106,7 +105,7 @@ def _encode(
         encoded = encode_rows(
             numbered, offset, following, compression=compression, batch_bytes=batch_bytes
         )
-        # Like a producer's, each batch counts from 0; that lies outside its checksum.
+        # Each batch counts from offset 0, as a producer's. Its checksum does not cover the offset.
         found += [
             batch._replace(header=_NO_OFFSET + batch.header[len(_NO_OFFSET) :]) for batch in encoded
         ]
@@ -115,7 +114,7 @@ def _encode(
 
 
 async def read_staged_index(store: ObjectStore, key: str) -> StagedIndex:
-    """What a staged object says of itself. ObjectNotFound, StoreError, CorruptObject."""
+    """The index of a staged object. Raises ObjectNotFound, StoreError and CorruptObject."""
     stored = await store.get(key, Suffix(TAIL_READ_BYTES))
     tail, size = stored.data, stored.size
     needed = tail_bytes(key, tail, size)

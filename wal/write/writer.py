@@ -1,27 +1,27 @@
 """The WAL of one incarnation: group commit, uploads in flight, acknowledgement in slot order.
 
-What is added goes into the slot being filled (`slot_filling`). One that is closed is laid out, and
-put if absent (`slot_upload`). Several slots may be in flight; slot k counts as durable only when
-0 to k are all confirmed as ours, in whatever order the answers come. Then `on_durable` runs, and
-after it those who wait for slot k go on.
+Entries go into the open slot (`slot_filling`). A closed slot is assembled and put if absent
+(`slot_upload`). Several slots may be in flight, and their responses come in any order. Slot k is
+durable only when slots 0 to k are all confirmed as this incarnation's. Then `on_durable` runs, and
+after it the waiters of slot k continue.
 
-What happens when something fails:
+Failures:
 
-- The process dies while a slot is being filled or laid out: nobody was told of it, nobody finds it.
-- It dies while slots are in flight: each of them is in the bucket or not. Whoever takes over keeps
-  those up to the first that is missing, puts a seal there (`fencing`), ignores what lies behind. A
-  record in a slot that was kept but never acknowledged is a record whose acknowledgement was lost:
-  an idempotent producer repeats it and is recognised.
+- The process dies before a slot's PUT: no record in it was acknowledged, and the bucket has none.
+- It dies while slots are in flight: each of them may or may not be in the bucket. The successor
+  keeps the slots below the first missing one, puts a seal there (`fencing`), and ignores the slots
+  after it. A kept record may never have been acknowledged: its acknowledgement is lost. An
+  idempotent producer retries it, and the partition recognises the duplicate.
 - It dies after a slot was confirmed: the slot is in the bucket, below every seal, and is recovered.
-- A reply is lost: `Sequence.append` reads the slot back. It is ours, or absent (then the same bytes
-  are put again), or someone's seal.
-- An old owner wakes up: its next put meets a seal, in the hole where its successor stopped or in
-  one of the barriers ahead, and `run` raises Fenced. What lies behind the successor's seal it can
-  never acknowledge, because it acknowledges in order; what lies before, the successor has. A put
-  that is still on its way can only land behind the seal, where nobody looks.
-- A slot's outcome stays unknown until the deadline, or the store refuses it: nothing behind it can
-  ever be acknowledged, so the incarnation ends. `run` raises WalLost; those who wait are told that
-  the outcome is unknown. Nothing is rolled back: a new incarnation starts from the bucket.
+- A response is lost: `Sequence.append` reads the slot back. The slot is this incarnation's, or
+  absent (then the same bytes are put again), or a seal.
+- An old owner wakes up: its next PUT meets a seal, at the first missing slot or at one of the
+  barriers ahead, and `run` raises Fenced. It cannot acknowledge slots after the seal, because it
+  acknowledges in order. The successor has all slots before the seal. A PUT that is still in flight
+  can only land after the seal, where recovery does not read.
+- A slot's outcome stays unknown until the deadline, or the store refuses it: no later slot can be
+  acknowledged, so the incarnation ends. `run` raises WalLost, and waiters get an unknown outcome.
+  No state is rolled back: a new incarnation starts from the bucket.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ __all__ = ["DurableSlot", "WalClosed", "WalLost", "WalWriter"]
 
 
 class WalClosed(TidelogError):
-    """The WAL was closed; nothing of what was to be added is stored."""
+    """The WAL is closed. The entry that the caller wanted to add is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableSlot:
-    """A slot that is durable, as are all before it."""
+    """A durable slot; all slots before it are durable too."""
 
     slot: Slot
     key: str
@@ -76,7 +76,7 @@ class DurableSlot:
 
 
 class WalWriter:
-    """One incarnation's WAL. `run` must be running for anything to become durable."""
+    """The WAL of one incarnation. Slots become durable only while `run` runs."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class WalWriter:
         metadata_stamp: Callable[[], MetadataStamp],
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> None:
-        """`metadata_stamp`: the last entry of the metadata log that this process has applied."""
+        """`metadata_stamp`: the last metadata log entry that this process has applied."""
         self._clock = clock
         self._incarnation = incarnation
         self._settings = settings
@@ -123,40 +123,42 @@ class WalWriter:
 
     @property
     def slot(self) -> Slot:
-        """The slot being filled."""
+        """The open slot."""
         return self._filling.slot
 
     @property
     def newest_slot(self) -> Slot:
-        """The last slot that holds anything; -1 before the first. Once it is durable, all that was
-        added so far is."""
+        """The last slot with entries; -1 before the first.
+
+        When it is durable, everything added so far is durable.
+        """
         filling = self._filling
         return Slot(filling.slot - 1) if filling.is_empty else filling.slot
 
     @property
     def durable_end(self) -> Slot:
-        """The slots below are durable."""
+        """All slots below this one are durable."""
         return self._durable_end
 
     @property
     def pending_bytes(self) -> int:
-        """What was added and is not durable yet."""
+        """Bytes that were added and are not durable yet."""
         return self._pending_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether more should be added. Adding is never refused for want of room."""
+        """True if callers may add more. The writer itself accepts entries without room too."""
         return self._pending_bytes < self._settings.buffer_bytes_max
 
     async def wait_for_room(self) -> None:
-        """Return when there is room. Raises WalLost when the WAL has ended."""
+        """Return when there is room. Raises WalLost if the WAL has ended."""
         while not self.has_room:
             self._refuse_if_ended()
             waiter = asyncio.get_running_loop().create_future()
             self._room_waiters.append(waiter)
             await waiter
 
-    # Adding: synchronous, in log order. Each returns the slot to wait for.
+    # Additions are synchronous and come in log order. Each returns the slot to wait for.
 
     def add_batch(
         self,
@@ -167,7 +169,7 @@ class WalWriter:
         base_offset: int,
         ordinal: int = NO_ORDINAL,
     ) -> Slot:
-        """A batch that the partition log has just appended. `data` must not change any more."""
+        """Add a batch that the partition log just appended. `data` must not change afterwards."""
         buffer = self._buffer_for(len(data))
         buffer.add_batch(partition, leader_epoch, data, batch, base_offset, ordinal)
         return self._added()
@@ -179,8 +181,10 @@ class WalWriter:
         batches: Iterable[tuple[AdoptedBatch, int]],
         ordinal: int,
     ) -> Slot:
-        """Batches of staged objects that the partition log has just appended at these offsets. All
-        in one slot, however many: after a crash either all of them are there or none."""
+        """Add batches of staged objects that the partition log just appended at these offsets.
+
+        All of them go into one slot, so after a crash either all exist or none.
+        """
         buffer = self._buffer_for(0)
         for batch, base_offset in batches:
             buffer.add_adopted(partition, leader_epoch, batch, base_offset, ordinal)
@@ -198,7 +202,7 @@ class WalWriter:
         commit: bool,
         coordinator_epoch: int,
     ) -> Slot:
-        """A control batch that the partition log has just appended."""
+        """Add a control batch that the partition log just appended."""
         buffer = self._buffer_for(len(data))
         buffer.add_marker(
             partition,
@@ -213,29 +217,29 @@ class WalWriter:
         return self._added()
 
     def add_opening(self, image: PartitionImage) -> Slot:
-        """The image with which a tenure begins (C2); before anything else of it."""
+        """Add the image that opens a tenure (C2), before any other entry of the tenure."""
         self._buffer_for(0).add_opening(image)
         return self._added()
 
     def add_log_start(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
     ) -> Slot:
-        """A later log start that the partition log has just taken up."""
+        """Add a higher log start that the partition log just applied."""
         self._buffer_for(0).add_log_start(partition, leader_epoch, log_start)
         return self._added()
 
     def add_relocated(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
     ) -> Slot:
-        """A place in a merged object that the partition log has just taken up."""
+        """Add a place in a merged object that the partition log just applied."""
         self._buffer_for(0).add_relocated(partition, leader_epoch, moved)
         return self._added()
 
     def begin_slot(self) -> Slot:
-        """Close the slot being filled, if it holds anything; the slot that is filled from now on.
+        """Close the open slot unless it is empty; the slot that is open now.
 
-        All that was added so far lies below it, all that comes will not: images that are taken now
-        make up a checkpoint at this slot (D1).
+        Everything added so far lies below it, and everything added later does not. So images that
+        are taken now form a checkpoint at this slot (D1).
         """
         self._refuse_if_ended()
         if not self._filling.is_empty:
@@ -243,14 +247,17 @@ class WalWriter:
         return self._filling.slot
 
     def checkpointed(self, slot: Slot) -> None:
-        """A checkpoint at this slot is in the bucket: slots below are not replayed any more."""
+        """Note that a checkpoint at this slot is in the bucket: recovery replays no slot below."""
         self._uploader.forget_below(slot)
 
     # Waiting.
 
     def durable(self, slot: Slot) -> asyncio.Future[None]:
-        """Done when the slot is durable, and `on_durable` has seen it. Fails with WalLost when that
-        can no longer be told. Each call gives a future of its own, which may be cancelled."""
+        """A future that is done when the slot is durable and `on_durable` has returned.
+
+        It fails with WalLost if the outcome stays unknown. Each call returns a new future, which
+        the caller may cancel.
+        """
         if slot >= self._durable_end and self._failure is None:
             assert slot <= self._filling.slot
             return self._waiters.future(slot)
@@ -262,8 +269,11 @@ class WalWriter:
         return future
 
     def tell(self, slot: Slot, told: Told) -> None:
-        """As `durable`, for producers, who are told after this returns, in the order in which they
-        came. Each has added batches just before, and will send more when it is answered."""
+        """As `durable`, with a callback for a producer.
+
+        Callbacks run after this call returns, in the order of the calls. The producer has just
+        added batches, and sends more after its answer.
+        """
         if slot < self._durable_end:
             asyncio.get_running_loop().call_soon(told, None)
         elif self._failure is not None:
@@ -274,42 +284,40 @@ class WalWriter:
             self._filling.producer_waits()
 
     async def flush(self) -> None:
-        """Close the slot being filled and wait until all is durable. Raises WalLost."""
+        """Close the open slot and wait until every slot is durable. Raises WalLost."""
         newest = self.newest_slot
         if not self._filling.is_empty:
             self._filling.close()
         await self.durable(newest)
 
     async def close(self) -> None:
-        """Flush; nothing can be added any more, and `run` returns. Raises WalLost."""
+        """Refuse further additions, flush, and let `run` return. Raises WalLost."""
         self._closing = True
         self._wake.set()
         await self.flush()
 
     async def run(self) -> None:
-        """Upload slots until closed. Raises Fenced or WalLost when the incarnation has ended."""
+        """Upload slots until `close`. Raises Fenced or WalLost if the incarnation ends."""
         failure: TidelogError = WalLost(f"the WAL of {self._incarnation} was stopped")
         try:
             async with asyncio.TaskGroup() as tasks:
                 while not self._is_drained():
                     await self._wake.wait()
-                    # What the next turn of the loop adds shares the slot: a batch follows the
-                    # record that enlists its partition in a transaction.
+                    # Additions of the next turn share the slot: a batch follows the record that
+                    # adds its partition to a transaction.
                     await self._clock.sleep(0)
                     self._wake.clear()
                     while self._may_upload():
                         await self._upload_next(tasks)
             failure = WalClosed(f"the WAL of {self._incarnation} is closed")
         except BaseExceptionGroup as group:
-            # The first failure made the others: the task group cancelled them.
+            # The first failure caused the others: the task group cancelled those tasks.
             first = group.exceptions[0]
             if isinstance(first, TidelogError):
                 failure = first
             raise first from None
         finally:
             self._end(failure)
-
-    # What stands behind it.
 
     def _buffer_for(self, size_bytes: int) -> SlotBuffer:
         self._refuse_if_ended()
@@ -354,11 +362,11 @@ class WalWriter:
         answered = self._acknowledge()
         if self._in_flight == 0:
             waiting = self._waiters.producers(self._filling.slot)
-            self._filling.gather(answered, waiting, put_seconds)
+            self._filling.delay(answered, waiting, put_seconds)
         self._wake.set()
 
     def _acknowledge(self) -> int:
-        """Take up what is durable now; how many producers are told so."""
+        """Acknowledge confirmed slots in order; the number of producers that get an answer."""
         answered = 0
         while (upload := self._confirmed.pop(self._durable_end, None)) is not None:
             assembled = upload.assembled
