@@ -1,4 +1,4 @@
-"""Tables stored column by column, little-endian: what images and indexes are made of."""
+"""Encodes and reads tables by column, little-endian. Images and indexes consist of such tables."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ _STRUCT_CODES: Final = {
 
 
 def table_bytes(dtype: np.dtype[np.void], rows: Iterable[Sequence[Any]]) -> list[bytes]:
-    """`columns_bytes` of a table that is given by rows."""
+    """`columns_bytes` for a table given as rows."""
     columns = list(zip(*rows, strict=True))
     return columns_bytes(dtype, columns) if columns else []
 
 
 def columns_bytes(dtype: np.dtype[np.void], columns: Iterable[Sequence[Any]]) -> list[bytes]:
-    """Columns one after the other, in the order of the type's fields: integers, and bytes where the
-    type has fixed bytes.
+    """The encoded columns, in the order of the dtype's fields: integers or fixed bytes.
 
-    Plain Python, since numpy takes longer to look at Python's numbers, and far longer where there
-    are few. struct.error for a value that its column cannot hold.
+    It avoids numpy, which converts Python's numbers more slowly, most of all in short columns.
+    Raises struct.error for a value that its column cannot hold.
     """
     return [
         b"".join(column) if code is None else pack(f"<{len(column)}{code}", *column)
@@ -44,20 +43,20 @@ def columns_bytes(dtype: np.dtype[np.void], columns: Iterable[Sequence[Any]]) ->
 
 @cache
 def _codes(dtype: np.dtype[np.void]) -> tuple[str | None, ...]:
-    """The columns' integers as `struct` names them; None for fixed bytes."""
+    """The `struct` code of each integer column; None for fixed bytes."""
     assert dtype.names is not None
     kinds = [dtype[name] for name in dtype.names]
     return tuple(None if kind.kind == "V" else _STRUCT_CODES[kind.str] for kind in kinds)
 
 
 def strings_bytes(strings: Iterable[str]) -> list[bytes]:
-    """Lengths (u4), then the UTF-8 bytes of all strings."""
+    """The lengths (u4), then the UTF-8 bytes of all strings."""
     encoded = [string.encode() for string in strings]
     return [pack(f"<{len(encoded)}I", *map(len, encoded)), *encoded]
 
 
 class ColumnReader:
-    """Reads columns one after the other; whatever does not fit raises CorruptObject."""
+    """Reads one column after the other. Raises CorruptObject if the data does not fit."""
 
     def __init__(self, key: str, data: Buffer, position: int, end: int) -> None:
         self._key = key
@@ -96,6 +95,6 @@ class ColumnReader:
         return found
 
     def finish(self) -> None:
-        """Everything must have been read."""
+        """Raise CorruptObject if bytes are left."""
         if self._position != self._end:
             raise CorruptObject(self._key, f"{self._end - self._position} bytes are left over")

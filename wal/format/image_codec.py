@@ -1,9 +1,9 @@
 """The binary form of many partition images: one blob of columns.
 
-Where such blobs lie: a checkpoint holds the images of a broker's partitions, a WAL object those of
-the tenures that open in it, a hand-over object the one that is given away.
-`docs/formats/checkpoint.md` has the form to the byte. An image that breaks what the log relies on
-is neither written (ValueError: a programmer's error) nor decoded (CorruptObject).
+A checkpoint holds the images of a broker's partitions. A WAL object holds the images of the tenures
+that open in it, and a hand-over object holds one image. `docs/formats/checkpoint.md` describes the
+bytes. An image that breaks an invariant raises ValueError when it is encoded, since it is a bug,
+and CorruptObject when it is decoded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.wal.log.transactions import AbortedIndexEntry
 
 IMAGES_MAGIC = b"TIDEIMGS"
 FIRST_FORMAT_VERSION = 1
-"""Of the first release: extents without checksums."""
+"""The format of the first release. Its extents have no checksums."""
 IMAGES_FORMAT_VERSION = 2
 
 _FORGOTTEN_FLAG = 0x01
@@ -88,14 +88,15 @@ _EXTENT_COLUMNS = 6
 
 
 class ImageBlock(NamedTuple):
-    """Some images in binary form, ready to be joined with others to one blob."""
+    """Some images in binary form, ready to be joined with other blocks into one blob."""
 
     counts: tuple[int, ...]
-    """As in the blob: partitions, leader epochs, producers, batches, aborted, extents, strings."""
+    """In the blob's order: partitions, leader epochs, producers, batches, aborted, extents,
+    strings."""
     columns: tuple[bytes, ...]
-    """Of all tables in their order, without the extents' references."""
+    """The columns of all tables in their order, without the extents' references."""
     references: NDArray[np.uint32]
-    """The extents' strings, numbered from this block's first."""
+    """The extents' string numbers, counted from this block's first string."""
     string_lengths: bytes
     strings: bytes
 
@@ -146,7 +147,7 @@ def encode_block(images: Sequence[PartitionImage]) -> ImageBlock:
 
 
 def join_blocks(blocks: Sequence[ImageBlock]) -> bytes:
-    """One blob of the images of all blocks; at least one block, which may be empty."""
+    """One blob of the images of all blocks. At least one block is required; it may be empty."""
     counts = tuple(map(sum, zip(*(block.counts for block in blocks), strict=True)))
     references = []
     strings = 0
@@ -199,7 +200,7 @@ def _producer_row(producer: ProducerState) -> tuple[Any, ...]:
 
 
 class Images:
-    """A decoded blob; each image is built when it is asked for."""
+    """A decoded blob, which builds each image on demand."""
 
     def __init__(self, key: str, data: Buffer) -> None:
         """`data`: exactly one blob. Raises CorruptObject and UnsupportedFormat."""
@@ -219,7 +220,7 @@ class Images:
         self._strings = reader.strings(strings)
         reader.finish()
         if extents and int(self._references.max()) >= strings:
-            raise CorruptObject(key, "an extent refers to a string that is not there")
+            raise CorruptObject(key, "an extent refers to a missing string")
         self._epoch_bounds = self._bounds(self._partitions["epochs"], epochs)
         self._producer_bounds = self._bounds(self._partitions["producers"], producers)
         self._aborted_bounds = self._bounds(self._partitions["aborted"], aborted)
@@ -236,12 +237,11 @@ class Images:
                 )
             )
         )
-        """Which partition and leader epoch each image is of."""
+        """The partition and leader epoch of each image."""
 
     @property
     def objects(self) -> Sequence[str]:
-        """The objects in which these images' extents lie, each once or more often; those of adopted
-        batches by their references."""
+        """The objects of the images' extents, possibly repeated; adopted batches by references."""
         return self._strings
 
     def __len__(self) -> int:
@@ -251,7 +251,7 @@ class Images:
         return (self.image(row) for row in range(len(self)))
 
     def image(self, row: int) -> PartitionImage:
-        """The image in a row. Raises CorruptObject if it breaks an invariant."""
+        """The image of a row. Raises CorruptObject if it breaks an invariant."""
         partition, leader_epoch = self.tenures[row]
         columns = self._partitions
         try:

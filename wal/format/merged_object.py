@@ -1,8 +1,8 @@
-"""Merged objects: live batches of many WAL objects, copied together into one.
+"""Merged objects: live batches of many WAL objects, copied into one object. Pure.
 
-The batches keep every byte, and their rows in the index: offsets, epochs, transactions. A merged
-object is laid out like a slot (`object_format`), under a key and with a magic of its own:
-`merged/<incarnation>/<number>.merged`. `docs/formats/wal.md` describes it. Pure.
+The batches keep every byte and their index rows: offsets, epochs, transactions. A merged object has
+the layout of a slot (`object_format`), its own magic and the key
+`merged/<incarnation>/<number>.merged`. `docs/formats/wal.md` describes it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _NAMES: Final = PLAIN_INDEX_DTYPE.names or ()
 
 
 class MergeSource(NamedTuple):
-    """An extent that is to be copied, and its bytes, which were proved to be its batches."""
+    """An extent to copy, and its verified bytes."""
 
     extent: Extent
     data: Buffer
 
 
 class ExtentRun(NamedTuple):
-    """Extents of one partition that follow each other and become one."""
+    """Consecutive extents of one partition, which become one extent."""
 
     partition: TopicPartition
     sources: Sequence[MergeSource]
 
 
 class MergedObject(NamedTuple):
-    """A merged object, ready to be put, and where each run lies in it."""
+    """A merged object, ready for its PUT, and the new extent of each run."""
 
     key: str
     pieces: Sequence[Buffer]
@@ -65,10 +65,10 @@ def assemble_merged(
     runs: Sequence[ExtentRun],
     indexes: Mapping[str, SlotIndex],
 ) -> MergedObject:
-    """The object. `indexes`: of all objects that the runs' extents lie in. Its time is that of the
-    oldest of them, since who rolls by age asks for it.
+    """Assemble the runs into one object. `indexes` holds the index of every source object.
 
-    CorruptObject, naming the object whose index does not list an extent's batches.
+    The merged object gets the time of its oldest source, since rolls by age use it. Raises
+    CorruptObject for a source whose index does not list an extent's batches.
     """
     key = merged_key(incarnation, number)
     tenures: dict[tuple[TopicPartition, LeaderEpoch], int] = {}
@@ -107,7 +107,7 @@ def assemble_merged(
 
 
 def sources_of(runs: Iterable[ExtentRun]) -> set[str]:
-    """The objects that runs are copied from."""
+    """The source objects of the runs."""
     return {source.extent.key for run in runs for source in run.sources}
 
 
@@ -150,7 +150,7 @@ def _copied(
     tenures: dict[tuple[TopicPartition, LeaderEpoch], int],
     shift: int,
 ) -> dict[str, NDArray[np.generic]]:
-    """Rows as the merged object has them."""
+    """The rows for the merged object's index."""
     columns: dict[str, NDArray[np.generic]] = {name: index.columns[name][rows] for name in _NAMES}
     numbers = [
         tenures.setdefault(index.tenures[reference], len(tenures))

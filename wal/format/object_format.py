@@ -2,19 +2,21 @@
 
     header | bodies, grouped by partition | index | opening images | footer
 
-The footer repeats the header, so whoever has the end of an object knows whose it is and what is in
-it: recovery reads footer and index and never the bodies. The footer's checksum covers index, images
-and footer, the bodies' own checksum included: it stands for the whole object, and the next slot's
-header holds it. A seal is a header alone, with a magic of its own. A merged object is laid out like
-a slot, with a magic of its own too; it holds batches that were copied from slots, and no images.
+The footer repeats the header, so the end of an object identifies it and describes its content.
+Recovery reads footer and index, never the bodies. The footer's checksum covers index, images and
+footer. The footer contains the bodies' checksum, so its own checksum identifies the whole object.
+The next slot's header repeats it.
 
-A slot carries stamps (rules C10, C11) and is of format 2. Seals and merged objects carry none and
-are of format 1, as are the slots that the first release wrote. Magic, version and checksum have the
-same places in all formats, and the checksum covers the version: a reader checks it first. So a
-damaged version is a damaged object, and an object of a newer format is not taken for a damaged one.
+A seal is only a header, with its own magic. A merged object has the layout of a slot, with its own
+magic. It holds batches that were copied from slots, and no images.
 
-`docs/formats/wal.md` has every byte. An object that does not hold raises CorruptObject, one of a
-newer format UnsupportedFormat.
+A slot carries stamps (rules C10, C11) and has format 2. Seals and merged objects carry no stamps
+and have format 1, as do slots of the first release. Magic, version and checksum have the same
+positions in all formats, and the checksum covers the version. A reader checks it first, so it tells
+a damaged version from a newer format.
+
+`docs/formats/wal.md` describes every byte. A damaged object raises CorruptObject. An object of a
+newer format raises UnsupportedFormat.
 """
 
 from __future__ import annotations
@@ -50,21 +52,21 @@ from tidelog.wal.log.entries import EntryKind, IndexEntry
 from tidelog.wal.log.extents import NO_CRC
 
 PLAIN_FORMAT_VERSION = 1
-"""Of objects without stamps."""
+"""The format of objects without stamps."""
 WAL_FORMAT_VERSION = 2
-"""Of objects with stamps; the newest that is read."""
+"""The format of objects with stamps, and the newest that this version reads."""
 WAL_SUFFIX = ".wal"
 MERGED_FOLDER = "merged/"
 MERGED_SUFFIX = ".merged"
 HEADER_BYTES = 64
-"""Of a header without stamps: all of a seal."""
+"""The size of a header without stamps, and of a seal."""
 STAMPED_HEADER_BYTES = 96
 FOOTER_END_BYTES = 44
-"""What follows the header in the footer: the same in all formats."""
+"""The size of the footer after its header, equal in all formats."""
 TAIL_READ_BYTES = 64 * 1024
-"""What to read of an object's end at first; `tail_bytes` says whether that is enough."""
+"""The size of the first read of an object's end; `tail_bytes` tells if more is needed."""
 OWN_OBJECT = 0
-"""In the index, the number of the object that holds the index; others count from 1."""
+"""The number of the object itself in its index; other objects count from 1."""
 
 FOOTER_MAGIC = b"TIDEFOOT"
 
@@ -81,7 +83,7 @@ _PARTITIONS = np.dtype([("topic_id", "V16"), ("partition", "<i4"), ("leader_epoc
 _PREVIOUS_SLOT = np.dtype([("previous_slot", "<i8")])
 
 INDEX_ROW = Struct("<BIqqiqhqiiHqqIqII")
-"""One entry before it is laid out in columns: the fields of INDEX_DTYPE."""
+"""One entry as a row: the fields of INDEX_DTYPE."""
 INDEX_DTYPE = np.dtype(
     [
         ("kind", "u1"),
@@ -103,60 +105,60 @@ INDEX_DTYPE = np.dtype(
         ("crc", "<u4"),
     ]
 )
-"""The index's columns in stored order. `partition` counts into the table of (topic id, partition,
-leader epoch); `object` into the strings, from 1."""
+"""The index's columns in stored order. `partition` is a row of the table of (topic id, partition,
+leader epoch). `object` is a string's number, from 1."""
 assert INDEX_ROW.size == INDEX_DTYPE.itemsize
 PLAIN_INDEX_DTYPE = np.dtype(INDEX_DTYPE.descr[:-1])
-"""Of objects of format 1, without checksums of batches."""
+"""The index's columns in format 1, without the batches' checksums."""
 
 
 class ObjectKind(Enum):
-    """What an object is; the value is the magic."""
+    """The kind of an object; the value is its magic."""
 
     DATA = b"TIDEWALO"
     SEAL = b"TIDESEAL"
     MERGED = b"TIDEMERG"
-    """No slot: batches that were copied together from others (`merged_object`)."""
+    """Not a slot: batches that were copied from slots (`merged_object`)."""
 
 
 class SlotStamps(NamedTuple):
-    """What the writer knew when it laid a slot out."""
+    """The writer's knowledge when it assembled a slot."""
 
     durable_end: Slot
-    """How many slots it had confirmed: all below are in the bucket, or below a checkpoint (C10)."""
+    """The end of its confirmed slots: each is in the bucket, or below a checkpoint (C10)."""
     metadata: MetadataStamp
-    """The last entry of the metadata log that it had applied (C11)."""
+    """The last metadata log entry that it had applied (C11)."""
 
 
 class ObjectHeader(NamedTuple):
-    """Whose object it is, and of which slot."""
+    """The identity of an object: kind, incarnation and slot."""
 
     kind: ObjectKind
     incarnation: Incarnation
     slot: Slot
-    """Of a merged object its number."""
+    """For a merged object, its number."""
     created_ms: int
-    """When the slot was closed, by its writer's clock; nothing's safety rests on it."""
+    """When the slot was closed, by its writer's clock. Safety does not depend on it."""
     writer_id: bytes
-    """16 bytes, never used twice."""
+    """16 bytes, unique for each object."""
     previous_crc: int
-    """The footer's checksum of the slot before; 0 in slot 0 and in seals."""
+    """The checksum in the footer of the slot before; 0 in slot 0 and in seals."""
     stamps: SlotStamps | None = None
-    """None in seals, in merged objects, and in slots that the first release wrote."""
+    """None in seals, in merged objects, and in slots of the first release."""
 
     @property
     def format_version(self) -> int:
-        """The object's format."""
+        """The format version of the object."""
         return PLAIN_FORMAT_VERSION if self.stamps is None else WAL_FORMAT_VERSION
 
     @property
     def size_bytes(self) -> int:
-        """Of the header itself: the bodies begin behind it."""
+        """The size of the header. The bodies follow it."""
         return _header_bytes(self.format_version)
 
     @property
     def footer_bytes(self) -> int:
-        """Of the footer of an object with this header."""
+        """The size of the footer of an object with this header."""
         return self.size_bytes + FOOTER_END_BYTES
 
 
@@ -165,27 +167,25 @@ def _header_bytes(version: int) -> int:
 
 
 def wal_prefix(incarnation: Incarnation) -> str:
-    """The beginning of the keys of an incarnation's WAL."""
+    """The key prefix of an incarnation's WAL."""
     return f"wal/{incarnation}/"
 
 
 def wal_key(incarnation: Incarnation, slot: Slot) -> str:
-    """The key of one slot."""
     return f"{wal_prefix(incarnation)}{slot:0{NUMBER_DIGITS}d}{WAL_SUFFIX}"
 
 
 def merged_prefix(incarnation: Incarnation) -> str:
-    """The beginning of the keys of an incarnation's merged objects."""
+    """The key prefix of an incarnation's merged objects."""
     return f"{MERGED_FOLDER}{incarnation}/"
 
 
 def merged_key(incarnation: Incarnation, number: int) -> str:
-    """The key of one merged object."""
     return f"{merged_prefix(incarnation)}{number:0{NUMBER_DIGITS}d}{MERGED_SUFFIX}"
 
 
 def wal_position(key: str) -> WalPosition | None:
-    """Whose slot a key is; None for a key that no slot has."""
+    """The incarnation and slot of a key; None if it is not the key of a slot."""
     match = _KEY.fullmatch(key)
     if match is None:
         return None
@@ -195,7 +195,7 @@ def wal_position(key: str) -> WalPosition | None:
 
 
 def encode_header(header: ObjectHeader) -> bytes:
-    """The bytes with which an object begins; a seal has no more."""
+    """The bytes of a header. A seal consists only of them."""
     packed: bytes = _HEADER.pack(
         header.kind.value,
         header.format_version,
@@ -220,7 +220,7 @@ def _sealed(covered: bytes) -> bytes:
 
 
 def decode_header(key: str, data: Buffer) -> ObjectHeader:
-    """The header at the beginning of the data. Raises CorruptObject and UnsupportedFormat."""
+    """The header at the start of `data`. Raises CorruptObject and UnsupportedFormat."""
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise CorruptObject(key, f"it has only {len(view)} bytes")
@@ -263,7 +263,7 @@ def _check_version(key: str, version: int) -> None:
 
 
 class Layout(NamedTuple):
-    """Where an object's sections begin, and its size."""
+    """The positions of an object's sections, and its size."""
 
     index_position: int
     images_position: int
@@ -279,10 +279,10 @@ def encode_index(
     objects: list[str],
     previous_slots: Sequence[int] | None = None,
 ) -> bytes:
-    """The index's section: the columns of INDEX_DTYPE, in the order in which they were appended.
+    """The index section: the columns of INDEX_DTYPE, in the order of the appends.
 
-    `previous_slots`: of a stamped object, for each tenure (see `SlotIndex.previous_slots`). An
-    object without stamps has the columns of PLAIN_INDEX_DTYPE.
+    `previous_slots` belongs to a stamped object, with one slot per tenure (see
+    `SlotIndex.previous_slots`). An object without stamps has the columns of PLAIN_INDEX_DTYPE.
     """
     table = [(tp.topic_id.bytes, tp.partition, leader_epoch) for tp, leader_epoch in tenures]
     previous = () if previous_slots is None else columns_bytes(_PREVIOUS_SLOT, [previous_slots])
@@ -303,9 +303,9 @@ def _index_dtype(is_stamped: bool) -> np.dtype[np.void]:
 
 
 def finish_object(data: bytearray, header: ObjectHeader, layout: Layout, body_crc: int) -> int:
-    """Write header and footer into an object whose sections are in place; the footer's checksum.
+    """Write header and footer around an object's sections; the checksum in the footer.
 
-    `body_crc`: the CRC-32C of all bodies, in the order in which they lie.
+    `body_crc`: the CRC-32C of all bodies, in their order in the object.
     """
     view = memoryview(data)
     packed = encode_header(header)
@@ -321,7 +321,7 @@ def finish_object(data: bytearray, header: ObjectHeader, layout: Layout, body_cr
 
 
 def _footer_crc(view: memoryview, index: int, end: int, version: int) -> int:
-    """The footer's checksum. It does not cover the version in format 1."""
+    """The checksum in the footer. In format 1 it does not cover the version."""
     crc: int = crc32c(view[index : end + _FOOTER_CRC_POSITION])
     if version == PLAIN_FORMAT_VERSION:
         return crc
@@ -330,7 +330,7 @@ def _footer_crc(view: memoryview, index: int, end: int, version: int) -> int:
 
 
 class SlotIndex:
-    """What is in a slot: its header, the index's columns and the opening images."""
+    """A decoded slot: its header, the index's columns and the opening images."""
 
     def __init__(
         self,
@@ -347,22 +347,21 @@ class SlotIndex:
         self.key = key
         self.header = header
         self.crc = crc
-        """The footer's checksum, which stands for the whole object."""
+        """The checksum in the footer, which identifies the whole object."""
         self.layout = layout
         self.tenures = tenures
-        """The partitions and leader epochs that have an entry in the slot, or had one in the slot
-        before."""
+        """The partitions and leader epochs with an entry in the slot or in the slot before."""
         self.previous_slots = previous_slots
-        """For each of `tenures` an earlier slot (or -1): no slot in between has an entry of it.
+        """For each of `tenures` an earlier slot (or -1); no slot in between has an entry of it.
         None in an object without stamps."""
         self.columns = columns
-        """By the names of INDEX_DTYPE, or PLAIN_INDEX_DTYPE in an object without stamps."""
+        """The columns by name: INDEX_DTYPE, or PLAIN_INDEX_DTYPE in an object without stamps."""
         self.images = images
         """The opening images, or None if no tenure opens here."""
         self._objects = objects
 
     def previous_slot(self, tenure: tuple[TopicPartition, LeaderEpoch]) -> int | None:
-        """What the slot says of a tenure (`previous_slots`); None if it says nothing of it."""
+        """The previous slot that this slot records for a tenure; None if it records none."""
         return self._previous.get(tenure)
 
     @cached_property
@@ -373,7 +372,7 @@ class SlotIndex:
 
     @property
     def other_objects(self) -> Sequence[str]:
-        """The other objects in which its entries say that batches lie."""
+        """The other objects to which the entries refer."""
         return self._objects
 
     def __len__(self) -> int:
@@ -382,7 +381,7 @@ class SlotIndex:
     def entries(
         self, wanted: Container[tuple[TopicPartition, LeaderEpoch]] | None = None
     ) -> Iterator[IndexEntry]:
-        """The entries in the order in which they were appended, those of some tenures if given."""
+        """The entries in the order of their appends; `wanted` selects tenures, None all."""
         columns = self.columns
         if wanted is not None:
             chosen = [number for number, tenure in enumerate(self.tenures) if tenure in wanted]
@@ -421,10 +420,10 @@ _MIDDLE = (
 
 
 def tail_bytes(key: str, tail: Buffer, size: int) -> int:
-    """How many bytes of the end of an object of `size` bytes `decode_tail` needs.
+    """The number of last bytes of an object of `size` bytes that `decode_tail` needs.
 
-    `tail`: the last bytes, at least FOOTER_BYTES of them or the whole object. If the answer is more
-    than was read, read so many. Raises CorruptObject and UnsupportedFormat.
+    `tail`: at least the last FOOTER_END_BYTES of the object. If the result exceeds `tail`, the
+    caller reads that many bytes. Raises CorruptObject and UnsupportedFormat.
     """
     if size == HEADER_BYTES:
         return HEADER_BYTES
@@ -432,17 +431,17 @@ def tail_bytes(key: str, tail: Buffer, size: int) -> int:
 
 
 def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
-    """What an object of `size` bytes holds, from its last bytes; a seal's header for a seal. Of a
-    merged object too: who reads a WAL checks the header's kind.
+    """The index of an object of `size` bytes, from its last bytes; the header of a seal.
 
-    `tail`: at least `tail_bytes` bytes. The bodies are not looked at: `check_body` does that.
-    Raises CorruptObject and UnsupportedFormat.
+    It accepts merged objects too, so a reader of a WAL must check the header's kind. `tail`: at
+    least `tail_bytes` bytes. It does not check the bodies: `check_body` does. Raises CorruptObject
+    and UnsupportedFormat.
     """
     view = memoryview(tail)
     if size == HEADER_BYTES:
         header = decode_header(key, view)
         if header.kind is not ObjectKind.SEAL:
-            raise CorruptObject(key, "it ends behind its header")
+            raise CorruptObject(key, "it ends after its header")
         return header
     layout = _layout(key, view, size)
     begin = size - len(view)
@@ -467,7 +466,7 @@ def decode_tail(key: str, tail: Buffer, size: int) -> SlotIndex | ObjectHeader:
 
 
 def check_body(key: str, data: Buffer) -> SlotIndex:
-    """A whole object, checked to the last byte: header and bodies too. For fsck and repair.
+    """Check every byte of a whole object, for fsck and repair; its index.
 
     Raises CorruptObject and UnsupportedFormat.
     """
@@ -484,7 +483,7 @@ def check_body(key: str, data: Buffer) -> SlotIndex:
 
 
 def _layout(key: str, tail: memoryview, size: int) -> Layout:
-    """Not checked yet, but within the object's bounds."""
+    """The layout, checked only against the object's bounds."""
     if size < HEADER_BYTES + HEADER_BYTES + FOOTER_END_BYTES or len(tail) < FOOTER_END_BYTES:
         raise CorruptObject(key, f"it has only {size} bytes")
     *fields, magic = _FOOTER_END.unpack_from(tail, len(tail) - FOOTER_END_BYTES)
@@ -494,7 +493,7 @@ def _layout(key: str, tail: memoryview, size: int) -> Layout:
     ordered = HEADER_BYTES <= layout.index_position <= layout.images_position
     end = size - FOOTER_END_BYTES - HEADER_BYTES
     if layout.size != size or not ordered or layout.images_position > end:
-        raise CorruptObject(key, f"its footer says {layout}, it has {size} bytes")
+        raise CorruptObject(key, f"its footer has {layout}, but the object has {size} bytes")
     return layout
 
 
@@ -541,7 +540,7 @@ def _check_entries(
     bodies: range,
     images: int,
 ) -> None:
-    """What the checksum cannot know: that a writer's mistake is not read beyond its bounds."""
+    """Raise CorruptObject for an entry out of bounds, which a writer's bug could produce."""
     kind, position = columns["kind"], columns["position"]
     own, opens = kind == EntryKind.BATCH, kind == EntryKind.OPENING
     relocated = kind == EntryKind.RELOCATED

@@ -1,7 +1,7 @@
-"""Staged objects: a task's finished batches, grouped by partition, which nobody owns yet. Pure.
+"""Staged objects: a task's finished batches, grouped by partition, before their adoption. Pure.
 
-`docs/formats/staged.md` has the bytes. An object is written once, under an id that is never used
-again, and adopted by the partitions' leaders (H8) or collected (H9).
+`docs/formats/staged.md` describes the bytes. An object is written once, under a unique id. The
+partitions' leaders adopt it (H8), or the collector deletes it (H9).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAGIC: Final = b"TIDESTAG"
 FOOTER_MAGIC: Final = b"TIDESTGE"
 STAGED_FORMAT_VERSION: Final = 1
 TAIL_READ_BYTES: Final = 64 * 1024
-"""What a reader asks for first; the index of most objects lies in it."""
+"""The size of the first read of an object's end. It contains the index of most objects."""
 
 _HEADER: Final = Struct("<8sI16sqqI")
 _FOOTER: Final = Struct("<QQIII8s")
@@ -50,7 +50,7 @@ _BATCHES = np.dtype(
 
 
 class StagedFor(NamedTuple):
-    """Which batch of which query an object was staged for."""
+    """The query and its batch that an object was staged for."""
 
     transactional_id: str
     query_id: str
@@ -58,7 +58,7 @@ class StagedFor(NamedTuple):
 
 
 class StagedBatch(NamedTuple):
-    """One batch of a staged object, as its index says."""
+    """One batch of a staged object, from its index."""
 
     last_offset_delta: int
     record_count: int
@@ -70,20 +70,20 @@ class StagedBatch(NamedTuple):
 
 
 class StagedIndex(NamedTuple):
-    """What the end of a staged object says."""
+    """The decoded end of a staged object."""
 
     key: str
     staged_id: UUID
     staged_ms: int
-    """By the clock of the task; nothing's safety rests on it."""
+    """The time by the task's clock. Safety does not depend on it."""
     purpose: StagedFor
     partitions: Mapping[TopicPartition, Sequence[StagedBatch]]
-    """The batches of each, in the order of their records; those of one lie side by side."""
+    """The batches of each partition, in the order of their records and adjacent in the object."""
     size_bytes: int
 
     @property
     def record_count(self) -> int:
-        """Of all partitions."""
+        """The number of records in all partitions."""
         return sum(each.record_count for batches in self.partitions.values() for each in batches)
 
 
@@ -93,7 +93,7 @@ def encode_staged(
     purpose: StagedFor,
     partitions: Mapping[TopicPartition, Sequence[EncodedBatch]],
 ) -> list[Buffer]:
-    """The object, as pieces to be put together. At least one partition, each with a batch."""
+    """The object as pieces, in order. It needs a partition, and each partition needs a batch."""
     header = _HEADER.pack(
         MAGIC, STAGED_FORMAT_VERSION, staged_id.bytes, staged_ms, purpose.batch_id, 0
     )
@@ -139,14 +139,16 @@ def encode_staged(
 
 
 def tail_bytes(key: str, tail: Buffer, size: int) -> int:
-    """How many bytes of the object's end are its index and footer. CorruptObject."""
+    """The size of the index and footer at the object's end. Raises CorruptObject."""
     position = _footer(key, tail, size)[0]
     return size - position
 
 
 def decode_tail(key: str, head: Buffer, tail: Buffer, size: int) -> StagedIndex:
-    """What the object says of itself: `head` is its first HEADER_BYTES, `tail` its end, from the
-    index on at least. CorruptObject, UnsupportedFormat."""
+    """The index of an object. Raises CorruptObject and UnsupportedFormat.
+
+    `head`: the object's first HEADER_BYTES. `tail`: its end, at least index and footer.
+    """
     position, _, tail_crc = _footer(key, tail, size)
     view = memoryview(tail)
     start = len(view) - (size - position)
@@ -159,7 +161,7 @@ def decode_tail(key: str, head: Buffer, tail: Buffer, size: int) -> StagedIndex:
     magic, version, staged_id, staged_ms, batch_id, head_crc = _HEADER.unpack(bytes(head))
     if magic != MAGIC or crc32c(bytes(head[:-4])) != head_crc:
         raise CorruptObject(key, "its header is damaged")
-    # The footer's checksum does not cover the version behind it; the header's does.
+    # The footer's checksum does not cover the version after it; the header's does.
     if version != _FOOTER.unpack(footer)[4]:
         raise CorruptObject(key, f"format {version} in its header and another in its footer")
     _check_version(key, version)
@@ -192,7 +194,7 @@ def decode_tail(key: str, head: Buffer, tail: Buffer, size: int) -> StagedIndex:
 
 
 def check_bodies(key: str, data: Buffer) -> StagedIndex:
-    """A whole object, looked at to the last byte but for its records. CorruptObject."""
+    """Check every byte of a whole object; its index. Raises CorruptObject."""
     view = memoryview(data)
     found = decode_tail(key, view[:HEADER_BYTES], view, len(view))
     position, body_crc, _ = _footer(key, view, len(view))
@@ -202,7 +204,7 @@ def check_bodies(key: str, data: Buffer) -> StagedIndex:
 
 
 def _footer(key: str, tail: Buffer, size: int) -> tuple[int, int, int]:
-    """Where the index begins, the checksums of bodies and tail."""
+    """The index's position, and the checksums of bodies and tail."""
     if size < HEADER_BYTES + _COUNTS.size + FOOTER_BYTES or len(tail) < FOOTER_BYTES:
         raise CorruptObject(key, f"it has only {size} bytes")
     position, says, body_crc, tail_crc, _, magic = _FOOTER.unpack(
@@ -211,7 +213,7 @@ def _footer(key: str, tail: Buffer, size: int) -> tuple[int, int, int]:
     if magic != FOOTER_MAGIC:
         raise CorruptObject(key, f"it ends with {magic!r}, not {FOOTER_MAGIC!r}")
     if says != size or not HEADER_BYTES <= position <= size - FOOTER_BYTES - _COUNTS.size:
-        raise CorruptObject(key, f"its footer says {says} bytes and an index at {position}")
+        raise CorruptObject(key, f"its footer has {says} bytes and an index at {position}")
     return position, body_crc, tail_crc
 
 

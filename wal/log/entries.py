@@ -1,4 +1,4 @@
-"""What a WAL object says of the partitions in it: the entries of its index."""
+"""The entries of a WAL object's index."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import NamedTuple, Protocol
 from tidelog.identifiers import LeaderEpoch, TopicId, TopicPartition
 
 NO_ORDINAL = -1
-"""Outside a transaction, or in one that no coordinator has numbered (rule H1)."""
+"""No transaction, or a transaction without a number from a coordinator (rule H1)."""
 COMMIT_FLAG = 0x100
 """In an entry's flags: this control batch is a COMMIT marker. A control batch without it aborts."""
 
 
 class EntryKind(IntEnum):
-    """What an entry stands for (rule D3)."""
+    """The kind of an entry (rule D3)."""
 
     BATCH = 1
     """A record batch whose bytes are in this object."""
     ADOPTED = 2
     """A record batch whose bytes are in another object, staged by an exactly-once sink (H8)."""
     OPENING = 3
-    """The image with which a tenure begins (C2)."""
+    """The image that opens a tenure (C2)."""
     LOG_START = 4
-    """The log begins later than before (DeleteRecords)."""
+    """A higher log start (DeleteRecords)."""
     RELOCATED = 5
-    """Batches of earlier entries lie in a merged object from now on; nothing else changes."""
+    """Batches of earlier entries moved to a merged object; they are otherwise unchanged."""
 
 
 class BatchFields(Protocol):
-    """What the log needs to know of a batch; `BatchHeader` has it."""
+    """The batch header fields that the log uses; `BatchHeader` has them."""
 
     @property
     def attributes(self) -> int: ...
@@ -50,11 +50,11 @@ class BatchFields(Protocol):
 
 
 class IndexEntry(NamedTuple):
-    """One entry: a row of the index. Fields that a kind does not use are -1, or 0 for counts.
+    """One row of the index. Fields that a kind does not use are -1, or 0 for counts.
 
-    OPENING: `base_offset` is the image's next offset; position and length lie in the section of
-    images. LOG_START: `base_offset` is where the log begins now. A marker (control batch): both
-    sequences are unused in Kafka, so `last_sequence` holds the coordinator's epoch.
+    OPENING: `base_offset` is the image's next offset; position and length refer to the section of
+    images. LOG_START: `base_offset` is the new log start. A marker (control batch): Kafka uses
+    neither sequence, so `last_sequence` holds the coordinator's epoch.
     """
 
     kind: EntryKind
@@ -80,8 +80,8 @@ class IndexEntry(NamedTuple):
     position: int
     length: int
     crc: int = -1
-    """BATCH and ADOPTED: the checksum in the batch's header, as it is stored. RELOCATED: that of
-    the extent. -1: the first release wrote the entry."""
+    """BATCH and ADOPTED: the checksum in the batch's header. RELOCATED: the extent's checksum.
+    -1: the first release wrote the entry."""
 
     @property
     def topic_partition(self) -> TopicPartition:

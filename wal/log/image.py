@@ -1,4 +1,4 @@
-"""A partition's state as one value: a tenure begins with it, recovery starts from it (rule D2)."""
+"""A partition's state as one value. A tenure begins with it, and recovery starts from it (D2)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tidelog.wal.log.transactions import AbortedIndexEntry
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """A partition as of a point of its log."""
+    """A partition's state as of a point of its log."""
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
     next_offset: int
     log_start: int
     table_next: int
-    """The next offset not yet in the table; of what lies below, the image says nothing."""
+    """The first offset that is not in the table. The image holds nothing about lower offsets."""
     leader_epochs: tuple[EpochStart, ...]
     producers: tuple[ProducerState, ...]
     """By ascending producer id."""
     has_forgotten_producers: bool
-    """Whether any producer was ever expired here."""
+    """True if the partition ever expired a producer."""
     aborted: tuple[AbortedIndexEntry, ...]
-    """By ascending marker; those with a marker at table_next or above."""
+    """Aborted transactions by ascending marker, with a marker at table_next or above."""
     extents: Extents
-    """Without a hole, up to next_offset; not to be changed."""
+    """The extents up to next_offset, without a gap. They must not be changed."""
 
     @classmethod
     def empty(cls, partition: TopicPartition, leader_epoch: LeaderEpoch) -> PartitionImage:
@@ -37,7 +37,7 @@ class PartitionImage:
         return cls(partition, leader_epoch, 0, 0, 0, (), (), False, (), Extents())
 
     def fault(self) -> str | None:
-        """Which invariant the image breaks, or None. Checked before encoding and after decoding."""
+        """The invariant that the image breaks, or None. The codec checks it on both sides."""
         if not 0 <= self.log_start <= self.next_offset:
             return f"the log start {self.log_start} is not in [0, {self.next_offset}]"
         held_from = max(self.table_next, self.log_start)
@@ -58,7 +58,7 @@ class PartitionImage:
                 return f"leader epoch {start.leader_epoch} begins at {start.start_offset}"
             previous = start
         if previous.leader_epoch > self.leader_epoch or previous.start_offset > self.next_offset:
-            return f"leader epoch {previous.leader_epoch} lies behind the image's own end"
+            return f"leader epoch {previous.leader_epoch} begins after the image's end"
         return None
 
     def _producers_fault(self) -> str | None:
@@ -69,6 +69,6 @@ class PartitionImage:
             if len(producer.batches) > BATCHES_REMEMBERED:
                 return f"producer {producer.producer_id} has {len(producer.batches)} batches"
             if producer.transaction_first_offset >= self.next_offset:
-                return f"producer {producer.producer_id}'s transaction begins behind the end"
+                return f"producer {producer.producer_id}'s transaction begins after the end"
             previous = producer.producer_id
         return None

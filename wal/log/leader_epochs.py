@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets (KIP-101)."""
+"""The leader epoch of each offset range (KIP-101)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochs:
-    """Epochs in ascending order, with ascending start offsets; those that wrote nothing are left
-    out, so there are never more than records."""
+    """Epochs in ascending order, with ascending start offsets.
+
+    Epochs without records are left out, so the list never exceeds the number of records.
+    """
 
     __slots__ = ("_starts",)
 
@@ -32,7 +34,7 @@ class LeaderEpochs:
         return tuple(self._starts)
 
     def begin(self, leader_epoch: LeaderEpoch, start_offset: int) -> None:
-        """A newer epoch writes from here on."""
+        """Begin a newer epoch at `start_offset`."""
         if self._starts and leader_epoch <= self._starts[-1].leader_epoch:
             raise ValueError(f"leader epoch {leader_epoch} does not follow {self._starts[-1]}")
         while self._starts and self._starts[-1].start_offset >= start_offset:
@@ -40,15 +42,17 @@ class LeaderEpochs:
         self._starts.append(EpochStart(leader_epoch, start_offset))
 
     def drop_below(self, log_start: int) -> None:
-        """Forget what the epochs wrote below the log's start."""
+        """Forget the epochs' offsets below the log start."""
         while len(self._starts) > 1 and self._starts[1].start_offset <= log_start:
             del self._starts[0]
         if self._starts and self._starts[0].start_offset < log_start:
             self._starts[0] = EpochStart(self._starts[0].leader_epoch, log_start)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch that wrote this offset, or for the log's end the last that wrote any; undefined
-        (-1) where nothing was written."""
+        """The epoch that wrote this offset, undefined (-1) if none did.
+
+        For the log end offset it is the last epoch that wrote a record.
+        """
         for start in reversed(self._starts):
             if start.start_offset <= offset:
                 return start.leader_epoch
@@ -57,9 +61,11 @@ class LeaderEpochs:
     def end_offset_for(
         self, leader_epoch: LeaderEpoch, high_watermark: int
     ) -> tuple[LeaderEpoch, int]:
-        """The largest epoch that is not above the one asked for, and the offset behind its last
-        record; what an OffsetForLeaderEpoch answers. Undefined (-1, -1) for an epoch newer than
-        those known, and for -1, which is none."""
+        """The answer to OffsetForLeaderEpoch.
+
+        It is the largest epoch up to `leader_epoch`, and the offset after its last record. It is
+        undefined (-1, -1) for an epoch newer than all known epochs, and for -1.
+        """
         if not self._starts or not 0 <= leader_epoch <= self._starts[-1].leader_epoch:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         following = high_watermark

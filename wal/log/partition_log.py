@@ -1,14 +1,14 @@
-"""The log of one partition: what may be appended, where it lies, how far it may be read.
+"""The log of one partition: validates appends, and tracks places and readable offsets. Pure.
 
-Pure and synchronous: time is an argument, nothing is read or written. An append is validated,
-gets its offsets and takes effect at once; the broker then puts it into the WAL slot being filled.
-Nothing is rolled back: if that slot is lost or stays unknown, the incarnation ends and the state is
-rebuilt from the bucket. `replay` is that rebuilding, by the same functions, for a recovering broker
-and for readers of the bucket alike (rule G3).
+The log is synchronous: time is an argument, and it does no I/O. An append is validated, gets its
+offsets and takes effect at once. The broker then adds it to the open WAL slot. No append is rolled
+back: if that slot is lost or its outcome stays unknown, the incarnation ends. The state is then
+rebuilt from the bucket. `replay` does so with the same functions, for a recovering broker and for
+readers of the bucket (rule G3).
 
-What is appended and what is durable are kept apart. Decisions (sequences, epochs, open
-transactions) rest on what is appended. What is shown (high watermark, last stable offset, log
-start, extents) moves only when `advance` says that a slot is durable (rule H4).
+The log separates appended from durable state. Decisions (sequences, epochs, open transactions) use
+the appended state. Readers see the durable state: high watermark, last stable offset, log start and
+extents. It moves only when `advance` reports a durable slot (rule H4).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ INVALID_RECORD = 87
 
 
 class AppendedBatch(NamedTuple):
-    """Where a batch is, and the transaction's ordinal that belongs into its index entry.
+    """The offsets of a batch, and the transaction's ordinal for its index entry.
 
-    A duplicate has the original's place and time and must not be written again; it is answered
-    when the original is durable (H4). A duplicate marker has no place (-1).
+    A duplicate has the original's offsets and time, and must not be written again. The broker
+    answers it when the original is durable (H4). A duplicate marker has no offsets (-1).
     """
 
     base_offset: int
@@ -65,19 +65,19 @@ class AppendedBatch(NamedTuple):
 
 
 class LogWatcher(Protocol):
-    """Hears of what happens to logs, so that nobody has to look at those to which nothing does."""
+    """Gets notified of changes, so that idle logs need no visits."""
 
     def changed(self, log: PartitionLog) -> None:
-        """It is not what its last image says; told once for each image."""
+        """The log differs from its last image; called once per image."""
         ...
 
     def producers_changed(self, log: PartitionLog, more: int) -> None:
-        """It will remember so many more producers, or fewer where negative."""
+        """The log will remember `more` additional producers; fewer if `more` is negative."""
         ...
 
 
 class PartitionLog:
-    """One partition during one tenure."""
+    """The log of one partition during one tenure."""
 
     __slots__ = (
         "_epochs",
@@ -97,11 +97,11 @@ class PartitionLog:
     )
 
     def __init__(self, image: PartitionImage) -> None:
-        """The log as the image has it; all of it counts as durable."""
+        """Start from the image, whose records all count as durable."""
         self.partition: TopicPartition = image.partition
         self.leader_epoch: LeaderEpoch = image.leader_epoch
         self.high_watermark = image.next_offset
-        """The durable end: offsets below it may be shown."""
+        """The durable end: readers may see the offsets below it."""
         self._next_offset = image.next_offset
         self._log_start_appended = image.log_start
         self._log_start_durable = image.log_start
@@ -123,10 +123,10 @@ class PartitionLog:
 
     @classmethod
     def from_image(cls, image: PartitionImage) -> PartitionLog:
-        """The log as an image has it."""
+        """The log in the state of an image."""
         return cls(image)
 
-    # What readers may see.
+    # The state that readers may see.
 
     @property
     def next_offset(self) -> int:
@@ -135,74 +135,87 @@ class PartitionLog:
 
     @property
     def log_start(self) -> int:
-        """The first offset that may be read."""
+        """The first readable offset."""
         return self._log_start_durable
 
     @property
     def table_next(self) -> int:
-        """The next offset not yet in the table, as far as known."""
+        """The first offset that is not known to be in the table."""
         return self._table_next
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what a read_committed reader may see: at least the first offset that may be
-        read. A transaction that began below it holds up only what is left of it, as in Kafka."""
+        """The end of the offsets that a read_committed reader may see.
+
+        It is never below the first readable offset. As in Kafka, a transaction that began below the
+        log start holds back only its remaining records.
+        """
         return max(self.first_undecided_offset, self._log_start_durable, self._table_next)
 
     @property
     def first_undecided_offset(self) -> int:
-        """Where the first transaction begins that is open or whose marker is not durable yet; the
-        high watermark if there is none."""
+        """The first offset of the earliest transaction without a durable marker.
+
+        It is the high watermark if there is no such transaction.
+        """
         return self._transactions.last_stable_offset(self.high_watermark)
 
     @property
     def extents(self) -> Extents:
-        """Where the durable offsets from the table's end on lie; not to be changed."""
+        """The extents of the durable offsets after the table's end. They must not be changed."""
         return self._extents
 
     @property
     def leader_epochs(self) -> tuple[EpochStart, ...]:
-        """Which leader epoch wrote which offsets, from the log's start on."""
+        """The leader epochs with their first offsets, from the log start."""
         return self._epochs.starts
 
     @property
     def producers(self) -> Iterator[ProducerState]:
-        """The producers known, in no particular order."""
+        """The remembered producers, in no particular order."""
         return iter(self._producers.values())
 
     @property
     def producer_count(self) -> int:
-        """How many producers are known."""
+        """The number of remembered producers."""
         return len(self._producers)
 
     def knows(self, producer_id: int) -> bool:
-        """Whether the producer is remembered."""
+        """True if the log remembers the producer."""
         return producer_id in self._producers
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here that it began under this epoch: then
-        more of its batches need no verification (KIP-890)."""
+        """True if the producer has an open transaction here that it began under this epoch.
+
+        Its further batches then need no verification (KIP-890).
+        """
         state = self._producers.get(producer_id)
         return state is not None and state.has_open_transaction and state.epoch == producer_epoch
 
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedIndexEntry]:
-        """The aborted transactions that touch [fetch_offset, upper_bound), by their markers; only
-        those of what the WAL still holds."""
+        """The aborted transactions that overlap [fetch_offset, upper_bound), by their markers.
+
+        It knows only transactions whose markers are not in the table.
+        """
         return self._transactions.aborted_between(fetch_offset, upper_bound)
 
     def end_offset_for_epoch(self, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, int]:
-        """The largest leader epoch up to the one asked for, and the end of what it wrote; (-1, -1)
-        if the log knows only older ones (KIP-101, KIP-320)."""
+        """The largest leader epoch up to `leader_epoch`, and the offset after its last record.
+
+        It is (-1, -1) if the log knows only older epochs (KIP-101, KIP-320).
+        """
         return self._epochs.end_offset_for(leader_epoch, self.high_watermark)
 
     def leader_epoch_of(self, offset: int) -> LeaderEpoch:
-        """The leader epoch that wrote an offset; for the log's end the last that wrote any, -1
-        where none did."""
+        """The leader epoch that wrote an offset; -1 if none did.
+
+        For the log end offset it is the last epoch that wrote a record.
+        """
         return self._epochs.epoch_at(offset)
 
     @property
     def oldest_producer_ms(self) -> int | None:
-        """When that producer last appended which did so longest ago; None if none is known."""
+        """The last append time of the producer that appended least recently; None without one."""
         return min((p.last_timestamp_ms for p in self._producers.values()), default=None)
 
     def watch(self, watcher: LogWatcher) -> None:
@@ -214,7 +227,7 @@ class PartitionLog:
     # What changes the log.
 
     def begin_tenure(self, leader_epoch: LeaderEpoch) -> None:
-        """A new leader epoch begins at the log's end; its image is to be written first (C2)."""
+        """Begin a leader epoch at the log end. The caller writes its image first (C2)."""
         self._epochs.begin(leader_epoch, self._next_offset)
         self.leader_epoch = leader_epoch
         self._changed()
@@ -227,11 +240,11 @@ class PartitionLog:
         ordinal: int = NO_ORDINAL,
         transaction_version: int = 0,
     ) -> AppendedBatch:
-        """Append a producer's batch, or recognise it as one of its last five.
+        """Append a producer's batch, or recognise a duplicate of its last five batches.
 
-        `ordinal`: what the verification with the coordinator said, for the first batch of a
-        transaction; NO_ORDINAL admits only batches of the open transaction.
-        Raises AppendRefused: 45, 47, 48 by the order of Kafka's checks, 87 for a control batch.
+        `ordinal`: the transaction's ordinal from the coordinator's verification, for the first
+        batch of a transaction. With NO_ORDINAL only batches of the open transaction are valid.
+        Raises AppendRefused: 45, 47, 48 in the order of Kafka's checks, 87 for a control batch.
         """
         if batch.attributes & CONTROL_FLAG:
             raise AppendRefused(INVALID_RECORD, "a producer sent a control batch; not appended")
@@ -285,11 +298,11 @@ class PartitionLog:
         now_ms: int,
         transaction_version: int = 0,
     ) -> AppendedBatch:
-        """Append the one record that ends a producer's transaction.
+        """Append the marker that ends a producer's transaction.
 
-        A marker whose ordinal is decided already is a late duplicate and changes nothing (H1); one
-        without an ordinal follows Kafka's rules. Raises AppendRefused: 52 for an older coordinator,
-        47 for an older producer epoch, 48 for a transaction that comes after the open one.
+        A marker whose ordinal already has a marker is a late duplicate and changes nothing (H1). A
+        marker without an ordinal follows Kafka's rules. Raises AppendRefused: 52 for an older
+        coordinator, 47 for an older producer epoch, 48 for a transaction after the open one.
         """
         state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
         attempt = MarkerAttempt(
@@ -305,8 +318,10 @@ class PartitionLog:
         return AppendedBatch(offset, offset, False, ordinal, now_ms)
 
     def adopted(self, producer_id: int) -> frozenset[str]:
-        """The staged objects of which the producer's open transaction has adopted batches here, by
-        their keys, as far as that is durable (H7)."""
+        """The keys of staged objects whose batches the producer's open transaction adopted here.
+
+        Only durable adoptions count (H7).
+        """
         state = self._producers.get(producer_id)
         if state is None or not state.has_open_transaction:
             return frozenset()
@@ -320,10 +335,10 @@ class PartitionLog:
         )
 
     def set_log_start(self, offset: int) -> bool:
-        """Begin the log at a later offset (DeleteRecords); False if it does already.
+        """Raise the log start (DeleteRecords); False if it is that high already.
 
-        It is shown when the slot with its entry is durable. Raises AppendRefused (1) for an offset
-        that is not durable yet.
+        Readers see it when the slot with its entry is durable. Raises AppendRefused (1) for an
+        offset that is not durable yet.
         """
         if not 0 <= offset <= self.high_watermark:
             raise AppendRefused(
@@ -337,7 +352,7 @@ class PartitionLog:
         return True
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have not appended for so long; never with an open transaction."""
+        """Forget producers without an open transaction or a recent append; their number."""
         expired = [
             producer.producer_id
             for producer in self._producers.values()
@@ -354,23 +369,23 @@ class PartitionLog:
         return len(expired)
 
     def relocate(self, moved: Extent) -> bool:
-        """Durable batches lie in a merged object from now on, which is durable too: it holds the
-        same bytes. False if none of them is kept here any more.
+        """Move durable batches to a durable merged object with the same bytes.
 
-        It counts at once, not when the slot with its entry is durable: nobody sees a difference.
-        The images of a checkpoint that is under way must not see it, as its entry comes later.
+        False if the log holds none of them any more. The move takes effect at once, before the slot
+        with its entry is durable, since readers get the same bytes. It must not run while a
+        checkpoint is being written: its entry comes after the checkpoint's slot.
         """
         if moved.last_offset >= self.high_watermark:
-            raise ValueError(f"{self.partition}: {moved} holds what is not durable")
+            raise ValueError(f"{self.partition}: {moved} holds offsets that are not durable")
         if not self._extents.relocate(moved):
             return False
         self._changed()
         return True
 
-    # What becomes durable, or needs no WAL any more.
+    # Durable slots, the table, and images.
 
     def advance(self, slot: SlotEffect) -> None:
-        """A slot that holds something of this tenure is durable."""
+        """Apply the effect of a durable slot on this tenure."""
         assert slot.leader_epoch == self.leader_epoch
         for extent in slot.extents:
             self._extents.append(extent)
@@ -381,7 +396,7 @@ class PartitionLog:
         self._changed()
 
     def advance_table(self, table_next: int) -> None:
-        """The table holds everything below; the WAL's part of it is forgotten (E4)."""
+        """Forget the WAL's extents below `table_next`, since the table holds them (E4)."""
         if table_next > self._table_next:
             self._table_next = table_next
             self._extents.drop_below(table_next)
@@ -389,9 +404,9 @@ class PartitionLog:
             self._changed()
 
     def image(self) -> PartitionImage:
-        """The state with all that is appended; kept until the next change.
+        """The state with all appended records; cached until the next change.
 
-        Extents are those of durable slots: `complete` adds the rest when they are durable.
+        Its extents are those of durable slots. `complete` adds the others when they are durable.
         """
         if self._image is None:
             self._image = PartitionImage(
@@ -409,15 +424,15 @@ class PartitionLog:
         return self._image
 
     def complete(self, image: PartitionImage) -> PartitionImage:
-        """An image taken from this log before, with the extents of what has become durable since.
+        """An earlier image of this log, with the extents that became durable since.
 
-        ValueError if what the image counts is not durable yet: it must not be stored.
+        ValueError if the image is ahead of the durable end: it must not be stored.
         """
         if self.high_watermark < image.next_offset:
             raise ValueError(f"{self.partition}: an image ahead of the durable end")
         if image is self._image or image.extents.next_offset == image.next_offset:
             return image
-        # What was dropped meanwhile is missing from the extents, so the image must say so.
+        # Extents that were dropped meanwhile are missing, so the image needs the new bounds.
         return replace(
             image,
             table_next=self._table_next,
@@ -426,9 +441,9 @@ class PartitionLog:
         )
 
     def replay(self, entry: IndexEntry, time_ms: int) -> None:
-        """Take up an entry of this tenure from a durable slot. `time_ms`: the slot's time.
+        """Apply an entry of this tenure from a durable slot. `time_ms`: the slot's time.
 
-        Raises CorruptObject if the entry does not continue this log; then the log is of no use.
+        Raises CorruptObject if the entry does not continue this log. The log is then unusable.
         """
         match entry.kind:
             case EntryKind.BATCH | EntryKind.ADOPTED:
@@ -445,7 +460,7 @@ class PartitionLog:
                     f" {self._next_offset}",
                 )
             case EntryKind.OPENING:
-                # The base itself, or the first entry after a checkpoint that has the same state.
+                # The image that recovery started from, or one equal to its checkpoint.
                 return
         self._changed()
 
@@ -487,7 +502,7 @@ class PartitionLog:
                 time_ms,
             )
         extent = _extent_of(entry)
-        # An adopted batch is stamped when it is read, so it never shares an extent.
+        # An adopted batch gets its offsets at each read, so it never shares an extent.
         if entry.kind is EntryKind.BATCH:
             self._extents.append_batch(extent, entry.crc)
         else:

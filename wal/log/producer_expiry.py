@@ -1,8 +1,8 @@
-"""When to look at which partition for producers that have not appended for long.
+"""Schedules the expiration of idle producers, so that a round visits few partitions.
 
-Only partitions that know a producer are here, each with the time of the one that appended longest
-ago when it was last looked at. So a round looks at those where one may have expired, and at those
-that have got their first producer since the last round; not at the others, however many there are.
+It knows only partitions with producers. For each it keeps the last append time of the least recent
+producer, as of the last visit. A round visits partitions where a producer may have expired, and
+partitions that got their first producer since the last round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOT_LOOKED_AT = -1
 
 
 class ProducerExpiry:
-    """The partitions that know producers. Their logs tell of themselves (`PartitionLog.watch`)."""
+    """The partitions with producers. Their logs report changes (`PartitionLog.watch`)."""
 
     def __init__(self) -> None:
         self._due: list[tuple[int, int]] = []
@@ -23,16 +23,16 @@ class ProducerExpiry:
         self._numbers: dict[PartitionLog, int] = {}
         self._next_number = 0
         self.known = 0
-        """Producers that all these partitions remember; one counts in each."""
+        """Producers that these partitions remember; a producer counts in each of its partitions."""
         self.visited = 0
-        """Partitions that were looked at, in all rounds together."""
+        """Visits to partitions, summed over all rounds."""
 
     def __len__(self) -> int:
-        """Partitions that know producers, as far as is known here."""
+        """The number of known partitions with producers."""
         return len(self._logs)
 
     def changed(self, log: PartitionLog, more: int) -> None:
-        """It knows so many more producers; fewer where negative."""
+        """Note that the log remembers `more` additional producers; fewer if negative."""
         self.known += more
         if log not in self._numbers:
             self._next_number += 1
@@ -41,14 +41,14 @@ class ProducerExpiry:
             heappush(self._due, (_NOT_LOOKED_AT, self._next_number))
 
     def discard(self, log: PartitionLog) -> None:
-        """It is gone."""
+        """Forget a partition."""
         number = self._numbers.pop(log, None)
         if number is not None:
             del self._logs[number]
             self.known -= log.producer_count
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that have not appended for so long; how many those were."""
+        """Forget producers whose last append is `expiration_ms` old; their number."""
         expired = 0
         later: list[tuple[int, int]] = []
         while self._due and self._due[0][0] <= now_ms - expiration_ms:
@@ -63,7 +63,8 @@ class ProducerExpiry:
                 self.discard(log)
             else:
                 later.append((oldest_ms, number))
-        # Not in between: one with an open transaction never expires, and would come up for ever.
+        # After the loop: a producer with an open transaction never expires, so the loop would not
+        # end.
         for entry in later:
             heappush(self._due, entry)
         return expired

@@ -1,4 +1,4 @@
-"""What a partition remembers of a producer, and which of its batches it may append."""
+"""A partition's state of a producer, and the rules that validate its batches and markers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, SEQUENCE_MAX
 from tidelog.wal.log.entries import NO_ORDINAL
 
 BATCHES_REMEMBERED = 5
-"""As many as a producer may have in flight: each of them can be recognised when repeated."""
+"""The most batches that an idempotent producer has in flight; each retry is recognised."""
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 TRANSACTION_VERSION_2 = 2
@@ -23,7 +23,7 @@ TRANSACTION_COORDINATOR_FENCED = 52
 
 
 class AppendRefused(Refused):
-    """The partition log does not take it, and has not changed. `error_code` is Kafka's."""
+    """The log refused a batch or marker and has not changed. `error_code` is Kafka's."""
 
     def __init__(self, error_code: int, message: str) -> None:
         super().__init__(message)
@@ -41,24 +41,24 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A producer in a partition. Values are replaced, never changed."""
+    """The state of a producer in a partition. Immutable: a change makes a new value."""
 
     producer_id: int
     epoch: int
     coordinator_epoch: int
-    """The highest of the coordinators that sent a marker, or NO_COORDINATOR_EPOCH."""
+    """The highest coordinator epoch of a marker, or NO_COORDINATOR_EPOCH."""
     batches: tuple[RememberedBatch, ...]
-    """The last BATCHES_REMEMBERED of this epoch, oldest first."""
+    """The last BATCHES_REMEMBERED batches of this epoch, oldest first."""
     ordinal: int
     """The newest transaction's number (H1), or NO_ORDINAL."""
     transaction_first_offset: int
-    """Where the open transaction begins, or NO_OFFSET."""
+    """The first offset of the open transaction, or NO_OFFSET."""
     last_timestamp_ms: int
     """When the producer last appended here."""
 
     @classmethod
     def unknown(cls, producer_id: int) -> ProducerState:
-        """The state of a producer that nothing is known of."""
+        """The state of a producer that the partition does not remember."""
         return cls(
             producer_id, NO_PRODUCER_EPOCH, NO_COORDINATOR_EPOCH, (), NO_ORDINAL, NO_OFFSET, 0
         )
@@ -76,7 +76,7 @@ class ProducerState(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find_duplicate(self, epoch: int, first: int, last: int) -> RememberedBatch | None:
-        """The remembered batch with exactly these sequences, newest first."""
+        """The newest remembered batch with exactly these sequences."""
         if epoch != self.epoch:
             return None
         for batch in reversed(self.batches):
@@ -86,18 +86,18 @@ class ProducerState(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A batch that a producer wants appended, and what the log knows of the producer."""
+    """A batch to append, and the state of its producer."""
 
     state: ProducerState
     epoch: int
     first_sequence: int
-    """NO_SEQUENCE for what a coordinator writes for the producer, or adopts: it comes once."""
+    """NO_SEQUENCE for a batch that a coordinator writes or adopts, which is sent only once."""
     is_transactional: bool
     ordinal: int
-    """What the verification said, or NO_ORDINAL where none was made."""
+    """The transaction's ordinal from the verification, or NO_ORDINAL without one."""
     transaction_version: int
     has_forgotten_producers: bool
-    """Whether the partition ever expired a producer: else an unknown one never wrote here."""
+    """True if the partition ever expired a producer. If not, an unknown producer never wrote."""
 
 
 def is_unverified(a: Attempt) -> bool:
@@ -107,7 +107,7 @@ def is_unverified(a: Attempt) -> bool:
 
 def is_other_transaction(a: Attempt) -> bool:
     """The verified transaction is not the one that is open here, or is over."""
-    # A late verification: the transaction that it admitted has been decided since (A-B-A).
+    # The verification may be late: its transaction has ended meanwhile (A-B-A).
     if not a.is_transactional or a.ordinal == NO_ORDINAL:
         return False
     if a.state.has_open_transaction:
@@ -122,8 +122,8 @@ def is_fenced(a: Attempt) -> bool:
 
 def skips_the_first(a: Attempt) -> bool:
     """An unknown producer does not begin at sequence 0."""
-    # An unknown producer that begins later has batches on the way that must come first, unless the
-    # partition may have forgotten it. Under TV2 a producer begins at 0 again in any case.
+    # An unknown producer with a later sequence has earlier batches in flight, unless the partition
+    # may have forgotten it. Under TV2 a producer always begins at 0 again.
     if a.first_sequence == NO_SEQUENCE:
         return False
     certain = not a.has_forgotten_producers or a.transaction_version >= TRANSACTION_VERSION_2
@@ -159,7 +159,7 @@ REFUSALS: tuple[tuple[Callable[[Attempt], bool], int, str], ...] = (
     (is_out_of_order, OUT_OF_ORDER_SEQUENCE_NUMBER, "the sequence does not follow the last one"),
     (interrupts_transaction, INVALID_TXN_STATE, "the producer's transaction is still open"),
 )
-"""Why a batch is refused, in the order of Kafka's checks; duplicates are recognised before."""
+"""The refusals of a batch, in the order of Kafka's checks, which follow duplicate detection."""
 
 
 def refuse_if_invalid(attempt: Attempt) -> None:
@@ -176,18 +176,18 @@ def refuse_if_invalid(attempt: Attempt) -> None:
 
 
 class MarkerAttempt(NamedTuple):
-    """A coordinator wants a producer's transaction ended."""
+    """A marker to append, and the state of its producer."""
 
     state: ProducerState
     epoch: int
     coordinator_epoch: int
     ordinal: int
-    """The transaction's number, or NO_ORDINAL from a foreign tool: then Kafka's rules hold."""
+    """The transaction's number. A foreign tool sends NO_ORDINAL, and Kafka's rules apply."""
     transaction_version: int
 
     @property
     def is_late_duplicate(self) -> bool:
-        """Whether the transaction is known to be over (H1)."""
+        """True if the transaction has ended here (H1)."""
         if self.ordinal == NO_ORDINAL:
             return False
         if self.state.has_open_transaction:
@@ -201,10 +201,10 @@ def is_of_older_coordinator(m: MarkerAttempt) -> bool:
 
 
 def is_of_older_epoch(m: MarkerAttempt) -> bool:
-    """The marker's producer epoch is over, or is the open transaction's own under TV2."""
+    """The marker's producer epoch is older, or is the open transaction's own under TV2."""
     if m.is_late_duplicate:
         return False
-    # Under TV2 the marker has the next epoch; the same one is a retry if the transaction is over.
+    # Under TV2 a marker has the next epoch. The same epoch is a retry if the transaction has ended.
     own_epoch = m.transaction_version >= TRANSACTION_VERSION_2 and m.state.has_open_transaction
     return m.epoch < m.state.epoch or (own_epoch and m.epoch == m.state.epoch)
 
@@ -219,7 +219,7 @@ MARKER_REFUSALS: tuple[tuple[Callable[[MarkerAttempt], bool], int, str], ...] = 
     (is_of_older_epoch, INVALID_PRODUCER_EPOCH, "the partition knows a newer epoch"),
     (is_of_later_transaction, INVALID_TXN_STATE, "an earlier transaction is open"),
 )
-"""Why a marker is refused, in the order of Kafka's checks."""
+"""The refusals of a marker, in the order of Kafka's checks."""
 
 
 def refuse_marker_if_invalid(attempt: MarkerAttempt) -> None:
@@ -244,7 +244,7 @@ def after_batch(
     ordinal: int,
     now_ms: int,
 ) -> ProducerState:
-    """The state when a batch has been appended; one without sequences (H8) is not remembered."""
+    """The state after a batch; a batch without sequences (H8) is not remembered."""
     batches = state.batches if epoch == state.epoch else ()
     if batch.first_sequence != NO_SEQUENCE:
         batches = (*batches[1 - BATCHES_REMEMBERED :], batch)
@@ -262,7 +262,7 @@ def after_batch(
 def after_marker(
     state: ProducerState, epoch: int, coordinator_epoch: int, ordinal: int, now_ms: int
 ) -> ProducerState:
-    """The state when a marker has ended the open transaction, if there was one."""
+    """The state after a marker, which ends an open transaction."""
     return ProducerState(
         state.producer_id,
         epoch,

@@ -1,4 +1,4 @@
-"""Who owns a partition, and since when."""
+"""The ownership of a partition by an incarnation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tidelog.identifiers import Incarnation, LeaderEpoch
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """A partition's ownership by one incarnation, as the metadata log says (rule C1).
+    """A partition's ownership by one incarnation, from the metadata log (rule C1).
 
-    `handover` is the key of the image that the owner before left (C3), or None where there was no
-    owner before or it was fenced (C4).
+    `handover` is the key of the image that the previous owner left (C3). It is None if there was no
+    previous owner, or if it was fenced (C4).
     """
 
     leader_epoch: LeaderEpoch

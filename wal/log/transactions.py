@@ -1,4 +1,4 @@
-"""A partition's transactions: which are open, which are not durable yet, which were aborted."""
+"""A partition's open, ending and aborted transactions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class AbortedIndexEntry(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """The marker's."""
+    """The marker's offset."""
     last_stable_offset: int
-    """Behind the marker: where the earliest transaction begins that was open then, else the next
-    offset. No later entry begins below it."""
+    """The last stable offset after the marker: the first offset of the earliest open transaction,
+    else the next offset. No later entry begins below it."""
 
 
 class Transactions:
-    """What bounds the last stable offset, and what a read_committed reader has to leave out."""
+    """Computes the last stable offset and the records that read_committed readers skip."""
 
     __slots__ = ("_aborted", "_completed", "_open")
 
@@ -36,15 +36,15 @@ class Transactions:
 
     @property
     def aborted(self) -> tuple[AbortedIndexEntry, ...]:
-        """The aborted index, by the markers' offsets."""
+        """The aborted index, ascending by the markers' offsets."""
         return tuple(self._aborted)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """A transaction's first batch has been appended."""
+        """Note the append of a transaction's first batch."""
         self._open[producer_id] = first_offset
 
     def complete(self, producer_id: int, marker_offset: int, commit: bool) -> None:
-        """The open transaction's marker is appended; until that is durable it counts as open."""
+        """Note the append of a marker. The transaction counts as open until it is durable."""
         first_offset = self._open.pop(producer_id)
         self._completed.append((first_offset, marker_offset))
         if not commit:
@@ -54,14 +54,14 @@ class Transactions:
             )
 
     def advance(self, high_watermark: int) -> None:
-        """Everything below the high watermark is durable."""
+        """Forget completed transactions whose marker is durable."""
         completed = self._completed
         while completed and completed[0][1] < high_watermark:
             completed.popleft()
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The lower of the high watermark and the first offset of any transaction that is open or
-        whose marker is not durable yet."""
+        """The minimum of the high watermark and the first offsets of transactions without a
+        durable marker."""
         stable = min(high_watermark, next(iter(self._open.values()), high_watermark))
         for first_offset, _ in self._completed:
             stable = min(stable, first_offset)
@@ -80,7 +80,7 @@ class Transactions:
         return found
 
     def drop_below(self, offset: int) -> bool:
-        """Forget the aborted transactions whose marker lies below an offset; whether any did."""
+        """Forget aborted transactions whose marker lies below `offset`; True if there were any."""
         count = bisect_left(self._aborted, offset, key=_marker_offset)
         del self._aborted[:count]
         return count > 0

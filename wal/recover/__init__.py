@@ -1,1 +1,1 @@
-"""Ends a dead incarnation's WAL, and rebuilds partitions from the bucket."""
+"""Seals a dead incarnation's WAL, and rebuilds partitions from the bucket."""

@@ -1,1 +1,1 @@
-"""Which records go into tables, how fast, and how batches become a segment's rows."""
+"""Decides which records go into tables and how fast, and converts batches to segment rows."""

@@ -133,7 +133,7 @@ def test_a_header_of_another_object_is_noticed() -> None:
 
 def test_a_header_without_anything_behind_it_is_no_object() -> None:
     data = bytes(slot().data[:HEADER_BYTES])
-    with pytest.raises(CorruptObject, match="ends behind its header"):
+    with pytest.raises(CorruptObject, match="ends after its header"):
         decode_tail(KEY, data, len(data))
 
 
