@@ -1,4 +1,4 @@
-"""Files that lie in memory: what two processes share, and what one gives away to the other."""
+"""Memory files: memory that two processes share, or that one process hands to another."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BUFFERS_PER_WRITE: Final = 1024
-"""As many as Linux takes at a time, IOV_MAX."""
+"""The limit of one Linux system call, IOV_MAX."""
 
 
 def memory_file() -> FileIO:
-    """One without a name, empty yet, whose descriptor can be given to another process."""
+    """An empty file in memory, whose descriptor can be passed to another process."""
     if sys.platform == "linux":
         return FileIO(os.memfd_create("tidelog", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
     with tempfile.TemporaryFile() as file:
@@ -33,8 +33,10 @@ def memory_file() -> FileIO:
 
 
 def sealed(parts: Sequence[memoryview]) -> FileIO:
-    """One that holds the parts. On Linux nobody can change it any more, or make it shorter.
-    OSError: there is no memory."""
+    """A memory file that holds the parts. OSError if no memory is left.
+
+    On Linux no process can change, shrink or grow it.
+    """
     file = memory_file()
     try:
         _write(file, parts)
@@ -48,7 +50,7 @@ def sealed(parts: Sequence[memoryview]) -> FileIO:
 
 
 def _write(file: FileIO, parts: Sequence[memoryview]) -> None:
-    """Memory that is not to be had is an error here, not a signal to who uses it."""
+    """Write the parts. A lack of memory raises OSError here, and no SIGBUS at a later access."""
     position = 0
     for first in range(0, len(parts), _BUFFERS_PER_WRITE):
         some = parts[first : first + _BUFFERS_PER_WRITE]
@@ -59,21 +61,21 @@ def _write(file: FileIO, parts: Sequence[memoryview]) -> None:
 
 
 class SealedMemory:
-    """A file of `sealed` as memory, which is there for as long as somebody looks at it.
+    """A file of `sealed`, mapped into memory while an array refers to it.
 
-    Python's own mapping would keep a descriptor open for as long, and give the memory back where
-    the last one looks away, on the event loop perhaps: a millisecond for 3 MiB.
+    Python's `mmap` would keep a descriptor open meanwhile. It would also unmap the memory in the
+    thread that drops the last reference, which may be the event loop: 1 ms for 3 MiB.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """OSError: it cannot be mapped."""
+        """Map the file. Raises OSError."""
         unmapped = _unmapped()
-        # Private: Linux before 6.7 maps no sealed file as a shared one.
+        # MAP_PRIVATE, since Linux before 6.7 refuses MAP_SHARED for a sealed file.
         address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if address == _MAP_FAILED:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         weakref.finalize(self, unmapped.put, (address, size)).atexit = False
-        # For numpy, which makes an array of it that holds this object.
+        # numpy makes an array from it that keeps a reference to this object.
         self.__array_interface__ = {
             "version": 3,
             "data": (address, True),
@@ -83,7 +85,7 @@ class SealedMemory:
 
 
 def mapped(descriptor: int, size: int) -> NDArray[np.uint8]:
-    """The first bytes of a file of `sealed`, read-only and not copied. OSError."""
+    """The first `size` bytes of a file of `sealed`, read-only and not copied. Raises OSError."""
     return np.asarray(SealedMemory(descriptor, size))
 
 
@@ -104,7 +106,7 @@ _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 @cache
 def _unmapped() -> queue.SimpleQueue[tuple[int, int]]:
-    """What a thread is to give back: addresses and sizes."""
+    """The queue of a thread that unmaps memory: addresses and sizes."""
     unmapped: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
 
     def work() -> None:

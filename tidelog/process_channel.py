@@ -1,9 +1,9 @@
-"""Messages between two processes of one machine, each of which waits for the other's answer.
+"""Request and response messages between two processes of one machine.
 
-A message is a pickle; larger buffers (memory views, numpy's arrays) lie behind it as they are. It
-goes through memory; a socket says how long it is, and when the other side has gone. Through the
-socket itself megabytes would go in some twenty steps, for each of which both sides wake each other
-up.
+A message is a pickle, followed by its large buffers (memory views, numpy arrays) as they are. It is
+passed through shared memory. A socket carries its length and shows the end of the other process.
+Through the socket itself, a message of megabytes would take about twenty steps, and each step would
+wake up both processes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from numpy.typing import NDArray
 from tidelog.memory_files import mapped, sealed
 
 STEP_BYTES: Final = 256 * 1024
-"""As much as is sent at a time where somebody else may go on in between."""
+"""The bytes that `send` copies per step, between which other tasks may run."""
 GIVEN_BYTES_MIN: Final = 256 * 1024
-"""Of a message that is worth memory of its own."""
+"""A message of this size gets a memory file of its own."""
 _HEAD: Final = struct.Struct(">QI?")
-"""How long the message is, how many parts it has, whether it is given away. The parts' sizes lie
-before them. So little is sent and received in one go, whatever kind of socket it is."""
+"""The message's length, its number of parts, and whether it has its own memory file. The parts'
+sizes precede the parts. The head is so short that one call sends and receives it."""
 _ZEROS: Final = bytes(STEP_BYTES)
 
 
 class Channel:
-    """One side."""
+    """One end of the channel."""
 
     def __init__(self, connection: socket.socket, memory: FileIO) -> None:
-        """`memory`: of `memory_file`, which both sides have. `close` closes both."""
+        """`memory`: a file of `memory_file` that both ends share. `close` closes both arguments."""
         self._connection = connection
         self._memory = memory
         self._mapped: mmap.mmap | None = None
-        """As much as the largest message that was sent."""
+        """The shared memory, mapped up to the size of the largest sent message."""
 
     def close(self) -> None:
         self._mapped = None
@@ -49,19 +49,20 @@ class Channel:
         self._memory.close()
 
     def fileno(self) -> int:
-        """Of what can be read when an answer is there, or the other side has gone."""
+        """The descriptor that becomes readable for a message or when the other end closes."""
         return self._connection.fileno()
 
     def send(self, parts: Sequence[memoryview]) -> Iterator[None]:
-        """What `packed` made of a message, through the memory that both sides share, of which one
-        speaks at a time; step by step, as the caller asks for the next. OSError: the other side has
-        gone, or there is no memory."""
+        """Send the parts of a packed message through the shared memory, one step per iteration.
+
+        Only one end may send at a time. Raises OSError if the other end is closed or no memory is
+        left.
+        """
         parts = [_sizes(parts), *parts]
         size = size_of(parts)
         length = os.fstat(self._memory.fileno()).st_size
         while length < size:
-            # Written, so that memory that is not to be had is an error here, not a signal to who
-            # uses it.
+            # Written instead of truncated: a lack of memory raises here, and no SIGBUS later.
             length += os.pwrite(self._memory.fileno(), _ZEROS[: size - length], length)
             yield
         if self._mapped is None or len(self._mapped) < size:
@@ -81,8 +82,7 @@ class Channel:
         self._connection.sendall(_HEAD.pack(size, len(parts), False))
 
     def give(self, parts: Sequence[memoryview]) -> None:
-        """The same at once; larger messages in memory of their own, which the other side need not
-        copy, and has for as long as it looks at it."""
+        """Send the parts at once. The other end maps a large message instead of copying it."""
         if size_of(parts) < GIVEN_BYTES_MIN:
             for _ in self.send(parts):
                 pass
@@ -93,8 +93,10 @@ class Channel:
             socket.send_fds(self._connection, [head], [file.fileno()])
 
     def receive(self) -> Any:
-        """The other side's message; its views and arrays are read-only. OSError or EOFError: it
-        has gone."""
+        """The next message; its views and arrays are read-only.
+
+        Raises OSError or EOFError if the other end is closed.
+        """
         head, descriptors, _, _ = socket.recv_fds(self._connection, _HEAD.size, 1)
         try:
             if len(head) < _HEAD.size:
@@ -105,7 +107,7 @@ class Channel:
             elif descriptors:
                 memory = mapped(descriptors[0], size)
             else:
-                # The system drops what there is no number for.
+                # The process has no free descriptor, so the system dropped this one.
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         finally:
             for descriptor in descriptors:
@@ -118,7 +120,7 @@ class Channel:
 
 
 def packed(message: object) -> list[memoryview]:
-    """The pickle, its buffers. What cannot be pickled raises what pickle raises."""
+    """The pickle of a message, then its buffers. Raises as pickle does."""
     buffers: list[pickle.PickleBuffer] = []
     stream = BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(message)
@@ -126,12 +128,11 @@ def packed(message: object) -> list[memoryview]:
 
 
 def size_of(parts: Sequence[memoryview]) -> int:
-    """Bytes."""
     return sum(map(len, parts))
 
 
 class _Pickler(pickle.Pickler):
-    """Memory views lie beside the pickle."""
+    """Pickles memory views out of band."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is memoryview:
@@ -144,11 +145,11 @@ def _sizes(parts: Sequence[memoryview]) -> memoryview:
 
 
 def _copied(memory: FileIO, size: int) -> NDArray[np.uint8]:
-    """The memory's beginning."""
-    # Not cleared before, as a bytearray would be.
+    """A read-only copy of the first `size` bytes."""
+    # np.empty does not clear the memory, as a bytearray would.
     copy = np.empty(size, np.uint8)
     if os.preadv(memory.fileno(), [copy.data], 0) < size:
         raise EOFError
-    # Whoever is given a part of it can keep it as it is.
+    # Read-only, so receivers may keep parts without a copy.
     copy.flags.writeable = False
     return copy

@@ -1,9 +1,9 @@
-"""Work in a process of its own, so that not even the interpreter's lock is shared with it.
+"""Runs work in a worker process, so that it does not share the interpreter's lock.
 
-The process is started at once, so that the first work does not wait for it. Both sides speak
-through a channel (`process_channel`), one call at a time. When the broker dies, the process finds
-the channel's end and ends too. When the process dies, whoever waits for it gets WorkerLost, and so
-does whoever has placed something in it; the next call starts another.
+The process starts at once, so the first work does not wait for it. Both processes communicate
+through a channel (`process_channel`), one call at a time. When the broker dies, the worker finds
+the channel closed and ends. When the worker dies, pending calls and calls of its objects raise
+WorkerLost. The next call starts a new worker.
 """
 
 from __future__ import annotations
@@ -31,37 +31,36 @@ R = TypeVar("R")
 
 _END_SECONDS_MAX: Final = 10.0
 _PAUSE_SECONDS: Final = 0.001
-"""The shortest that the event loop's timers know."""
+"""The resolution of the event loop's timers."""
 
 
 class _Call(NamedTuple):
-    """What the process is to do."""
+    """A call that the worker must run."""
 
     function: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
     on: int | None = None
-    """The placed object that is the function's first argument."""
+    """The number of the placed object that is the function's first argument."""
     keep_as: int | None = None
-    """Place the result under this number."""
+    """The number under which the worker keeps the result."""
 
 
 class _Drop(NamedTuple):
-    """What the process need not keep any more."""
+    """The number of an object that the worker must delete."""
 
     number: int
 
 
 class ProcessOffload:
-    """One process, which does one thing after the other.
+    """One worker process, which runs one call at a time.
 
-    The event loop itself speaks with it, a little at a time. A thread that did would wait for the
-    interpreter's lock some ten times for each call, and the loop for that thread.
+    The event loop itself talks to it, in small steps. A thread would wait for the interpreter's
+    lock about ten times per call, and the loop would wait for that thread.
     """
 
     def __init__(self, command: Sequence[str], clock: Clock) -> None:
-        """`command`: what to start; it is given the numbers of two file descriptors as last
-        arguments, for `serve`."""
+        """`command` starts the worker. Its last arguments are two descriptors for `serve`."""
         self._command = list(command)
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -70,37 +69,42 @@ class ProcessOffload:
         self._channel: Channel | None = None
         self._numbers_given = 0
         self._placed: set[int] = set()
-        """What the process has, by number."""
+        """The numbers of the objects in the worker."""
         self._is_closed = False
         try:
             self._start()
         except WorkerLost as error:
-            # Whoever has work for it will be told, should it fail again.
-            logger.warning("a working process cannot be started", extra={"why": str(error)})
+            # The next call tries again, and raises if that fails.
+            logger.warning("the worker process cannot be started", extra={"why": str(error)})
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function, its arguments and its result are pickled. WorkerLost."""
+        """Run the function in the worker. It, its arguments and its result must be picklable.
+
+        Raises WorkerLost, and the function's exceptions.
+        """
         result: T = await self._do(_Call(function, args, kwargs))
         return result
 
     async def place(
         self, factory: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> RemoteObject[T]:
-        """Made and kept in the process. WorkerLost."""
+        """Create and keep an object in the worker. Raises as `run`."""
         self._numbers_given += 1
         number = self._numbers_given
         there: _PlacedThere[T] = _PlacedThere(self._do, self._begin, number)
         try:
             await self._do(_Call(factory, args, kwargs, keep_as=number))
         except asyncio.CancelledError:
-            # It may have been made, or be made now.
+            # The worker may have created the object, or may be creating it.
             there.let_go()
             raise
         return there
 
     async def close(self) -> None:
-        """Wait for running work, but not for ever, and end the process; what waits for its turn
-        gets WorkerLost."""
+        """Wait a bounded time for running work, then end the worker.
+
+        Calls that have not started raise WorkerLost.
+        """
         self._is_closed = True
         if self._calls:
             await asyncio.wait(self._calls, timeout=_END_SECONDS_MAX)
@@ -110,7 +114,7 @@ class ProcessOffload:
         await asyncio.to_thread(self._end)
 
     async def _do(self, request: _Call) -> Any:
-        # Whoever does not wait any more leaves the answer to be read.
+        # A cancelled caller must not cancel the exchange: its response must still be read.
         return await asyncio.shield(self._begin(request))
 
     def _begin(self, request: _Call | _Drop) -> asyncio.Task[Any]:
@@ -122,7 +126,7 @@ class ProcessOffload:
     async def _answer(self, request: _Call | _Drop) -> object:
         async with self._turn:
             if self._is_closed:
-                raise WorkerLost("the process that was to do the work is not needed any more")
+                raise WorkerLost("the worker process is shut down; the work did not start")
             if isinstance(request, _Drop):
                 if request.number not in self._placed:
                     return None
@@ -131,7 +135,7 @@ class ProcessOffload:
             if request.on is None:
                 await self._start_if_none()
             elif request.on not in self._placed:
-                raise WorkerLost("the process that had this work has ended; it begins anew")
+                raise WorkerLost("the worker process with this object has ended; the work restarts")
             result = await self._exchange(request)
             if request.keep_as is not None:
                 self._placed.add(request.keep_as)
@@ -140,8 +144,8 @@ class ProcessOffload:
     async def _exchange(self, request: _Call | _Drop) -> object:
         assert self._channel is not None
         parts = packed(request)
-        # What a large piece of work costs the loop, some tenths of a millisecond, does not come in
-        # one go, nor right behind what the caller has done or before what it does next.
+        # A large call costs the loop some tenths of a millisecond. The pauses separate that time
+        # from the caller's own work before and after it.
         pause = _PAUSE_SECONDS if size_of(parts) >= STEP_BYTES else 0
         await self._clock.sleep(pause)
         try:
@@ -153,11 +157,10 @@ class ProcessOffload:
             self._hang_up()
             exit_code = await asyncio.to_thread(self._end)
             raise WorkerLost(
-                f"the process that was working has ended with exit code {exit_code}"
-                f" ({error or 'no answer'})"
+                f"the worker process ended with exit code {exit_code} ({error or 'no answer'})"
             ) from error
         except asyncio.CancelledError:
-            # The answer would be taken for the next call's.
+            # Otherwise the next call would read this call's response.
             self._hang_up()
             raise
         await self._clock.sleep(pause)
@@ -175,15 +178,15 @@ class ProcessOffload:
         try:
             self._process, self._channel = self._started()
         except OSError as error:
-            raise WorkerLost(f"no process can be started: {error}") from error
+            raise WorkerLost(f"no worker process can be started: {error}") from error
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Channel]:
         with contextlib.ExitStack() as opened:
             memory = opened.enter_context(memory_file())
             ours, theirs = map(opened.enter_context, socket.socketpair())
             given = (theirs.fileno(), memory.fileno())
-            # Of a group of its own: what is typed at a terminal is for the broker. Not of a
-            # session: Linux shares cores between sessions first, whatever their niceness.
+            # A process group of its own, so that a terminal's signals reach only the broker. Not a
+            # session: Linux divides the cores between sessions first, whatever their niceness.
             process = subprocess.Popen(
                 [*self._command, *map(str, given)],
                 stdin=subprocess.DEVNULL,
@@ -196,14 +199,14 @@ class ProcessOffload:
         return process, Channel(ours, memory)
 
     def _hang_up(self) -> None:
-        """The process will find that nobody speaks with it, and end."""
+        """Close the channel, so that the worker ends."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         self._placed.clear()
 
     def _end(self) -> int | None:
-        """Its exit code; None if there was none."""
+        """End the worker; its exit code, or None if none was running."""
         self._hang_up()
         process, self._process = self._process, None
         if process is None:
@@ -211,7 +214,7 @@ class ProcessOffload:
         try:
             return process.wait(_END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            logger.warning("a working process does not end and is killed")
+            logger.warning("the worker process does not end and is killed")
             process.kill()
             return process.wait()
 
@@ -232,7 +235,7 @@ async def _readable(channel: Channel) -> None:
 
 
 class _PlacedThere(Generic[T]):
-    """In the process."""
+    """An object in the worker process."""
 
     def __init__(
         self,
@@ -247,7 +250,7 @@ class _PlacedThere(Generic[T]):
     async def run(
         self, method: Callable[Concatenate[T, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """WorkerLost where the process has ended since."""
+        """Call a method. Raises WorkerLost if the worker has ended since."""
         result: R = await self._do(_Call(method, args, kwargs, on=self._number))
         return result
 
@@ -256,17 +259,17 @@ class _PlacedThere(Generic[T]):
 
 
 def _forget(drop: asyncio.Task[Any]) -> None:
-    """Where the process has ended there is nothing to let go."""
+    """Ignore the error of a drop: a worker that ended has no object to delete."""
     if not drop.cancelled():
         drop.exception()
 
 
 def serve(channel: Channel) -> None:
-    """The process's side: do what is asked until the other side has gone."""
+    """The worker's loop: run calls until the other end closes."""
     placed: dict[int, object] = {}
     with contextlib.suppress(OSError, EOFError):
         while True:
-            # Nothing of a call is held while the next one is waited for.
+            # No variable keeps a call's data while the loop waits for the next call.
             channel.give(_answer_to(channel.receive(), placed))
 
 
@@ -275,7 +278,7 @@ def _answer_to(request: _Call | _Drop, placed: dict[int, object]) -> list[memory
         return packed((True, _done(request, placed)))
     except Exception as error:  # noqa: BLE001 - it is the caller's, in the other process
         if not isinstance(error, TidelogError):
-            error.add_note(f"in the working process:\n{traceback.format_exc()}")
+            error.add_note(f"in the worker process:\n{traceback.format_exc()}")
         return packed((False, error))
 
 

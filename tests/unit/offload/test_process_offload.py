@@ -81,7 +81,7 @@ def test_work_is_done_elsewhere_and_its_errors_come_back(run: Run, offload: Proc
         assert pid != os.getpid()
         with pytest.raises(ValueError, match="invalid literal") as caught:
             await offload.run(int, "five")
-        assert any("in the working process" in note for note in caught.value.__notes__)
+        assert any("in the worker process" in note for note in caught.value.__notes__)
         assert await offload.run(os.getpid) == pid
 
     run(story())
@@ -129,7 +129,7 @@ def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
         with pytest.raises(WorkerLost, match="exit code -9"):
             await offload.run(os.kill, pid, signal.SIGKILL)
         assert ended(pid)
-        with pytest.raises(WorkerLost, match="begins anew"):
+        with pytest.raises(WorkerLost, match="the work restarts"):
             await placed.run(list.copy)
         assert await offload.run(os.getpid) != pid
         # It is another process, whatever it has placed.
@@ -256,7 +256,7 @@ def test_closing_ends_the_process_and_what_waits(
         os.close(end)
         assert await running == b"done"
         for each in waiting:
-            with pytest.raises(WorkerLost, match="not needed any more"):
+            with pytest.raises(WorkerLost, match="is shut down"):
                 await each
         await closing
         assert ended(pid)
