@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.running import RunningBroker
 from tidelog.broker.shutdown import shut_down
@@ -26,9 +26,11 @@ logger = logging.getLogger(__name__)
 class Broker:
     """Construct it, `run` it once, `stop` it."""
 
-    def __init__(self, options: BrokerOptions, world: Surroundings, metrics: BrokerMetrics) -> None:
+    def __init__(
+        self, options: BrokerOptions, environment: BrokerEnvironment, metrics: BrokerMetrics
+    ) -> None:
         self._options = options
-        self._world = world
+        self._environment = environment
         self._metrics = metrics
         self._stopping = asyncio.Event()
         self._running: RunningBroker | None = None
@@ -55,7 +57,9 @@ class Broker:
         """Start, serve until stopped, end. Raises what ended the incarnation otherwise."""
         try:
             async with AsyncExitStack() as closing:
-                opened = await open_cluster(self._options, self._world, self._metrics, closing)
+                opened = await open_cluster(
+                    self._options, self._environment, self._metrics, closing
+                )
                 async with asyncio.TaskGroup() as tasks:
                     serving = tasks.create_task(self._serve(opened, closing))
                     tasks.create_task(self._cancel_start_on_stop(serving))

@@ -1,4 +1,4 @@
-"""Through what a broker touches the world. In a simulation none of it is real."""
+"""The interfaces between a broker and the rest of the world. Simulations replace all of them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tidelog.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What one process gives its broker."""
+class BrokerEnvironment:
+    """The store, clock, network and workers of a broker process."""
 
     store: ObjectStore
     clock: Clock
     entropy: Entropy
     network: Network
     offload: Offload
-    """For work that producers wait for."""
+    """Runs work that producers wait for."""
     background: Offload
-    """For work that keeps a worker busy for tens of milliseconds: what is read of segments, and
-    batches that are searched for a time."""
+    """Runs work that takes tens of milliseconds: it reads segments and searches batches for a
+    time."""
     rolling: Offload
-    """For rolls, which keep one busy for as long as there is anything to roll."""
+    """Runs rolls, which may keep a worker busy all the time."""
     cleaning: Offload
-    """For log compaction, which may keep one busy for a second."""
+    """Runs log compaction, which may keep a worker busy for a second."""
     large_batches: Offload
-    """For produced batches that take far longer than others."""
+    """Checks large produced batches, which take far longer than others."""
     crash_points: CrashPoints
 
     @classmethod
@@ -47,9 +47,8 @@ class Surroundings:
         cleaning: Offload | None = None,
         large_batches: Offload | None = None,
         crash_points: CrashPoints = NO_CRASH_POINTS,
-    ) -> Surroundings:
-        """With `offload` for large batches and in the background, and `background` for rolls and
-        compaction, where nothing else is given."""
+    ) -> BrokerEnvironment:
+        """Defaults: `offload` for `background` and `large_batches`, `background` for the others."""
         background = background or offload
         return cls(
             store,

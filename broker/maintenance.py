@@ -1,5 +1,7 @@
-"""What a broker does now and then so that its bucket stays small: merges, checkpoints, collections.
-Put together here, with what they count."""
+"""The background tasks that keep a broker's bucket small, and their metrics.
+
+They open inherited partitions, merge WAL objects, write checkpoints and collect garbage.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tidelog.broker.collect.merger import MergeMetrics, Merger
 from tidelog.broker.collect.staged_batches import StagedBatches
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.inherited import InheritedPartitions
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.settings.live import LiveSettings
@@ -39,8 +41,8 @@ PRODUCER_EXPIRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
-    """One incarnation's tasks that keep its bucket small."""
+class Maintenance:
+    """The maintenance tasks of one incarnation."""
 
     inherited: InheritedPartitions
     merger: Merger
@@ -49,24 +51,24 @@ class Upkeep:
     collector: Collector
     table_collector: TableCollector
     forgetting: Forgetting
-    metrics: UpkeepCollector
+    metrics: MaintenanceCollector
 
     async def open_inherited(self) -> None:
-        """Open what was taken over; to be ended before the WAL is."""
+        """Open the partitions that were taken over. It must end before the WAL."""
         await self.inherited.run()
 
     async def merge(self) -> NoReturn:
-        """Keep the WAL's objects few, until cancelled; to be ended before the WAL is."""
+        """Merge WAL objects, until cancelled. It must end before the WAL."""
         await self.merger.run()
 
     async def collect(self) -> None:
-        """Delete what nobody can need any more, until cancelled."""
+        """Delete unreachable objects, until cancelled."""
         try:
             await self.marks.load()
         except StoreError as error:
             logger.warning(
-                "what the process before has observed could not be read: superfluous objects are"
-                " kept for the grace once more",
+                "the marks of the previous process are unreadable; unreachable objects are kept for"
+                " another grace period",
                 extra={"key": error.key, "why": str(error)},
             )
         async with asyncio.TaskGroup() as tasks:
@@ -76,47 +78,47 @@ class Upkeep:
             tasks.create_task(self.forgetting.run())
 
 
-def new_upkeep(
-    world: Surroundings,
+def new_maintenance(
+    environment: BrokerEnvironment,
     metadata: MetadataLog,
     writes: WritePath,
     reader: LogReader,
     recovered: Mapping[TopicPartition, PartitionImage],
     settings: BrokerSettings,
-) -> Upkeep:
+) -> Maintenance:
     """`recovered`: the images of the partitions that this incarnation took over."""
     times = _Times.of(settings)
     me = writes.wal.incarnation
     counted = CollectorMetrics()
-    merger = _merger(world, writes, reader, times, settings)
+    merger = _merger(environment, writes, reader, times, settings)
     deleter = Deleter(
-        world.store,
-        world.clock,
-        world.crash_points,
+        environment.store,
+        environment.clock,
+        environment.crash_points,
         counted,
         min(times.interval_seconds, times.grace_seconds / 8),
     )
     marks = MarkFile(
-        world.store,
-        world.clock,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.offload,
         me.broker_id,
         times.grace_seconds,
         metadata.snapshots_seen,
     )
-    return Upkeep(
-        inherited=InheritedPartitions(world.clock, writes, metadata.state, recovered),
+    return Maintenance(
+        inherited=InheritedPartitions(environment.clock, writes, metadata.state, recovered),
         merger=merger,
         marks=marks,
         deleter=deleter,
         collector=_collector(
-            world, metadata, writes, merger, marks, deleter, counted, times, settings
+            environment, metadata, writes, merger, marks, deleter, counted, times, settings
         ),
         table_collector=TableCollector(
-            world.store,
-            world.clock,
-            world.entropy,
-            world.offload,
+            environment.store,
+            environment.clock,
+            environment.entropy,
+            environment.offload,
             metadata,
             me,
             times.tables_interval_seconds,
@@ -124,12 +126,17 @@ def new_upkeep(
             marks,
             deleter,
             counted,
-            world.crash_points,
+            environment.crash_points,
         ),
         forgetting=Forgetting(
-            world.store, world.clock, metadata, me, times.tables_interval_seconds, marks.forgotten
+            environment.store,
+            environment.clock,
+            metadata,
+            me,
+            times.tables_interval_seconds,
+            marks.forgotten,
         ),
-        metrics=UpkeepCollector(merger.metrics, counted),
+        metrics=MaintenanceCollector(merger.metrics, counted),
     )
 
 
@@ -149,17 +156,17 @@ class _Times:
 
 
 def _merger(
-    world: Surroundings,
+    environment: BrokerEnvironment,
     writes: WritePath,
     reader: LogReader,
     times: _Times,
     settings: BrokerSettings,
 ) -> Merger:
     return Merger(
-        world.store,
-        world.clock,
-        world.entropy,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        environment.offload,
         writes.wal,
         writes.log_writer,
         reader,
@@ -169,12 +176,12 @@ def _merger(
         times.interval_seconds,
         times.grace_seconds,
         settings.integer("wal.objects.max"),
-        world.crash_points,
+        environment.crash_points,
     )
 
 
 def _collector(
-    world: Surroundings,
+    environment: BrokerEnvironment,
     metadata: MetadataLog,
     writes: WritePath,
     merger: Merger,
@@ -184,11 +191,11 @@ def _collector(
     times: _Times,
     settings: BrokerSettings,
 ) -> Collector:
-    store, clock, wal = world.store, world.clock, writes.wal
+    store, clock, wal = environment.store, environment.clock, writes.wal
     return Collector(
         store,
         clock,
-        world.offload,
+        environment.offload,
         metadata,
         wal.incarnation,
         merger.merged.is_settled,
@@ -202,7 +209,7 @@ def _collector(
         times.tables_interval_seconds,
         times.grace_seconds,
         settings.integer("staged.retention.ms"),
-        StagedBatches(store, clock, world.entropy, world.offload, metadata.settings),
+        StagedBatches(store, clock, environment.entropy, environment.offload, metadata.settings),
         marks,
         deleter,
         counted,
@@ -219,7 +226,7 @@ async def expire_producers(
         producers.expire(clock.time_ms(), expiration_ms)
 
 
-class UpkeepCollector(MetricCollector):
+class MaintenanceCollector(MetricCollector):
     """What was merged and deleted, as Prometheus families."""
 
     def __init__(self, merges: MergeMetrics, collections: CollectorMetrics) -> None:

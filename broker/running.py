@@ -11,13 +11,13 @@ from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.health import Health
-from tidelog.broker.maintenance import Upkeep
+from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.read.fetcher import Fetcher
@@ -88,7 +88,7 @@ class RunningTasks:
 class RunningBroker:
     """A broker that serves."""
 
-    world: Surroundings
+    environment: BrokerEnvironment
     settings: LiveSettings
     metrics: BrokerMetrics
     membership: Membership
@@ -96,7 +96,7 @@ class RunningBroker:
     reads: Reads
     topic_tables: TopicTables
     coordination: Coordination
-    upkeep: Upkeep
+    maintenance: Maintenance
     health: Health
     services: Services
     server: KafkaServer

@@ -7,7 +7,7 @@ from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.dispatch.dispatcher import Dispatcher
 from tidelog.broker.dispatch.long_requests import LongRequests
 from tidelog.broker.dispatch.routes import HANDLERS
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.handlers.services import (
     ClusterServices,
     DataServices,
@@ -29,7 +29,7 @@ FETCH_SESSION_ID_MAX = 2**31 - 1
 
 
 def new_services(
-    world: Surroundings,
+    environment: BrokerEnvironment,
     live: LiveSettings,
     metrics: BrokerMetrics,
     limits: LimitsMet,
@@ -41,7 +41,7 @@ def new_services(
     coordination: Coordination,
 ) -> Services:
     """What each group of handlers may use."""
-    turns, entropy = fairness.turns, world.entropy
+    turns, entropy = fairness.turns, environment.entropy
     metadata, incarnation = membership.metadata, membership.incarnation
     cluster = ClusterServices(
         live,
@@ -51,12 +51,12 @@ def new_services(
         entropy,
         membership.advertised,
         membership.listening,
-        world.store.url,
+        environment.store.url,
         writes.partitions,
         tables.tables,
         limits,
         AutoCreations(),
-        world.clock,
+        environment.clock,
     )
     data = DataServices(
         live,
@@ -67,12 +67,12 @@ def new_services(
         coordination.admissions,
         writes.wal,
         reads.fetcher,
-        _fetch_sessions(world, live),
+        _fetch_sessions(environment, live),
         reads.offset_lookup,
         reads.faults,
         tables.roller,
         metrics,
-        world.clock,
+        environment.clock,
         membership.may_serve_reads,
     )
     coordinators = coordination.coordinators
@@ -90,13 +90,15 @@ def new_services(
         writes.wal,
         membership.may_serve_reads,
     )
-    return Services(live, metrics, world.clock, writes.durable, cluster, data, groups, transactions)
+    return Services(
+        live, metrics, environment.clock, writes.durable, cluster, data, groups, transactions
+    )
 
 
-def _fetch_sessions(world: Surroundings, live: LiveSettings) -> FetchSessions:
+def _fetch_sessions(environment: BrokerEnvironment, live: LiveSettings) -> FetchSessions:
     return FetchSessions(
         live.now().integer("max.incremental.fetch.session.cache.slots"),
-        lambda: world.entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
+        lambda: environment.entropy.uuid().int % FETCH_SESSION_ID_MAX + 1,
     )
 
 

@@ -27,12 +27,12 @@ from tidelog.broker.append.write_path import WritePath, open_write_path
 from tidelog.broker.clean.table_path import TablePath
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.health import Health
-from tidelog.broker.maintenance import Upkeep, expire_producers, new_upkeep
+from tidelog.broker.maintenance import Maintenance, expire_producers, new_maintenance
 from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.options import BrokerOptions
@@ -75,7 +75,7 @@ class OpenedCluster:
     """A cluster that a process has opened and not joined yet."""
 
     options: BrokerOptions
-    world: Surroundings
+    environment: BrokerEnvironment
     metrics: BrokerMetrics
     metadata: MetadataLog
     settings: LiveSettings
@@ -87,29 +87,34 @@ class OpenedCluster:
 
 
 async def open_cluster(
-    options: BrokerOptions, world: Surroundings, metrics: BrokerMetrics, closing: AsyncExitStack
+    options: BrokerOptions,
+    environment: BrokerEnvironment,
+    metrics: BrokerMetrics,
+    closing: AsyncExitStack,
 ) -> OpenedCluster:
     """Steps 1 and 2. `closing` ends what they begin."""
     configured = options.settings
     # A process with too few descriptors is refused before it makes a bucket a cluster.
     descriptors = descriptors_left(configured, options.descriptors_max)
     ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
-    world = replace(world, store=SegmentAgingStore(world.store, world.clock, ages))
-    limits = LimitsMet(metrics.registry, world.clock)
-    await probe(world.store, world.entropy)
+    environment = replace(
+        environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
+    )
+    limits = LimitsMet(metrics.registry, environment.clock)
+    await probe(environment.store, environment.entropy)
     metadata = await MetadataLog.open(
-        world.store,
-        world.clock,
-        world.entropy,
+        environment.store,
+        environment.clock,
+        environment.entropy,
         create=True,
         settings=layer_settings.cluster_settings(configured),
-        offload=world.offload,
+        offload=environment.offload,
     )
     closing.push_async_callback(metadata.close)
     settings = LiveSettings(configured, options.broker_id, lambda: metadata.state)
     settings.renew()
-    address = await ReservedAddress.take(world.network, *options.listen)
-    reads = ReadPath(world, configured)
+    address = await ReservedAddress.take(environment.network, *options.listen)
+    reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
     closing.push_async_callback(address.close)
     fairness = Fairness(
@@ -118,7 +123,7 @@ async def open_cluster(
         ConnectionLimits(settings.now, descriptors),
     )
     return OpenedCluster(
-        options, world, metrics, metadata, settings, ages, limits, reads, fairness, address
+        options, environment, metrics, metadata, settings, ages, limits, reads, fairness, address
     )
 
 
@@ -130,14 +135,14 @@ async def startup(
     `tasks` gets the broker's tasks, of which some run during the start already. `closing` ends what
     is open, after the tasks.
     """
-    world, settings, metrics = opened.world, opened.settings, opened.metrics
+    environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
     keeping = _keep_membership(membership, tasks)
     await take_over_fenced(
         opened.metadata,
-        world.store,
-        world.clock,
-        world.entropy,
+        environment.store,
+        environment.clock,
+        environment.entropy,
         membership.incarnation,
         settings.now().integer("wal.uploads.in.flight.max"),
     )
@@ -145,7 +150,7 @@ async def startup(
         membership.incarnation.epoch, membership.state, settings.append_limits
     )
     table_path = TablePath(
-        world,
+        environment,
         membership.state,
         partitions,
         opened.reads.tail,
@@ -156,7 +161,7 @@ async def startup(
     reads = _reads(opened, membership, table_path)
     recovered = await _recover(opened, membership, partitions, table_path)
     writes = open_write_path(
-        world,
+        environment,
         opened.metadata,
         membership.incarnation,
         partitions,
@@ -183,10 +188,12 @@ async def startup(
         "Produce requests that wait for the time to decompress large batches.",
         lambda: len(writes.large_batches),
     )
-    upkeep = new_upkeep(world, opened.metadata, writes, opened.reads.log, recovered, settings.now())
-    metrics.registry.register(upkeep.metrics)
+    maintenance = new_maintenance(
+        environment, opened.metadata, writes, opened.reads.log, recovered, settings.now()
+    )
+    metrics.registry.register(maintenance.metrics)
     services = new_services(
-        world,
+        environment,
         settings,
         metrics,
         opened.limits,
@@ -200,7 +207,7 @@ async def startup(
     server = new_server(services, writes.appender, opened.fairness, opened.address)
     closing.push_async_callback(server.abort)
     running = RunningBroker(
-        world,
+        environment,
         settings,
         metrics,
         membership,
@@ -208,12 +215,20 @@ async def startup(
         reads,
         tables,
         coordination,
-        upkeep,
+        maintenance,
         health,
         services,
         server,
         _begin(
-            tasks, keeping, world.clock, settings, table_path, writes, tables, coordination, upkeep
+            tasks,
+            keeping,
+            environment.clock,
+            settings,
+            table_path,
+            writes,
+            tables,
+            coordination,
+            maintenance,
         ),
     )
     await server.start()
@@ -222,13 +237,13 @@ async def startup(
 
 async def _join(opened: OpenedCluster) -> Membership:
     """Step 3."""
-    world, metadata, options = opened.world, opened.metadata, opened.options
+    environment, metadata, options = opened.environment, opened.metadata, opened.options
     listening = opened.address.address
     advertised = options.advertise or listening
     registered = await register(
         metadata,
-        world.store,
-        world.clock,
+        environment.store,
+        environment.clock,
         options.broker_id,
         advertised,
         options.process,
@@ -238,9 +253,9 @@ async def _join(opened: OpenedCluster) -> Membership:
     progress = ReportedProgress()
     fence = OwnFence(metadata, registered.incarnation)
     lease = LeaseKeeper(
-        world.store,
-        world.clock,
-        world.entropy,
+        environment.store,
+        environment.clock,
+        environment.entropy,
         metadata,
         registered.incarnation,
         options.process,
@@ -255,7 +270,7 @@ async def _join(opened: OpenedCluster) -> Membership:
         progress,
         advertised,
         listening,
-        world.clock,
+        environment.clock,
     )
 
 
@@ -273,7 +288,7 @@ def _keep_membership(
 
 def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath) -> Reads:
     path, fairness = opened.reads, opened.fairness
-    faults = FaultLog(opened.world.clock)
+    faults = FaultLog(opened.environment.clock)
     fetcher = path.fetcher(
         table_path.tables,
         membership.may_serve_reads,
@@ -305,16 +320,16 @@ async def _recover(
     table_path: TablePath,
 ) -> Mapping[TopicPartition, PartitionImage]:
     """Step 5: `partitions` has what this incarnation leads. Returns what was recovered."""
-    world, metadata, metrics = opened.world, opened.metadata, opened.metrics
+    environment, metadata, metrics = opened.environment, opened.metadata, opened.metrics
     state, epoch = metadata.state, membership.incarnation.epoch
     # From here on what others create for us is heard of; what is there already is recovered.
     _follow(opened, partitions, table_path)
     # What was altered since we looked first, while we waited for a predecessor's end perhaps.
     opened.settings.renew()
     recovered = await recover(
-        world.store,
-        world.clock,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.offload,
         {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
         {wal.incarnation: wal.end_slot for wal in state.retired.values()},
         unopened={membership.incarnation, *state.never_written},
@@ -337,9 +352,9 @@ async def _recover(
 
 
 def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath) -> Coordination:
-    world, settings = opened.world, opened.settings.now()
+    environment, settings = opened.environment, opened.settings.now()
     coordinators = Coordinators(
-        world,
+        environment,
         membership.state,
         writes.partitions,
         writes.wal,
@@ -349,11 +364,11 @@ def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath
         membership.may_serve_reads,
         opened.limits,
     )
-    admissions = Admissions(coordinators, world.clock)
+    admissions = Admissions(coordinators, environment.clock)
     adopter = Adopter(
-        world.store,
-        world.clock,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.offload,
         writes.wal,
         writes.log_writer,
         writes.partitions,
@@ -376,7 +391,7 @@ def _begin(
     writes: WritePath,
     tables: TopicTables,
     coordination: Coordination,
-    upkeep: Upkeep,
+    maintenance: Maintenance,
 ) -> RunningTasks:
     """Step 6, but for connections. `keeping`: the tasks that run already."""
     begin = tasks.create_task
@@ -384,8 +399,8 @@ def _begin(
     appending = (
         begin(writes.appender.run()),
         begin(writes.checkpointer.run()),
-        begin(upkeep.open_inherited()),
-        begin(upkeep.merge()),
+        begin(maintenance.open_inherited()),
+        begin(maintenance.merge()),
     )
     background = (
         begin(writes.openings.run()),
@@ -394,6 +409,6 @@ def _begin(
         begin(table_path.roll()),
         begin(tables.cleaner.run()),
         begin(expire_producers(clock, settings, writes.partitions.producers)),
-        begin(upkeep.collect()),
+        begin(maintenance.collect()),
     )
     return RunningTasks(appending, wal, (*keeping, *background))

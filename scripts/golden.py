@@ -90,7 +90,7 @@ async def table_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
             assert await client.end(commit=keeps) == 0
         await flush(one)
     await one.broker.writes.checkpointer.checkpoint()
-    await one.broker.upkeep.merger.maintain()
+    await one.broker.maintenance.merger.maintain()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
     await sink_commit(sink, one, life, staged)
     assert await good.send(b"open %d" % life, 1) == 0

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from tidelog.broker.append.appender import Appender, Submission
 from tidelog.broker.append.large_batches import LargeBatches
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.durability import DurableSlots
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
@@ -51,7 +51,7 @@ class WritePath:
 
 
 def open_write_path(
-    world: Surroundings,
+    environment: BrokerEnvironment,
     metadata: MetadataLog,
     incarnation: Incarnation,
     partitions: PartitionRegistry,
@@ -64,33 +64,33 @@ def open_write_path(
     """A WAL that nothing was written to yet. `advanced`: hears of each partition that has new
     durable records."""
     durable = DurableSlots(reads.tail, partitions, advanced)
-    wal_settings = layer_settings.wal_settings(settings, world.store.url)
+    wal_settings = layer_settings.wal_settings(settings, environment.store.url)
     wal = WalWriter(
-        world.store,
-        world.clock,
-        world.entropy,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        environment.offload,
         incarnation,
         wal_settings,
         durable.tell,
         lambda: metadata.state.stamp,
-        world.crash_points,
+        environment.crash_points,
     )
     registry.register(WalCollector(wal.metrics))
     reads.register_metrics(registry)
     checkpointer = Checkpointer(
-        world.store,
-        world.clock,
-        world.offload,
+        environment.store,
+        environment.clock,
+        environment.offload,
         wal,
         partitions.checkpointed,
         wal_settings.checkpoint_interval_bytes,
         wal_settings.checkpoint_interval_slots,
         lambda: metadata.state.stamp,
-        world.crash_points,
+        environment.crash_points,
     )
     durable.listen(checkpointer.note)
-    openings = Openings(metadata, world.clock, incarnation, lambda: checkpointer.floor)
+    openings = Openings(metadata, environment.clock, incarnation, lambda: checkpointer.floor)
     room = ProducerRoom(partitions.producers, settings.integer(PRODUCER_IDS_MAX), limits)
     log_writer = LogWriter(wal, partitions, openings.add, room)
     large_batches: LargeBatches[int, Submission] = LargeBatches(
@@ -98,6 +98,11 @@ def open_write_path(
         settings.integer("large.batches.percent.max"),
     )
     appender = Appender(
-        wal, log_writer, world.offload, world.clock, large_batches, world.large_batches
+        wal,
+        log_writer,
+        environment.offload,
+        environment.clock,
+        large_batches,
+        environment.large_batches,
     )
     return WritePath(partitions, wal, checkpointer, openings, log_writer, appender, large_batches)

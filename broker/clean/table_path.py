@@ -11,7 +11,7 @@ from tidelog.broker.append.appender import Appender
 from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.clean.log_retention import LogRetention
 from tidelog.broker.clean.metrics import CleanerCollector, CleanerMetrics
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.roll.metrics import RollCollector, RollMetrics
 from tidelog.broker.roll.queue import RollQueue
@@ -31,7 +31,7 @@ class TablePath:
 
     def __init__(
         self,
-        world: Surroundings,
+        environment: BrokerEnvironment,
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
         tail: TailCache,
@@ -39,23 +39,23 @@ class TablePath:
         ages: SegmentAges,
         registry: CollectorRegistry,
     ) -> None:
-        self._world = world
+        self._environment = environment
         self._partitions = partitions
         self._settings = settings
         self._registry = registry
         self.tables = Tables(
             state,
-            world.store,
-            world.clock,
-            world.entropy,
-            world.offload,
+            environment.store,
+            environment.clock,
+            environment.entropy,
+            environment.offload,
             settings.now().integer("log.delete.grace.ms") / 1000,
-            world.crash_points,
+            environment.crash_points,
             ages=ages,
         )
-        self._queue = RollQueue(partitions, world.clock)
+        self._queue = RollQueue(partitions, environment.clock)
         self.recovered = RecoveredPartitions(
-            partitions, self.tables, self._queue, world.store, world.clock
+            partitions, self.tables, self._queue, environment.store, environment.clock
         )
         self.roller = self._new_roller(tail)
 
@@ -68,15 +68,15 @@ class TablePath:
             self._queue.close()
 
     def _new_roller(self, tail: TailCache) -> Roller:
-        world = self._world
+        environment = self._environment
         metrics = RollMetrics()
         self._registry.register(RollCollector(metrics))
         builder = SegmentBuilder(
-            RollSource(world.store, tail, world.background),
-            world.store,
-            world.rolling,
-            world.entropy,
-            world.crash_points,
+            RollSource(environment.store, tail, environment.background),
+            environment.store,
+            environment.rolling,
+            environment.entropy,
+            environment.crash_points,
             metrics,
             self._settings.now().integer("decompressed.bytes.max"),
             SegmentBounds(),
@@ -86,7 +86,7 @@ class TablePath:
             self._queue,
             self.tables,
             builder,
-            world.clock,
+            environment.clock,
             self._settings.now,
             self._settings.topic_config,
             metrics,
@@ -94,28 +94,28 @@ class TablePath:
 
     def cleaner(self, appender: Appender) -> LogCleaner:
         """The log cleaner. `appender` writes later log starts to the WAL."""
-        world = self._world
+        environment = self._environment
         metrics = CleanerMetrics()
         self._registry.register(CleanerCollector(metrics))
         retention = LogRetention(
             self._partitions,
             self.tables,
             appender,
-            world.clock,
+            environment.clock,
             self._settings.topic_config,
-            world.crash_points,
+            environment.crash_points,
             metrics,
         )
         return LogCleaner(
             self._partitions,
             self.tables,
             retention,
-            world.store,
-            world.clock,
-            world.entropy,
-            world.cleaning,
+            environment.store,
+            environment.clock,
+            environment.entropy,
+            environment.cleaning,
             self._settings.now,
             self._settings.topic_config,
-            world.crash_points,
+            environment.crash_points,
             metrics,
         )

@@ -13,7 +13,7 @@ from tidelog.broker.coordinate.group_work import GroupRuntime, GroupWorker
 from tidelog.broker.coordinate.internal_log import InternalPartition
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery, TransactionRuntime
 from tidelog.broker.coordinate.marker_writer import MarkerWriter
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.read.log_reader import LogReader
@@ -87,7 +87,7 @@ class Coordinators:
 
     def __init__(
         self,
-        world: Surroundings,
+        environment: BrokerEnvironment,
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
         wal: WalWriter,
@@ -97,7 +97,7 @@ class Coordinators:
         may_serve: Callable[[], bool],
         limits: LimitsMet,
     ) -> None:
-        self._world = world
+        self._environment = environment
         self._state = state
         self._settings = settings
         self._cluster_id = state().cluster_id
@@ -106,9 +106,9 @@ class Coordinators:
         self._reader = reader
         self._group_settings = group_settings(settings)
         self._transaction_settings = transaction_settings(settings)
-        self.background = world.background
+        self.background = environment.background
         """Runs work that occupies a worker for tens of milliseconds or more."""
-        self.group_work = GroupWorker(world.background)
+        self.group_work = GroupWorker(environment.background)
         self._may_serve = may_serve
         self._limits = limits
         self._group_budgets = GroupBudgets(
@@ -121,14 +121,14 @@ class Coordinators:
         self._report_budgets()
         self._snapshot_interval_records = settings.integer("coordinator.snapshot.interval.records")
         self.snapshot_metrics = SnapshotMetrics()
-        self._snapshotter = Snapshotter(world.clock, self.snapshot_metrics)
+        self._snapshotter = Snapshotter(environment.clock, self.snapshot_metrics)
         self._unstarted: list[CoordinatorRuntime[Any, Any, Any]] = []
         self._changed = asyncio.Event()
         self._closed = False
-        self.markers = MarkerWriter(log_writer, lambda: self.groups, world.clock)
+        self.markers = MarkerWriter(log_writer, lambda: self.groups, environment.clock)
         """Writes the markers that other coordinators send."""
         self._delivery = MarkerDelivery(
-            self.markers, partitions, wal, world.clock, world.crash_points
+            self.markers, partitions, wal, environment.clock, environment.crash_points
         )
         self.groups = CoordinatorSet(GROUP_TOPIC, state, partitions, self._start_groups)
         self.transactions = CoordinatorSet(
@@ -217,8 +217,8 @@ class Coordinators:
                 self._is_deleted,
             ),
             GROUP_CODEC,
-            self._world.clock,
-            self._world.offload,
+            self._environment.clock,
+            self._environment.offload,
             self._may_serve,
             self._snapshots(partition, GroupTable()),
             self._snapshotter,
@@ -252,8 +252,8 @@ class Coordinators:
                 self._transaction_budgets,
             ),
             TRANSACTION_CODEC,
-            self._world.clock,
-            self._world.offload,
+            self._environment.clock,
+            self._environment.offload,
             self._may_serve,
             self._snapshots(partition, TransactionTable()),
             self._snapshotter,
@@ -287,10 +287,10 @@ class Coordinators:
         self, partition: Partition, table: StateTable[RecordT]
     ) -> StateSnapshots[RecordT]:
         return StateSnapshots(
-            self._world.store,
-            self._world.clock,
-            self._world.offload,
-            self._world.crash_points,
+            self._environment.store,
+            self._environment.clock,
+            self._environment.offload,
+            self._environment.crash_points,
             self.snapshot_metrics,
             self._origin(partition),
             partition.log.leader_epoch,

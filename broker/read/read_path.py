@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.read.chunk_reads import ChunkReads
@@ -29,9 +29,9 @@ from tidelog.wal.read.tail_cache import TailCache
 class ReadPath:
     """One incarnation's."""
 
-    def __init__(self, world: Surroundings, settings: BrokerSettings) -> None:
-        self._world = world
-        store, background = world.store, world.background
+    def __init__(self, environment: BrokerEnvironment, settings: BrokerSettings) -> None:
+        self._environment = environment
+        store, background = environment.store, environment.background
         self.tail = TailCache(settings.integer("tail.cache.bytes"))
         self._memory = ReadMemory(settings.integer("read.cache.bytes"))
         self.log = LogReader(store, self.tail, ReadCache(self._memory))
@@ -52,11 +52,13 @@ class ReadPath:
     ) -> Fetcher:
         """Answers fetches from all of it."""
         cold = ColdReader(tables, self.chunks)
-        return Fetcher(self.log, cold, self._world.clock, may_serve, faults, answers, turns)
+        return Fetcher(self.log, cold, self._environment.clock, may_serve, faults, answers, turns)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """Finds offsets by their time in all of it."""
-        return OffsetLookup(ColdTimes(tables, self._indexes), self.log, self._world.background)
+        return OffsetLookup(
+            ColdTimes(tables, self._indexes), self.log, self._environment.background
+        )
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """Tell what is counted here."""

@@ -166,11 +166,11 @@ async def some_life(
             assert await client.end(commit=keeps) == 0
         await flush(one)
     await one.broker.writes.checkpointer.checkpoint()
-    await one.broker.upkeep.merger.maintain()
+    await one.broker.maintenance.merger.maintain()
     await one.broker.writes.wal.flush()
     await one.broker.writes.openings.flush()
-    seen |= await contents(one.broker.world.store)
-    collecting = collections(one, one.broker.world.store)
+    seen |= await contents(one.broker.environment.store)
+    collecting = collections(one, one.broker.environment.store)
     await collecting.collect()
     await collecting.collect_tables()
     staged = await sink.stage(sunk, life, {0: [b"sunk %d" % life]})
@@ -181,9 +181,9 @@ async def some_life(
     while one.broker.membership.metadata.state.sequence < METADATA_ENTRIES * (life + 1) // LIVES:
         await one.broker.membership.metadata.append(epoch, lambda _: (LeaseResumed(epoch),))
     await one.broker.topic_tables.tables.maintain_due()
-    upkeep = one.broker.upkeep
-    await upkeep.collector.collect()
-    await upkeep.marks.store(upkeep.deleter.waiting_slots)
+    maintenance = one.broker.maintenance
+    await maintenance.collector.collect()
+    await maintenance.marks.store(maintenance.deleter.waiting_slots)
 
 
 async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> None:

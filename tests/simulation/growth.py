@@ -26,7 +26,7 @@ from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.producer_room import ProducerRoom
@@ -164,7 +164,7 @@ class GrowingBucket:
             process=ProcessIdentity("host", "boot", "pids", self.growth.lives, self.growth.lives),
             is_running=lambda _: False,
         )
-        world = Surroundings.of(
+        world = BrokerEnvironment.of(
             self.store,
             self._clock,
             SeededEntropy(self.growth.lives),
@@ -197,7 +197,7 @@ class GrowingBucket:
     async def _create_topic(self, broker: RunningBroker) -> None:
         if self._topic_id is None:
             epoch = broker.membership.incarnation.epoch
-            topic_id = broker.world.entropy.uuid()
+            topic_id = broker.environment.entropy.uuid()
             created = TopicCreated(topic_id, TOPIC, (epoch,) * PARTITIONS, {"retention.ms": "-1"})
             await broker.membership.metadata.append(epoch, lambda _: (created,))
             self._topic_id = topic_id

@@ -18,7 +18,7 @@ from tests.simulation.reopenings import reopen_now_and_then
 from tests.simulation.run import FINAL_READER, System
 from tidelog.broker.broker import Broker
 from tidelog.broker.clean import table_path
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.roll import segment_builder
 from tidelog.broker.settings import layers as layer_settings
@@ -98,7 +98,7 @@ def serving(settings: BrokerSettings, reopens: str | None = None) -> BrokerProgr
             process=_identity(environment),
             is_running=lambda other: _is_running(cluster, environment, other),
         )
-        world = Surroundings.of(
+        world = BrokerEnvironment.of(
             RetryingStore(environment.store, process.clock, process.entropy),
             process.clock,
             process.entropy,

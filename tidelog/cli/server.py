@@ -15,7 +15,7 @@ import click
 import uvloop
 
 from tidelog.broker.broker import Broker, first_error
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.health import HealthServer
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.read.layer_metrics import StoreCollector
@@ -124,7 +124,7 @@ def _surroundings(
     metrics: BrokerMetrics,
     crash_points: CrashPoints,
     closing: contextlib.AsyncExitStack,
-) -> Surroundings:
+) -> BrokerEnvironment:
     """The real world. `closing` ends what this begins."""
     clock, entropy = SystemClock(), SystemEntropy()
     statistics = StoreStatistics()
@@ -146,7 +146,7 @@ def _surroundings(
     # system, and the event loop with it.
     rolling = ProcessOffload(worker.COMMAND, clock)
     closing.push_async_callback(rolling.close)
-    return Surroundings.of(
+    return BrokerEnvironment.of(
         store,
         clock,
         entropy,

@@ -152,7 +152,7 @@ def test_nothing_is_lost_and_nobody_stumbles(monkeypatch: pytest.MonkeyPatch, se
                 broker.topic_tables.cleaner.clean_one,
                 broker.topic_tables.cleaner.retention.apply,
                 broker.writes.checkpointer.checkpoint,
-                broker.upkeep.merger.maintain,
+                broker.maintenance.merger.maintain,
                 collectors.objects.collect,
             ]
             async with asyncio.TaskGroup() as tasks:
@@ -171,6 +171,6 @@ def test_nothing_is_lost_and_nobody_stumbles(monkeypatch: pytest.MonkeyPatch, se
                 0,
             )
             assert broker.topic_tables.roller.metrics.commits > 0
-            assert broker.upkeep.merger.metrics.merges > 0
+            assert broker.maintenance.merger.metrics.merges > 0
 
     run(story)

@@ -104,7 +104,7 @@ class Story:
             self.one.broker.writes.partitions.named("flights", 0).log.next_offset
             == self.next_offset
         ):
-            await self.one.broker.world.clock.sleep(0.001)
+            await self.one.broker.environment.clock.sleep(0.001)
         records = self.pending.pop(step.producer)
         if step.commits:
             self.committed |= records

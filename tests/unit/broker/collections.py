@@ -56,16 +56,18 @@ def collections(
     """Of a broker that runs."""
     broker = one.broker
     counted = CollectorMetrics()
-    deleter = Deleter(store, broker.world.clock, crash_points, counted, spread_seconds=1.0)
+    deleter = Deleter(store, broker.environment.clock, crash_points, counted, spread_seconds=1.0)
     me = broker.membership.incarnation
     wal = broker.writes.wal
-    marks = MarkFile(store, broker.world.clock, broker.world.offload, me.broker_id, grace_seconds)
-    offload = broker.world.offload
-    settled = broker.upkeep.merger.merged.is_settled
+    marks = MarkFile(
+        store, broker.environment.clock, broker.environment.offload, me.broker_id, grace_seconds
+    )
+    offload = broker.environment.offload
+    settled = broker.maintenance.merger.merged.is_settled
     return Collections(
         Collector(
             store,
-            broker.world.clock,
+            broker.environment.clock,
             offload,
             broker.membership.metadata,
             me,
@@ -80,8 +82,8 @@ def collections(
             broker.settings.now().integer("staged.retention.ms"),
             StagedBatches(
                 store,
-                broker.world.clock,
-                broker.world.entropy,
+                broker.environment.clock,
+                broker.environment.entropy,
                 offload,
                 broker.membership.metadata.settings,
             ),
@@ -91,8 +93,8 @@ def collections(
         ),
         TableCollector(
             store,
-            broker.world.clock,
-            broker.world.entropy,
+            broker.environment.clock,
+            broker.environment.entropy,
             offload,
             broker.membership.metadata,
             me,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.environment import Surroundings
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.handlers.data.fetch import fetch
 from tidelog.broker.handlers.data.offsets import list_offsets
 from tidelog.broker.handlers.data.produce import produce
@@ -80,7 +80,7 @@ class World:
             process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
             is_running=lambda _: False,
         )
-        world = Surroundings.of(
+        world = BrokerEnvironment.of(
             self.store,
             SystemClock(),
             SeededEntropy(self.starts),
@@ -122,7 +122,7 @@ class OneBroker:
 
     async def create_topic(self, name: str = TOPIC, partitions: int = 1, **configs: str) -> UUID:
         epoch = self.broker.membership.incarnation.epoch
-        topic_id = self.broker.world.entropy.uuid()
+        topic_id = self.broker.environment.entropy.uuid()
         overrides = {key.replace("_", "."): value for key, value in configs.items()}
         record = TopicCreated(topic_id, name, (epoch,) * partitions, overrides)
         await self.broker.membership.metadata.append(epoch, lambda _: (record,))

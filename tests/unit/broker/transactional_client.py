@@ -69,7 +69,7 @@ async def loaded(broker: OneBroker) -> None:
     ]
     for runtime in runtimes:
         while runtime.state is RuntimeState.LOADING:
-            await broker.broker.world.clock.sleep(0.001)
+            await broker.broker.environment.clock.sleep(0.001)
 
 
 class TransactionalClient:
@@ -97,7 +97,7 @@ class TransactionalClient:
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ):
                 break
-            await self.broker.broker.world.clock.sleep(0.001)
+            await self.broker.broker.environment.clock.sleep(0.001)
         if response.error_code == ErrorCode.NONE:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences.clear()

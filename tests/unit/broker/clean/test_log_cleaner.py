@@ -192,12 +192,12 @@ def test_nothing_is_compacted_where_the_cleaner_is_off_or_the_policy_is_another(
             topic_id = await one.create_topic(**COMPACTED)
             await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
             assert await clean(one) == 0
-            assert await offsets(one.broker.world.store, topic_id) == [0, 1]
+            assert await offsets(one.broker.environment.store, topic_id) == [0, 1]
         async with new_world().broker() as one:
             topic_id = await one.create_topic()
             await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
             assert await clean(one) == 0
-            assert await offsets(one.broker.world.store, topic_id) == [0, 1]
+            assert await offsets(one.broker.environment.store, topic_id) == [0, 1]
 
     run(story)
 

@@ -73,7 +73,7 @@ def test_an_idle_broker_s_slots_go_that_were_rolled_behind_its_newest_checkpoint
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
             roll(one, topic_id, 0, 4)
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             merger._checkpointed_at -= merger._checkpoint_seconds
             await merger.maintain()
             await collections(one, here.store).collect()
@@ -169,7 +169,7 @@ def test_records_of_a_retired_wal_stay_as_long_as_a_partition_has_them_nowhere_e
                 if life == 0:
                     await one.create_topic(retention_ms="-1")
                 await one.produce(batch(b"%d" % life))
-                merger = one.broker.upkeep.merger
+                merger = one.broker.maintenance.merger
                 await merger.maintain()
                 await one.broker.writes.openings.flush()
                 await collections(one, here.store).collect()

@@ -350,7 +350,7 @@ async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
     hosted.log.advance_table(hosted.log.next_offset)
     await checkpoint(one)
     await one.broker.writes.openings.flush()
-    await collections(one, one.broker.world.store).collect()
+    await collections(one, one.broker.environment.store).collect()
 
 
 def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
@@ -368,7 +368,7 @@ def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
             await one.delete_topic(doomed)
             each = Forgetting(
                 here.store,
-                broker.world.clock,
+                broker.environment.clock,
                 broker.membership.metadata,
                 broker.membership.incarnation,
                 1.0,

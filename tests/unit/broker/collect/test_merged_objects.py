@@ -28,7 +28,7 @@ def test_many_small_partitions_are_kept_in_few_objects(partitions: int) -> None:
         async with here.broker(politely=False) as one:
             await one.create_topic(retention_ms="-1", partitions=partitions)
             collecting = collections(one, here.store)
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             for number in range(rounds):
                 for partition in range(number % 7, partitions, 7):
                     await one.produce(batch(b"%d" % number), partition)
@@ -68,7 +68,7 @@ def test_after_a_death_behind_a_merge_the_records_are_found(steps: str) -> None:
                 await one.produce(batch(b"%d" % number), number % 2)
             await checkpoint(one)
             await one.produce(batch(b"12"))
-            assert await one.broker.upkeep.merger._merge()
+            assert await one.broker.maintenance.merger._merge()
             if steps == "merged, checkpointed":
                 await checkpoint(one)
             if steps == "merged, collected":
@@ -99,7 +99,7 @@ def test_a_merged_object_that_no_wal_names_goes() -> None:
         async with here.broker(politely=False) as one:
             await one.create_topic(retention_ms="-1")
             await one.produce(batch(b"a"))
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             number = merger.merged.begin()
             key = f"merged/{one.broker.membership.incarnation}/{number:020d}.merged"
             await here.store.put(key, b"whatever")
@@ -121,7 +121,7 @@ def test_a_merged_object_stays_that_is_named_above_the_floor() -> None:
             for number in range(8):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
-            assert await one.broker.upkeep.merger._merge()
+            assert await one.broker.maintenance.merger._merge()
             collecting = collections(one, here.store)
             await collecting.collect()
             assert (await by_folder(here.store))["merged"] == 1
@@ -145,7 +145,7 @@ def test_a_checkpoint_under_way_knows_nothing_of_a_merge_whose_entry_comes_later
             for number in range(8):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             log = one.broker.writes.partitions.named(TOPIC, 0).log
             async with one.broker.writes.checkpointer.held_off():
                 merging = asyncio.create_task(merger._merge())
@@ -172,8 +172,8 @@ def test_a_damaged_object_is_left_out_of_merges() -> None:
             data[100] ^= 1
             await here.store.put(key, bytes(data))
             forget_memory(one)
-            await one.broker.upkeep.merger.maintain()
-            merger = one.broker.upkeep.merger
+            await one.broker.maintenance.merger.maintain()
+            merger = one.broker.maintenance.merger
             assert merger.metrics.failures == 1
             assert merger.metrics.merges >= 1
             assert key in one.broker.writes.partitions.named(TOPIC, 0).log.extents.keys
@@ -218,7 +218,7 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             await store.asked.wait()
             # The merge finds it in memory; else it would wait for the same read.
             one.broker.reads.path.tail.put(slot, data)
-            assert await one.broker.upkeep.merger._merge()
+            assert await one.broker.maintenance.merger._merge()
             await checkpoint(one)
             await collections(one, here.store).collect()
             assert slot not in await objects(here.store)

@@ -40,7 +40,7 @@ async def spreading(clock: SleptClock, seconds: float) -> AsyncIterator[OneBroke
     """A broker with a topic, whose merges may take so long by that clock."""
     async with world(wal_objects_max=2).broker(politely=False) as one:
         await one.create_topic(retention_ms="-1")
-        merger = one.broker.upkeep.merger
+        merger = one.broker.maintenance.merger
         merger._clock, merger._spread_seconds = clock, seconds
         merger._checkpointed_at = clock.monotonic()
         yield one
@@ -57,7 +57,7 @@ def test_a_pass_is_spread_over_its_interval_behind_a_checkpoint(
 
     async def story() -> None:
         async with spreading(clock, 3 / 4 * interval_seconds) as one:
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             for number in range(12):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
@@ -86,7 +86,7 @@ def test_a_pass_ends_in_its_time_though_objects_become_old_all_the_while(
 
     async def story() -> None:
         async with spreading(clock, 30.0) as one:
-            merger = one.broker.upkeep.merger
+            merger = one.broker.maintenance.merger
             store_merged = merger._store_merged
 
             async def twelve_become_old() -> None:

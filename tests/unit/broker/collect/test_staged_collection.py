@@ -111,7 +111,7 @@ async def known(one: OneBroker, store: MemoryStore) -> Collections:
 
 async def pass_by(one: OneBroker) -> None:
     """Checkpoints come to hold all that lies in slots."""
-    merger = one.broker.upkeep.merger
+    merger = one.broker.maintenance.merger
     await merger.maintain()
     await one.broker.writes.wal.flush()
     await checkpoint(one)

@@ -47,7 +47,7 @@ async def commit(one: OneBroker, offset: int) -> None:
 async def create(one: OneBroker) -> UUID:
     """As CreateTopics does: with an id that tells the entry."""
     epoch, log = one.broker.membership.incarnation.epoch, one.broker.membership.metadata
-    entropy = one.broker.world.entropy.uuid()
+    entropy = one.broker.environment.entropy.uuid()
     created: list[UUID] = []
 
     def build(state: Any) -> tuple[TopicCreated, ...]:

@@ -194,7 +194,7 @@ def test_until_its_markers_are_written_a_transaction_holds_up_its_producer_and_n
             assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
             broken.fault = None
             while await producer.send(b"z", 1) is not OK:
-                await broker.broker.world.clock.sleep(0.001)
+                await broker.broker.environment.clock.sleep(0.001)
             assert await producer.commit() is OK
             assert await stable_offset(broker) == 2
             assert (await broker.offsets(-1, 1, committed=True)).offset == 5

@@ -101,7 +101,7 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(version: int) 
             assert ongoing.transaction_state == "Ongoing"
             assert (
                 0
-                <= broker.broker.world.clock.time_ms() - ongoing.transaction_start_time_ms
+                <= broker.broker.environment.clock.time_ms() - ongoing.transaction_start_time_ms
                 < 60_000
             )
             assert [(each.topic, each.partitions) for each in ongoing.topics] == [(TOPIC, [0, 2])]
@@ -115,7 +115,7 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(version: int) 
             assert prepared.producer_epoch == (version == SECOND)
             partition.fault = None
             while (await described(broker, "txn"))[0].transaction_state == "PrepareCommit":
-                await broker.broker.world.clock.sleep(0.001)
+                await broker.broker.environment.clock.sleep(0.001)
             (complete,) = await described(broker, "txn")
             assert (complete.transaction_state, complete.topics) == ("CompleteCommit", [])
             assert complete.transaction_start_time_ms == ongoing.transaction_start_time_ms
@@ -218,7 +218,7 @@ def test_a_partitions_producers_with_their_open_transactions(version: int) -> No
             assert (found.producer_id, found.producer_epoch) == (producer.producer_id, 0)
             assert (found.last_sequence, found.current_txn_start_offset) == (1, 1)
             assert found.coordinator_epoch == -1
-            assert 0 <= broker.broker.world.clock.time_ms() - found.last_timestamp < 60_000
+            assert 0 <= broker.broker.environment.clock.time_ms() - found.last_timestamp < 60_000
             assert await producer.commit() is OK
             found = await only_producer(broker)
             assert (found.coordinator_epoch, found.current_txn_start_offset) == (0, -1)

@@ -37,9 +37,9 @@ async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
     answer = await one.fetch(base, partition)
     for rows in decode_rows(b"".join(answer.records or ())):
         writer.write(rows)
-    written = writer.finish(following, one.broker.world.entropy.uuid())
+    written = writer.finish(following, one.broker.environment.entropy.uuid())
     key = written.segment.key(topic_id)
-    await one.broker.world.store.put(key, written.pieces)
+    await one.broker.environment.store.put(key, written.pieces)
     change = PartitionChange(
         partition=partition, advance=TableAdvance(base, following), appended=(written.segment,)
     )

@@ -115,7 +115,7 @@ def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
 
             async def meanwhile() -> None:
                 await one.broker.writes.checkpointer.checkpoint()
-                await one.broker.upkeep.merger.maintain()
+                await one.broker.maintenance.merger.maintain()
                 assert len(log.extents) == 1
 
             store.meanwhile = meanwhile

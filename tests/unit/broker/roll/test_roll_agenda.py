@@ -60,7 +60,7 @@ async def due(one: OneBroker, topic: str) -> None:
 
 def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
     """What the partition has is there since then."""
-    since = one.broker.world.clock.monotonic() - days * DAY_MS / 1000
+    since = one.broker.environment.clock.monotonic() - days * DAY_MS / 1000
     place = hosted(one, partition, topic).log.partition
     one.broker.topic_tables.roller._queue.date(place, since)
 
@@ -369,7 +369,7 @@ def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
         async with paused(here) as (one, topic_id):
             before = set(hosted(one).log.extents.keys)
             await checkpoint(one)
-            await one.broker.upkeep.merger.maintain()
+            await one.broker.maintenance.merger.maintain()
             assert not before & set(hosted(one).log.extents.keys)
             await collections(one, here.store).collect()
             assert not before & set(await objects(here.store, "wal/"))

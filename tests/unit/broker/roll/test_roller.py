@@ -151,7 +151,7 @@ def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> Non
 
     async def story() -> None:
         async with here.broker() as one:
-            queue, clock = one.broker.topic_tables.roller._queue, one.broker.world.clock
+            queue, clock = one.broker.topic_tables.roller._queue, one.broker.environment.clock
 
             async def grow_old() -> None:
                 ages = one.broker.topic_tables.segment_ages

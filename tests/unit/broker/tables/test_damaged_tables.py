@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_of_a_table_fails_its_topic_and_others_go_on(
             topic_id = await write(one, rolls=CHECKPOINT_COMMITS // 2)
             prefix = f"topics/{topic_id}/_delta_log/"
             while f"{prefix}_last_checkpoint" not in [m.key async for m in store.list(prefix)]:
-                await one.broker.world.clock.sleep(0.01)
+                await one.broker.environment.clock.sleep(0.01)
             expected = await values(one, 0)
         [key] = [m.key async for m in store.list(prefix) if m.key.endswith(".parquet")]
         whole = await damage(store, key, how)

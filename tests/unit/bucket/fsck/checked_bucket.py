@@ -47,7 +47,7 @@ async def some_work(broker: OneBroker) -> None:
     assert await aborted.send(b"d") is OK
     assert await committed.commit() is OK
     assert await aborted.abort() is OK
-    await roll_and_checkpoint(broker.broker.world.store, broker)
+    await roll_and_checkpoint(broker.broker.environment.store, broker)
     await broker.produce(batch(b"e"), 1)
     await broker.produce(batch(b"f"), topic="other")
     await checkpoint(broker)

@@ -31,7 +31,7 @@ async def numbered(one: OneBroker, name: str) -> TopicId:
     epoch = one.broker.membership.incarnation.epoch
 
     def build(state) -> tuple[TopicCreated]:  # type: ignore[no-untyped-def]
-        ids.append(new_topic_id(state.sequence + 1, one.broker.world.entropy.uuid()))
+        ids.append(new_topic_id(state.sequence + 1, one.broker.environment.entropy.uuid()))
         return (TopicCreated(ids[-1], name, (epoch,)),)
 
     await one.broker.membership.metadata.append(epoch, build)
@@ -42,8 +42,8 @@ async def forget(one: OneBroker) -> None:
     """Whatever can be forgotten."""
     broker = one.broker
     each = Forgetting(
-        broker.world.store,
-        broker.world.clock,
+        broker.environment.store,
+        broker.environment.clock,
         broker.membership.metadata,
         broker.membership.incarnation,
         1.0,
@@ -57,7 +57,7 @@ async def rolled_topic(one: OneBroker, name: str) -> TopicId:
     """A topic with a segment and a table log."""
     topic_id = await numbered(one, name)
     await one.produce(batch(b"a"), topic=name)
-    await roll_and_checkpoint(one.broker.world.store, one, name)
+    await roll_and_checkpoint(one.broker.environment.store, one, name)
     return topic_id
 
 
@@ -74,10 +74,10 @@ async def put_all(store: ObjectStore, found: dict[str, bytes]) -> None:
 async def forgotten_topic(one: OneBroker) -> tuple[TopicId, dict[str, bytes]]:
     """A topic that was deleted, collected and forgotten, and the objects that it had."""
     topic_id = await rolled_topic(one, "doomed")
-    found = await topic_objects(one.broker.world.store, topic_id)
+    found = await topic_objects(one.broker.environment.store, topic_id)
     assert len(found) == 2
     await one.delete_topic(topic_id)
-    await collections(one, one.broker.world.store).collect_tables()
+    await collections(one, one.broker.environment.store).collect_tables()
     await forget(one)
     assert one.broker.membership.metadata.state.fate_of(topic_id) is TopicFate.FORGOTTEN
     return topic_id, found

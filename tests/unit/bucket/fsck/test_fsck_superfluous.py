@@ -118,7 +118,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
             for number in range(16):
                 await broker.produce(batch(b"%d" % number), number % 2)
                 await checkpoint(broker)
-                await broker.broker.upkeep.merger.maintain()
+                await broker.broker.maintenance.merger.maintain()
             merged = await objects(here.store, "merged/")
             replaced = await marked(broker)
             assert 1 < len(replaced) < len(merged)
@@ -144,7 +144,7 @@ def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> No
             for number in range(8):
                 await broker.produce(batch(b"%d" % number))
             await checkpoint(broker)
-            assert await broker.broker.upkeep.merger._merge()
+            assert await broker.broker.maintenance.merger._merge()
             [first] = await objects(here.store, "merged/")
             later = first.replace(f"/{0:020d}", f"/{9:020d}")
             await here.store.put(later, (await here.store.get(first)).data)
@@ -208,7 +208,7 @@ def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
                 assert await client.send(b"%d" % number, number % 2) is OK
                 assert await client.commit() is OK
                 expected.append(b"%d" % number)
-                await broker.broker.world.clock.sleep(0.001)
+                await broker.broker.environment.clock.sleep(0.001)
             found = await checked(here.store)
             assert found.faults == []
             assert found.counts["merged objects"] > 0
