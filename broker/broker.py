@@ -1,9 +1,9 @@
 """The life of one broker incarnation: start it (`startup`), serve, end it (`shutdown`).
 
-Every failure that makes the outcome of an append unknown, and every sign of having been superseded,
-ends `run` with the reason; a new incarnation starts from the bucket. A polite stop finishes
-requests, flushes the WAL, writes a checkpoint and fences the incarnation, so that a successor
-anywhere need not wait for the lease.
+Every failure that makes the outcome of an append unknown ends `run` with the reason, and so does
+every sign that another incarnation has superseded this one. A new incarnation starts from the
+bucket. A polite stop finishes requests, flushes the WAL, writes a checkpoint and fences the
+incarnation. Then a successor on any machine need not wait for the lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Broker:
         self._stopping = asyncio.Event()
         self._running: RunningBroker | None = None
         self.ready = asyncio.Event()
-        """Set when the broker serves, and when it has ended without ever doing so."""
+        """Set when the broker serves, and when it has ended without serving."""
 
     @property
     def running(self) -> RunningBroker | None:
@@ -43,7 +43,7 @@ class Broker:
         return self._running
 
     def faults(self) -> Sequence[str]:
-        """What is wrong, in words, for the health endpoint. May be called from any thread."""
+        """The present faults in words, for the health endpoint. Callable from any thread."""
         running = self._running
         if running is None:
             return ["the broker is starting or has ended"]
@@ -54,7 +54,7 @@ class Broker:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Start, serve until stopped, end. Raises what ended the incarnation otherwise."""
+        """Start, serve until stopped, end. Raises any other cause of the incarnation's end."""
         try:
             async with AsyncExitStack() as closing:
                 opened = await open_cluster(
@@ -70,7 +70,7 @@ class Broker:
             self.ready.set()
 
     async def _cancel_start_on_stop(self, serving: asyncio.Task[None]) -> None:
-        """A stop before anything was acknowledged needs no farewell."""
+        """Cancel the start: before the first acknowledgement a stop needs no farewell."""
         await self._stopping.wait()
         if self._running is None:
             serving.cancel()

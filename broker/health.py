@@ -1,4 +1,4 @@
-"""What is wrong with a running broker: for the health endpoint and the metrics."""
+"""The faults of a running broker, for the health endpoint and the metrics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.errors import CorruptObject, TidelogError, some_of
 
 NAMES_IN_HEALTH = 20
-"""Of partitions, for each fault; the metrics have them all."""
+"""Partitions named for each fault; the metrics name all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Asks the parts that know of faults. Its methods may be called from any thread."""
+    """Collects the faults of the broker's parts. All methods are callable from any thread."""
 
     membership: Membership
     partitions: PartitionRegistry
@@ -27,7 +27,7 @@ class Health:
     read_faults: FaultLog
 
     def faults(self) -> Sequence[str]:
-        """What is wrong, in words; empty if nothing is."""
+        """The present faults in words; empty for a healthy broker."""
         found = []
         if not self.membership.may_serve_reads():
             found.append("the lease could not be renewed in time; reads are not answered")
@@ -42,8 +42,7 @@ class Health:
         return found
 
     def unserved(self) -> list[tuple[str, CorruptObject]]:
-        """Partitions that cannot be served, or not in full, by name, each with the damaged object
-        that is to blame."""
+        """Partitions that cannot be served at all or in full, each with the damaged object."""
         faulty: list[tuple[str, TidelogError | None]]
         faulty = [(str(each), each.fault) for each in self.partitions.faulty]
         faulty += self.coordinators.faults()

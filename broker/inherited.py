@@ -2,20 +2,20 @@
 
 A partition that is not opened is rebuilt from the tenure before. Its WALs must be read at each
 start until the partition is opened again. Most partitions are idle, and no producer opens them. So
-this task does it: it writes opening images into the WAL, then a checkpoint, and tells the metadata
-log, which forgets the earlier tenures (`Openings`). From then on a start reads this WAL alone.
+this task does it. It writes opening images into the WAL, then a checkpoint, and tells the metadata
+log, which forgets the earlier tenures (`Openings`). From then on a start reads only this WAL.
 
-Thousands of images make a large object. So they are written some at a time, and each group waits
-until the one before is durable. The partitions whose base lies furthest back come first: if each
-process opens k of n partitions before it dies, none has more than n / k + 1 WALs to go through.
+Thousands of images make a large object. So they are written in groups, and each group waits until
+the previous one is durable. The partitions with the oldest bases come first: if each process opens
+k of n partitions before it dies, no partition has more than n / k + 1 WALs to replay.
 
-What happens when something fails:
+The effects of failures:
 
 - The process dies before a group is durable: those partitions keep their base in an earlier tenure.
-- It dies behind that, before the checkpoint: the successor finds the images in this WAL.
-- It dies before the metadata log hears of it: the log names tenures that nobody reads any more.
-- The checkpoint cannot be stored: it is tried again. Nothing depends on it but the next start.
-- The incarnation was fenced: the slot meets the seal, and the WAL ends.
+- It dies after that, before the checkpoint: the successor finds the images in this WAL.
+- It dies before the metadata log learns of it: the log names tenures that no start reads any more.
+- The checkpoint cannot be stored: the task retries. Only the next start depends on it.
+- The incarnation was fenced: the put of the slot meets the seal, and the WAL ends.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_AT_ONCE_MAX = 256
 EXTENTS_AT_ONCE_MAX = 20_000
-"""In the images of one group; about 2 MiB."""
+"""The extents in the images of one group; about 2 MiB."""
 PAUSE_SECONDS = 0.1
-"""Between two groups: a group takes the event loop some milliseconds."""
+"""The pause between two groups: a group occupies the event loop for some milliseconds."""
 RETRY_SECONDS = 1.0
 
 
 class InheritedPartitions:
-    """One incarnation's. `run` is its task; it ends when all are opened."""
+    """Opens one incarnation's inherited partitions; `run` is its task and ends with the last."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class InheritedPartitions:
         state: ClusterState,
         images: Mapping[TopicPartition, PartitionImage],
     ) -> None:
-        """`state`: of the cluster as of the start: which partitions were taken over. `images`: as
-        they were recovered, of the tenures that had their bases."""
+        """`images`: the recovered images, whose epochs are those of the tenures with the bases.
+
+        `state` is the cluster's at the start; it tells which partitions were taken over.
+        """
         self._clock = clock
         self._writes = writes
         unopened = state.unopened(writes.wal.incarnation.epoch)
@@ -62,7 +64,7 @@ class InheritedPartitions:
         self._waiting = deque(place for _, place in sorted(places))
 
     async def run(self) -> None:
-        """Open all, checkpoint them, tell the metadata log. Raises WalLost."""
+        """Open all, write a checkpoint, tell the metadata log. Raises WalLost."""
         while self._waiting:
             self.open_some()
             await self._writes.durable()
@@ -75,7 +77,7 @@ class InheritedPartitions:
                 return
             except (Refused, StoreError) as error:
                 logger.warning(
-                    "opened partitions could not be checkpointed; it will be tried again",
+                    "the checkpoint of opened partitions failed; the broker retries",
                     extra={"partitions": self._writes.openings.waiting, "why": str(error)},
                 )
                 await self._clock.sleep(RETRY_SECONDS)
@@ -91,7 +93,7 @@ class InheritedPartitions:
                 extents += len(hosted.log.extents)
 
     def _partition(self, place: TopicPartition) -> Partition | None:
-        """None if it is opened already, cannot be served, or is gone."""
+        """The partition; None if it is open already, cannot be served, or is gone."""
         hosted = self._writes.partitions.get(place)
         if hosted is None or hosted.fault is not None or hosted.opened:
             return None

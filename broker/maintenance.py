@@ -219,7 +219,7 @@ def _collector(
 async def expire_producers(
     clock: Clock, settings: LiveSettings, producers: ProducerExpiry
 ) -> NoReturn:
-    """Forget producers that have not appended for long, until cancelled."""
+    """Forget producers that have been idle for producer.id.expiration.ms, until cancelled."""
     while True:
         await clock.sleep(PRODUCER_EXPIRY_SECONDS)
         expiration_ms = settings.now().integer("producer.id.expiration.ms")
@@ -227,54 +227,53 @@ async def expire_producers(
 
 
 class MaintenanceCollector(MetricCollector):
-    """What was merged and deleted, as Prometheus families."""
+    """The metrics of merges and collections, as Prometheus families."""
 
     def __init__(self, merges: MergeMetrics, collections: CollectorMetrics) -> None:
         self._merges = merges
         self._collections = collections
 
     def collect(self) -> Iterator[Metric]:
-        """The families."""
         merges, found = self._merges, self._collections
-        yield _counter("tidelog_wal_merges", "Merged objects that were written.", merges.merges)
+        yield _counter("tidelog_wal_merges", "Merged objects written.", merges.merges)
         yield _counter(
             "tidelog_wal_merged_objects",
-            "Objects that partitions refer to no more since they were merged.",
+            "Objects that a merge has made needless for all partitions.",
             merges.objects,
         )
         yield _counter("tidelog_wal_merged_bytes", "Bytes that merges wrote.", merges.bytes)
         yield _counter(
             "tidelog_wal_merge_failures",
-            "Merges that failed, and damaged objects that they met.",
+            "Failed merges, and damaged objects met by merges.",
             merges.failures,
         )
         yield from self._by_folder(
             CounterMetricFamily(
                 "tidelog_collected_objects",
-                "Objects that were deleted, as nobody could need them any more.",
+                "Deleted unreachable objects.",
                 labels=["folder"],
             ),
             found.objects,
         )
         yield from self._by_folder(
-            CounterMetricFamily("tidelog_collected_bytes", "Bytes of them.", labels=["folder"]),
+            CounterMetricFamily("tidelog_collected_bytes", "Deleted bytes.", labels=["folder"]),
             found.bytes,
         )
         yield from self._by_folder(
             GaugeMetricFamily(
                 "tidelog_collectable_objects",
-                "Objects that are to be deleted when the grace has passed.",
+                "Superfluous objects that wait for the end of log.delete.grace.ms.",
                 labels=["pass"],
             ),
             found.marked,
         )
         yield GaugeMetricFamily(
             "tidelog_collect_backlog_objects",
-            "Objects that the grace has passed for and that are being deleted.",
+            "Objects past log.delete.grace.ms that are being deleted.",
             value=found.waiting,
         )
         yield _counter("tidelog_collections", "Passes of the collector.", found.passes)
-        yield _counter("tidelog_collection_failures", "Passes that were given up.", found.failures)
+        yield _counter("tidelog_collection_failures", "Abandoned passes.", found.failures)
 
     def _by_folder(
         self, family: CounterMetricFamily | GaugeMetricFamily, values: dict[str, int]
@@ -284,7 +283,7 @@ class MaintenanceCollector(MetricCollector):
         yield family
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance."""
+        """Nothing: all names are fixed and unique."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""One incarnation's place in the cluster: its registration, its lease, its fence."""
+"""One incarnation's membership of the cluster: its registration, its lease and its fence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tidelog.identifiers import Incarnation
 
 
 class ReportedProgress:
-    """What the lease tells of the incarnation's WAL: none until the WAL is open."""
+    """The WAL progress that the lease reports: empty until the WAL is open."""
 
     def __init__(self) -> None:
         self._progress: Callable[[], WalProgress] = lambda: NO_PROGRESS
 
     def follow(self, progress: Callable[[], WalProgress]) -> None:
-        """Tell this from now on."""
+        """Report this progress from now on."""
         self._progress = progress
 
     def now(self) -> WalProgress:
-        """The progress to tell with the next renewal."""
+        """The progress for the next renewal."""
         return self._progress()
 
 
@@ -47,5 +47,5 @@ class Membership:
         return self.metadata.state
 
     def may_serve_reads(self) -> bool:
-        """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+        """Whether the lease is fresh enough to serve state that other brokers may change (B3)."""
         return self.lease.fresh(self.clock.monotonic()) and not self.fence.is_found

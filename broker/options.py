@@ -1,4 +1,4 @@
-"""Which broker a process is to run, and with what settings."""
+"""The identity and the settings of the broker of a process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidelog.identifiers import BrokerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """What the operator asked for, and what the system says of the process."""
+    """The operator's choices, and the system's facts about the process."""
 
     settings: BrokerSettings
     broker_id: BrokerId
     listen: tuple[str, int]
     advertise: tuple[str, int] | None = None
-    """What clients are told; None: the address that the broker listens on."""
+    """The address for clients; None: the listening address."""
     process: ProcessIdentity
     is_running: Callable[[ProcessIdentity], bool | None]
-    """Whether a process runs; None where this machine cannot tell."""
+    """Whether a process runs; None if this machine cannot tell."""
     descriptors_max: int | None = None
-    """How many file descriptors the process may have; None: any number."""
+    """The process's limit of file descriptors; None: no limit."""

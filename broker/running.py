@@ -1,4 +1,4 @@
-"""A running broker, as a value: every part is there, and none is replaced."""
+"""A running broker, as a value: all parts exist, and none is ever replaced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """What connections share."""
+    """The limits and turns that connections share."""
 
     turns: SliceTurns
     answers: AnswerMemory
@@ -43,18 +43,18 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """From the bucket to consumers."""
+    """The read path from the bucket to consumers."""
 
     path: ReadPath
     fetcher: Fetcher
     offset_lookup: OffsetLookup
     faults: FaultLog
-    """Damage that reads have met."""
+    """Damage found by reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTables:
-    """From the WAL into the topics' tables."""
+    """The path from the WAL into the topics' tables."""
 
     tables: Tables
     segment_ages: SegmentAges
@@ -64,7 +64,7 @@ class TopicTables:
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """Of groups and transactions."""
+    """The coordination of groups and transactions."""
 
     coordinators: Coordinators
     admissions: Admissions
@@ -74,14 +74,14 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True)
 class RunningTasks:
-    """The tasks of a running broker, by when they end."""
+    """The tasks of a running broker, in the order of their ends."""
 
     appending: tuple[asyncio.Task[Any], ...]
-    """They append to the WAL: they end before the last checkpoint."""
+    """These append to the WAL: they end before the last checkpoint."""
     wal: asyncio.Task[None]
     """Ends by itself when the WAL is closed."""
     background: tuple[asyncio.Task[Any], ...]
-    """They end last."""
+    """These end last."""
 
 
 @dataclass(frozen=True, slots=True)

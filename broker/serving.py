@@ -1,4 +1,4 @@
-"""What serves requests: the handlers' services, and the Kafka server with its dispatcher."""
+"""Assembles the request handlers' services, and the Kafka server with its dispatcher."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def new_services(
     tables: TopicTables,
     coordination: Coordination,
 ) -> Services:
-    """What each group of handlers may use."""
+    """The services of each group of handlers."""
     turns, entropy = fairness.turns, environment.entropy
     metadata, incarnation = membership.metadata, membership.incarnation
     cluster = ClusterServices(
@@ -105,7 +105,7 @@ def _fetch_sessions(environment: BrokerEnvironment, live: LiveSettings) -> Fetch
 def new_server(
     services: Services, appender: Appender, fairness: Fairness, address: ReservedAddress
 ) -> KafkaServer:
-    """A server that accepts no connection yet."""
+    """A server that does not accept connections yet."""
     elements_max = services.settings.integer("long.requests.elements.max")
     long_requests = LongRequests(fairness.turns, elements_max)
     dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests)

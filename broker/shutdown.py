@@ -1,8 +1,8 @@
-"""The polite end: finish requests, flush the WAL, write a checkpoint, fence oneself.
+"""A polite end: finish requests, flush the WAL, write a checkpoint, fence the own incarnation.
 
-The WAL's flush keeps what was accepted. The other steps serve the successor alone: a death before
-or within such a step leaves the successor more to read, or lets it wait for the lease. A step that
-fails does the same; the broker logs it and goes on.
+The WAL's flush keeps all accepted records. The other steps only help the successor: a death before
+or within such a step leaves the successor more to read, or makes it wait for the lease. A step that
+fails does the same; the broker logs it and continues.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 async def shut_down(running: RunningBroker) -> None:
-    """End politely; everything accepted is durable when this returns."""
+    """End politely; all accepted records are durable when this returns."""
     writes, coordinators = running.writes, running.coordination.coordinators
     timeout_ms = running.settings.now().integer("shutdown.timeout.ms")
     await leave_snapshots(coordinators, timeout_ms)
-    # Joins that wait for other members, and fetches for records, would hold up the end.
+    # Joins that wait for other members, and fetches that wait for records, would delay the end.
     coordinators.close()
     running.reads.fetcher.close()
     await running.server.close()
-    # No client waits for what these tasks still append, and nothing may follow the WAL's end.
+    # No client waits for these tasks' appends, and nothing may follow the WAL's end.
     await _ended(running.tasks.appending)
     await leave_checkpoint(writes.checkpointer)
     await writes.wal.close()
@@ -48,25 +48,25 @@ async def shut_down(running: RunningBroker) -> None:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and see them end."""
+    """Cancel tasks and wait for their ends."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def leave_snapshots(coordinators: Coordinators, timeout_ms: int) -> None:
-    """Save the successor time. Without them, it replays more of the coordinators' logs."""
+    """Write snapshots. Without them, the successor replays more of the coordinators' logs."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await coordinators.snapshot()
     except TimeoutError:
-        logger.warning("there was no time for the last snapshots")
+        logger.warning("shutdown.timeout.ms was too short for the last snapshots")
     except StoreError as error:
         logger.warning("a last snapshot could not be written", extra={"why": str(error)})
 
 
 async def leave_checkpoint(checkpointer: Checkpointer) -> None:
-    """Save the successor more time. Without it, it reads more of the WAL."""
+    """Write a checkpoint. Without it, the successor reads more of the WAL."""
     try:
         await checkpointer.checkpoint()
     except StoreError as error:
@@ -76,10 +76,10 @@ async def leave_checkpoint(checkpointer: Checkpointer) -> None:
 async def fence_oneself(
     metadata: MetadataLog, openings: Openings, incarnation: Incarnation, durable_end: Slot
 ) -> None:
-    """A successor need not wait for the lease. Without it, it waits."""
+    """Fence the own incarnation. Without that, a successor waits for the lease to expire."""
     epoch = incarnation.epoch
     try:
         await openings.flush()
         await metadata.append(epoch, lambda _: (BrokerFenced(epoch, durable_end),))
     except (Refused, StoreError) as error:
-        logger.warning("the broker could not say farewell", extra={"why": str(error)})
+        logger.warning("the broker could not fence itself", extra={"why": str(error)})

@@ -1,16 +1,17 @@
-"""The start of a broker incarnation, and what a death in between leaves behind.
+"""The start of a broker incarnation, and the effects of a death in each step.
 
-1. Probe the store, open the metadata log (an empty prefix becomes a cluster). Nothing of ours.
+1. Probe the store and open the metadata log (an empty prefix becomes a cluster). A death leaves
+   nothing of this incarnation.
 2. Take the address, so that it is known. Connections are refused until the broker is ready.
-3. Register (B1), in the entry that fences the incarnation before us, once the brokers of all other
-   ids are shown to be dead; fence those. Dying here leaves a registered incarnation without a WAL;
-   the next start fences it like any other.
-4. Take over what was fenced and not retired (C4): seal its WAL, retire it. Each step may be
-   repeated by anybody.
-5. Recover the partitions that are ours now from their bases (C5, C6). Only reads.
-6. Serve. The first thing written of a partition is its image (C2).
+3. Show that the brokers of all other ids are dead. Register (B1) in the entry that fences the
+   previous incarnation of this id; fence the other ids. A death leaves a registered incarnation
+   without a WAL; the next start fences it like any other.
+4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
+   may repeat each step.
+5. Recover the owned partitions from their bases (C5, C6). This only reads.
+6. Serve. The first write to a partition is its image (C2).
 
-A step that fails ends the start; the caller's exit stack and task group undo what was begun.
+A step that fails ends the start; the caller's exit stack and task group undo the earlier steps.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedCluster:
-    """A cluster that a process has opened and not joined yet."""
+    """A cluster that a process has opened but not joined."""
 
     options: BrokerOptions
     environment: BrokerEnvironment
@@ -92,7 +93,7 @@ async def open_cluster(
     metrics: BrokerMetrics,
     closing: AsyncExitStack,
 ) -> OpenedCluster:
-    """Steps 1 and 2. `closing` ends what they begin."""
+    """Steps 1 and 2. `closing` undoes them."""
     configured = options.settings
     # A process with too few descriptors is refused before it makes a bucket a cluster.
     descriptors = descriptors_left(configured, options.descriptors_max)
@@ -132,8 +133,8 @@ async def startup(
 ) -> RunningBroker:
     """Steps 3 to 6. The broker accepts connections when this returns.
 
-    `tasks` gets the broker's tasks, of which some run during the start already. `closing` ends what
-    is open, after the tasks.
+    `tasks` gets the broker's tasks; some of them run during the start already. `closing` closes the
+    open parts after the tasks have ended.
     """
     environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
@@ -185,7 +186,7 @@ async def startup(
     metrics.registry.register(UnservedCollector(health.unserved))
     metrics.gauge(
         LARGE_BATCHES_WAITING,
-        "Produce requests that wait for the time to decompress large batches.",
+        "Produce requests that wait for time to decompress large batches.",
         lambda: len(writes.large_batches),
     )
     maintenance = new_maintenance(
@@ -236,7 +237,7 @@ async def startup(
 
 
 async def _join(opened: OpenedCluster) -> Membership:
-    """Step 3."""
+    """Step 3: register the incarnation."""
     environment, metadata, options = opened.environment, opened.metadata, opened.options
     listening = opened.address.address
     advertised = options.advertise or listening
@@ -277,7 +278,7 @@ async def _join(opened: OpenedCluster) -> Membership:
 def _keep_membership(
     membership: Membership, tasks: asyncio.TaskGroup
 ) -> tuple[asyncio.Task[Any], ...]:
-    """The tasks that keep the incarnation a member, from its registration on."""
+    """The tasks that keep the incarnation registered, from its registration on."""
     metadata = membership.metadata
     return (
         tasks.create_task(membership.lease.run()),
@@ -300,7 +301,7 @@ def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath)
 
 
 def _follow(opened: OpenedCluster, partitions: PartitionRegistry, table_path: TablePath) -> None:
-    """Keep in step with the metadata log from here on."""
+    """Apply all later records of the metadata log to the broker's parts."""
 
     def follow(_: int, records: Sequence[Record]) -> None:
         if any(isinstance(record, ConfigsChanged) for record in records):
@@ -319,12 +320,12 @@ async def _recover(
     partitions: PartitionRegistry,
     table_path: TablePath,
 ) -> Mapping[TopicPartition, PartitionImage]:
-    """Step 5: `partitions` has what this incarnation leads. Returns what was recovered."""
+    """Step 5: fill `partitions` with the owned partitions, and return the recovered images."""
     environment, metadata, metrics = opened.environment, opened.metadata, opened.metrics
     state, epoch = metadata.state, membership.incarnation.epoch
-    # From here on what others create for us is heard of; what is there already is recovered.
+    # Partitions that others create from here on arrive by the log; the present ones are recovered.
     _follow(opened, partitions, table_path)
-    # What was altered since we looked first, while we waited for a predecessor's end perhaps.
+    # Settings may have changed while the start waited for a predecessor's end.
     opened.settings.renew()
     recovered = await recover(
         environment.store,
@@ -376,7 +377,7 @@ def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath
         settings.integer("staged.retention.ms"),
     )
     opened.metrics.registry.register(SnapshotCollector(coordinators.snapshot_metrics))
-    # After the partitions: a coordinator finds there what it is to coordinate.
+    # After the partitions' subscription: a coordinator needs its partitions to be there.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
     producer_ids = ProducerIds(opened.metadata, membership.incarnation)
     return Coordination(coordinators, admissions, adopter, producer_ids)
@@ -393,7 +394,7 @@ def _begin(
     coordination: Coordination,
     maintenance: Maintenance,
 ) -> RunningTasks:
-    """Step 6, but for connections. `keeping`: the tasks that run already."""
+    """Step 6 without the connections. `keeping`: the tasks that run already."""
     begin = tasks.create_task
     wal = begin(writes.wal.run())
     appending = (
