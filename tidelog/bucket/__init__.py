@@ -1,1 +1,1 @@
-"""A bucket without a broker, to be read only: topics, tables, tails, coordinators' states."""
+"""Read-only access to a bucket without a broker: topics, tables, tails, coordinators' states."""

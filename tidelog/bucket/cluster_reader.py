@@ -1,4 +1,4 @@
-"""What the metadata log says, for who only reads it: nothing is ever written."""
+"""Read-only access to the metadata log. Nothing is ever written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.storage.object_store import ObjectStore, StoreError, StoreNotApplie
 
 
 class ClusterReader:
-    """The cluster's state as of the last look. One look at a time."""
+    """The cluster's state as of the last refresh. Refreshes must not overlap."""
 
     def __init__(
         self, store: ObjectStore, clock: Clock, offload: Offload, settings: ClusterSettings
@@ -30,15 +30,18 @@ class ClusterReader:
         self._lock = asyncio.Lock()
         self._view: LogView | None = None
         self.state = ClusterState()
-        """As of the last `refresh`."""
+        """The state as of the last `refresh`."""
 
     async def refresh(self) -> ClusterState:
-        """Read what was appended since. InvalidConfiguration where there is no cluster;
-        CorruptObject, UnsupportedFormat, StoreError."""
+        """Apply the entries appended since the last refresh.
+
+        Raises InvalidConfiguration if there is no cluster, CorruptObject, UnsupportedFormat and
+        StoreError.
+        """
         async with self._lock:
             view, self._view = self._view, None
             if view is not None:
-                # A view that was left alone for too long is worthless, but a new one costs little.
+                # A view that was not read for too long is worthless, but a new one costs little.
                 with suppress(LogAbandoned):
                     await self._catch_up(view)
             if self._view is None:
@@ -47,8 +50,10 @@ class ClusterReader:
             return self.state
 
     async def verify(self, stamp: MetadataStamp, source: str) -> None:
-        """Compare the log with what the writer of the object `source` had applied (rule C11).
-        CorruptObject: the log is damaged. StoreError."""
+        """Compare the log with the stamp that the writer of the object `source` left (rule C11).
+
+        CorruptObject: the log is damaged. StoreError: unknown.
+        """
         await self.refresh()
         async with self._lock:
             assert self._view is not None
@@ -56,7 +61,7 @@ class ClusterReader:
             self.state = self._view.state
 
     async def _catch_up(self, view: LogView) -> None:
-        """Read on. A view that has met something corrupt is not used again."""
+        """Read on. A view that has met a corrupt object is not used again."""
         try:
             await view.catch_up()
         except StoreError:
@@ -72,9 +77,9 @@ class ClusterReader:
         except LogAbandoned as late:
             raise StoreNotApplied(
                 CLUSTER_FOLDER,
-                "to read what the cluster has took longer than half of log.delete.grace.ms"
-                f" ({self._settings.delete_grace_ms}), and entries may have gone meanwhile. Try"
-                f" again; {self._store.url} is very slow, or this process was stopped for a while",
+                "reading the metadata log took longer than half of log.delete.grace.ms"
+                f" ({self._settings.delete_grace_ms}), so entries may have been deleted meanwhile."
+                f" Try again; {self._store.url} is very slow, or this process was suspended",
             ) from late
         if view.state.cluster is None:
             raise InvalidConfiguration(

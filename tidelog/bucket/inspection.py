@@ -1,8 +1,8 @@
-"""What an object of a bucket says, in words and numbers: for people who look into one.
+"""The contents of a bucket's objects in words and numbers, for people.
 
-Each function decodes an object wholly, all checksums included, and gives what it says as a mapping
-that JSON can hold: names to values, to mappings, or to lists of rows. Times in milliseconds have
-names that end in `_ms`. Raises CorruptObject and UnsupportedFormat; the functions are pure.
+Each function decodes a whole object, including all checksums, and returns its contents as a
+mapping that JSON can hold: names to values, to mappings, or to lists of rows. Names of times in
+milliseconds end in `_ms`. The functions are pure. They raise CorruptObject and UnsupportedFormat.
 """
 
 from __future__ import annotations
@@ -68,12 +68,14 @@ _KINDS: Final[Mapping[type[BucketObject], str]] = {
     ClusterObject: "metadata",
     StagedObject: "staged",
 }
-"""As what each object is inspected."""
+"""The kind of inspection for each type of object."""
 
 
 def check_kind(kind: str, key: str) -> None:
-    """Whether there may be an object of this kind under the key, going by the key.
-    InvalidConfiguration names what is right. A key that Tidelog never writes may be anything."""
+    """Check that a key may belong to an object of this kind.
+
+    InvalidConfiguration names the right kind. A key that Tidelog never writes passes as any kind.
+    """
     try:
         validate_key(key)
     except ValueError as error:
@@ -88,7 +90,7 @@ def check_kind(kind: str, key: str) -> None:
 
 
 def wal_facts(key: str, data: Buffer) -> Facts:
-    """A WAL object, a merged one, or a seal: header, index, opening images."""
+    """The header, index and opening images of a WAL object, a merged object or a seal."""
     found, place = check_slot(key, data), parse_key(key)
     if isinstance(place, WalObject):
         kinds = (ObjectKind.DATA, ObjectKind.SEAL)
@@ -111,7 +113,7 @@ def wal_facts(key: str, data: Buffer) -> Facts:
 
 
 def checkpoint_facts(key: str, data: Buffer) -> Facts:
-    """A checkpoint's images, or the image in a hand-over object."""
+    """The images of a checkpoint, or the image of a hand-over object."""
     if key.startswith(HANDOVER_FOLDER):
         return {"images": [_image_facts(image) for image in Images(key, data)]}
     found = decode_checkpoint(key, data)
@@ -124,9 +126,9 @@ def checkpoint_facts(key: str, data: Buffer) -> Facts:
 
 
 def table_facts(key: str, data: Buffer) -> Facts:
-    """A commit of a table, a checkpoint of one, or the hint that names the newest checkpoint.
+    """The contents of a table's commit, checkpoint, or hint that names the newest checkpoint.
 
-    InvalidConfiguration for the key of nothing of this.
+    Raises InvalidConfiguration for any other key.
     """
     topic_id, name = _table_key(key)
     if name == _HINT:
@@ -169,7 +171,7 @@ def table_facts(key: str, data: Buffer) -> Facts:
 
 
 def state_facts(key: str, data: Buffer) -> Facts:
-    """A snapshot of a coordinator's state: what it says of itself, and its rows."""
+    """The header and the rows of a snapshot of a coordinator's state."""
     footer = open_footer(key, data)
     columns = range(footer.metadata.num_columns)
     for group in range(footer.metadata.num_row_groups):
@@ -186,9 +188,9 @@ def state_facts(key: str, data: Buffer) -> Facts:
 
 
 def metadata_facts(key: str, data: Buffer) -> Facts:
-    """An entry of the metadata log, a snapshot of it or a lease, as it is written.
+    """The contents of an entry of the metadata log, a snapshot of it or a lease.
 
-    InvalidConfiguration for the key of none of these.
+    Raises InvalidConfiguration for any other key.
     """
     if key.startswith(LOG_PREFIX):
         decode_entry(key, data)
@@ -198,7 +200,7 @@ def metadata_facts(key: str, data: Buffer) -> Facts:
         decode_lease(key, data)
     else:
         raise InvalidConfiguration(
-            f"{key} is no key of the metadata: those begin with {LOG_PREFIX},"
+            f"{key} is not a key of the metadata: those begin with {LOG_PREFIX},"
             f" {SNAPSHOT_PREFIX} or {LEASE_PREFIX}"
         )
     facts: Facts = json.loads(bytes(data))
@@ -206,7 +208,7 @@ def metadata_facts(key: str, data: Buffer) -> Facts:
 
 
 def staged_facts(key: str, data: Buffer) -> Facts:
-    """A staged object: what it was staged for, and its batches."""
+    """The target and the batches of a staged object."""
     found = check_bodies(key, data)
     return {
         "staged_id": str(found.staged_id),
@@ -289,7 +291,7 @@ def _image_facts(image: PartitionImage) -> Facts:
 
 
 def _change_facts(change: PartitionChange) -> Iterable[Facts]:
-    """One row for what becomes of the partition's end, one for each segment."""
+    """One row for the new end of the partition, and one for each segment."""
     number = change.partition
     if change.advance is not None:
         yield {"partition": number, "change": "advance"} | change.advance._asdict()
@@ -310,7 +312,7 @@ def _segment_facts(segment: Segment) -> Facts:
 
 
 def _table_key(key: str) -> tuple[TopicId, str]:
-    """The topic and the object's name within its table's log."""
+    """The topic, and the object's name within its table's log."""
     folder, _, name = key.rpartition("/_delta_log/")
     digits = name.removesuffix(_CHECKPOINT_SUFFIX).removesuffix(_COMMIT_SUFFIX)
     try:
@@ -319,14 +321,14 @@ def _table_key(key: str) -> tuple[TopicId, str]:
         topic_id = None
     if topic_id is None or not (name == _HINT or (digits != name and digits.isdecimal())):
         raise InvalidConfiguration(
-            f"{key} is no key of a table's log: those are {TOPICS_PREFIX}<topic id>/_delta_log/"
+            f"{key} is not a key of a table's log: those are {TOPICS_PREFIX}<topic id>/_delta_log/"
             f"<version>{_COMMIT_SUFFIX}, <version>{_CHECKPOINT_SUFFIX} and {_HINT}"
         )
     return topic_id, name
 
 
 def _plain(value: Any) -> Any:
-    """Values that JSON can hold: bytes in hexadecimal, times as texts."""
+    """The value in a form that JSON can hold: bytes in hexadecimal, times as texts."""
     match value:
         case Mapping():
             return {name: _plain(each) for name, each in value.items()}

@@ -1,13 +1,17 @@
-"""Which merged objects a living broker's WAL can yet name, as anybody can tell from the bucket.
+"""Which merged objects the WAL of a living broker may still name, judged from the bucket alone.
 
-A merged object is needed as long as an image refers to it, or an entry of its WAL at or above the
-newest checkpoint names it, or will. Its own process knows that; others see it so: a broker merges
-one object at a time and numbers them, and begins the next when the entries that name the last one
-are durable. So when a WAL is read that was listed with an object of a higher number, the entries
-that name a lower one are in it or below its floor, or there are none and never will be (the put was
-given up). Of the highest number nothing can be told.
+A merged object is needed in two cases: an image refers to it, or an entry of its WAL at or above
+the newest checkpoint names it or will name it. The broker of the WAL knows that. Other processes
+infer it from the broker's order of work:
 
-Pure; `read_merged_names` reads.
+- The broker merges one object at a time, and numbers them.
+- It begins the next one when the entries that name the previous one are durable.
+
+Take a WAL that is read after an object with a higher number was listed. The entries that name a
+lower number are in that WAL, or below its floor, or they do not exist and never will (the put was
+abandoned). The highest number allows no inference.
+
+Pure, except for `read_merged_names`.
 """
 
 from __future__ import annotations
@@ -27,17 +31,21 @@ from tidelog.wal.write.checkpoint import WalCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class MergedNames:
-    """What the WALs say of merged objects that were listed before the WALs were read."""
+    """What the WALs tell of merged objects that were listed before the WALs were read."""
 
     newest: Mapping[Incarnation, int]
-    """The highest number that was listed."""
+    """The highest listed number."""
     named: Mapping[Incarnation, frozenset[str]]
-    """Objects to which the newest checkpoint refers, or an entry at or above it; of those WALs that
-    could be read to their ends."""
+    """Objects named by the newest checkpoint or an entry at or above it.
+
+    Only of those WALs that could be read to their ends.
+    """
 
     def is_settled(self, found: MergedObjectKey) -> bool:
         """Whether its WAL does not name this object from the newest checkpoint on, and never will.
-        Of incarnations that are not known here, and of the newest object of each: no."""
+
+        False for unknown incarnations, and for the newest object of each incarnation.
+        """
         owner, number = found
         named = self.named.get(owner)
         return (
@@ -48,7 +56,7 @@ class MergedNames:
 
 
 def highest_numbers(listed: Iterable[MergedObjectKey]) -> dict[Incarnation, int]:
-    """The highest number of each incarnation's merged objects."""
+    """The highest number of the merged objects of each incarnation."""
     newest: dict[Incarnation, int] = {}
     for owner, number in listed:
         newest[owner] = max(newest.get(owner, 0), number)
@@ -56,8 +64,10 @@ def highest_numbers(listed: Iterable[MergedObjectKey]) -> dict[Incarnation, int]
 
 
 def names_in(content: WalContent) -> frozenset[str] | None:
-    """Other objects in which a WAL says that batches lie, from its newest checkpoint on; None where
-    something of it is missing or broken."""
+    """Other objects with batches that a WAL names from its newest checkpoint on.
+
+    None if a part of the WAL is missing or broken.
+    """
     if content.first_damage is not None:
         return None
     names: set[str] = set()
@@ -73,8 +83,11 @@ def names_in(content: WalContent) -> frozenset[str] | None:
 async def read_merged_names(
     store: ObjectStore, offload: Offload, state: ClusterState, listed: Iterable[MergedObjectKey]
 ) -> MergedNames:
-    """Read the WALs of the living whose merged objects were listed. Others' wait until their whole
-    WAL is passed: brokers delete them only then. Raises StoreError, UnsupportedFormat."""
+    """Read the WALs of the live incarnations with listed merged objects.
+
+    Merged objects of other incarnations are deleted only when their whole WAL is passed. Raises
+    StoreError and UnsupportedFormat.
+    """
     newest = highest_numbers(found for found in listed if state.is_live(found.incarnation.epoch))
     named: dict[Incarnation, frozenset[str]] = {}
     reader = WalReader(store, offload)

@@ -1,4 +1,4 @@
-"""What an object of a bucket is, by its key alone. Pure."""
+"""The types of a bucket's objects, by their keys alone. Pure."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ STAGED_FOLDER: Final = "staged/"
 
 
 class WalObject(NamedTuple):
-    """A slot of a WAL, or a seal in one."""
+    """A slot of a WAL, or a seal in a slot."""
 
     incarnation: Incarnation
     slot: Slot
 
 
 class CheckpointObject(NamedTuple):
-    """A checkpoint."""
+    """A checkpoint of a WAL."""
 
     incarnation: Incarnation
     slot: Slot
 
 
 class MergedObjectKey(NamedTuple):
-    """Batches that an incarnation copied together."""
+    """An object into which an incarnation copied batches together."""
 
     incarnation: Incarnation
     number: int
 
 
 class HandoverObject(NamedTuple):
-    """The image of a partition that its owner gives away."""
+    """The image of a partition that its owner hands over."""
 
     key: str
 
 
 class StagedObject(NamedTuple):
-    """Batches that wait for their adoption (rule H9)."""
+    """Staged batches that await their adoption (rule H9)."""
 
     key: str
 
@@ -61,26 +61,26 @@ class StateObject(NamedTuple):
 
 
 class SegmentObject(NamedTuple):
-    """A segment, in the table or not."""
+    """A segment, whether a table lists it or not."""
 
     topic_id: TopicId
     name: SegmentName
 
 
 class TableObject(NamedTuple):
-    """Anything else below a table's folder: its log and checkpoints."""
+    """Any other object in a table's folder: its log and checkpoints."""
 
     topic_id: TopicId
 
 
 class ClusterObject(NamedTuple):
-    """The metadata log, its snapshots, leases."""
+    """An object of the metadata log, a snapshot of it, or a lease."""
 
     key: str
 
 
 class ProbeObject(NamedTuple):
-    """What the start-up probe leaves behind when it is cut off."""
+    """The leftover of an interrupted start-up probe."""
 
     key: str
 
@@ -111,7 +111,7 @@ _TABLE = re.compile(rf"{TOPICS_PREFIX}([0-9a-f-]{{36}})/.+")
 
 
 def parse_key(key: str) -> BucketObject | None:
-    """What this is; None for what Tidelog never writes."""
+    """The object's type and identity; None if Tidelog never writes such a key."""
     folder = key[: key.find("/") + 1]
     match folder:
         case "wal/" | "checkpoint/" | "merged/":

@@ -1,20 +1,25 @@
-"""Which objects of a bucket nobody can need any more (rules F1 to F3). Pure.
+"""Which objects of a bucket are unreachable, so that no process can need them (rules F1 to F3).
 
-What is judged here was read in this order: the objects' listings, the metadata log, the newest
-checkpoints and the hand-over images, the metadata log once more with the same tenures. So whatever
-was listed was written before the state that it is judged by.
+Pure. Its inputs were read in this order: the listings of the objects, the metadata log, the newest
+checkpoints and the hand-over images, then the metadata log again, with the same tenures. So each
+listed object is older than the state that judges it.
 
-The conditions are somewhat stricter than F1, so that no WAL need be read. A partition's base (C5)
-is an image in a checkpoint, a hand-over image, or an opening image that is not in a checkpoint yet.
-The metadata log hears of an opening only when a checkpoint has it. So what an opening image refers
-to is also referred to by the base of the tenure before, which the metadata log names then, or lies
-in that tenure's WAL at or above its floor, where nothing is deleted. Everything that the needed
-checkpoints and hand-over images refer to is kept, whichever partition it is of.
+The conditions are a little stricter than F1, so that no WAL need be read:
 
-Each condition, once true, stays true (F2): checkpoints of an incarnation refer only to what the one
-before referred to, and to what came later; where batches lie is said in the WAL, so whoever starts
-from an older checkpoint and replays the WAL comes to refer to the same; what refers to more than
-that refers to offsets that are in the table (E4).
+- A partition's base (C5) is an image in a checkpoint, a hand-over image, or an opening image that
+  is not in a checkpoint yet.
+- The metadata log learns of an opening only when a checkpoint has it. Until then, it names the
+  previous tenure. An object that the opening image refers to is also referred to by the base of
+  that tenure, or lies in that tenure's WAL at or above its floor, where nothing is deleted.
+- All objects that needed checkpoints and hand-over images refer to are kept, for all partitions.
+
+Each condition, once true, stays true (F2):
+
+- A checkpoint of an incarnation refers only to objects of the previous checkpoint, and to newer
+  ones.
+- The WAL tells where batches lie. So a start from an older checkpoint that replays the WAL refers
+  to the same objects.
+- An image that refers to further objects refers to offsets that are in the table (E4).
 """
 
 from __future__ import annotations
@@ -49,17 +54,17 @@ FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What an incarnation's newest checkpoint says."""
+    """The contents of an incarnation's newest checkpoint."""
 
     slot: Slot
     """The incarnation's floor."""
     tenures: frozenset[tuple[TopicPartition, LeaderEpoch]]
     objects: frozenset[str]
-    """What its images refer to."""
+    """The objects that its images refer to."""
 
     @classmethod
     def of(cls, slot: Slot, images: Images) -> Anchor:
-        """Of a checkpoint that was read."""
+        """The anchor of a checkpoint that was read."""
         return cls(slot, frozenset(images.tenures), frozenset(images.objects))
 
 
@@ -68,12 +73,13 @@ def replayed_since_ms(
     needed: Container[Incarnation],
     anchors: Mapping[Incarnation, Anchor],
 ) -> int | None:
-    """When the oldest slot was put that may be replayed; None if there is none. `slots`: all that
-    there are, with the times of their puts by the store's clock.
+    """The time of the put of the oldest slot that may be replayed; None if there is none.
 
-    What was adopted is said by a checkpoint, or in one of these slots. A slot is put within moments
-    of the adopts in it, or meets a seal. So a staged object that was too old to be adopted when the
-    oldest of them was put is in none of them, and will be in none that comes.
+    `slots`: all present slots, with the times of their puts by the store's clock.
+
+    An adoption is in a checkpoint or in one of these slots. A slot is put within moments of its
+    adoptions, or meets a seal. So take a staged object that was too old for adoption when the
+    oldest of these slots was put: it is in none of them, and in no later slot.
     """
     return min(
         (
@@ -86,14 +92,14 @@ def replayed_since_ms(
 
 
 def all_tenures(state: ClusterState) -> Iterator[tuple[TopicPartition, Tenures]]:
-    """Of all partitions."""
+    """The tenures of all partitions."""
     for topic in state.topics.values():
         for number, tenures in enumerate(topic.partitions):
             yield TopicPartition(topic.topic_id, number), tenures
 
 
 def needed_incarnations(state: ClusterState) -> frozenset[Incarnation]:
-    """Those whose WAL may be replayed: they are not retired, or a partition's tenures name them."""
+    """The incarnations whose WAL may be replayed: unretired ones, and those that tenures name."""
     found = {info.incarnation for info in state.brokers.values()}
     for _, tenures in all_tenures(state):
         found.update([tenure.incarnation for tenure in tenures])
@@ -101,7 +107,7 @@ def needed_incarnations(state: ClusterState) -> frozenset[Incarnation]:
 
 
 def named_handovers(state: ClusterState) -> frozenset[str]:
-    """The hand-over objects that may be a partition's base."""
+    """The hand-over objects that may be the base of a partition."""
     return frozenset(
         tenure.handover
         for _, tenures in all_tenures(state)
@@ -111,7 +117,7 @@ def named_handovers(state: ClusterState) -> frozenset[str]:
 
 
 def same_tenures(before: ClusterState, after: ClusterState) -> bool:
-    """Whether all partitions that are still there have the same tenures."""
+    """Whether all partitions that still exist have the same tenures."""
     if before.topics is after.topics:
         return True
     return all(after.tenures(partition) in ((), had) for partition, had in all_tenures(before))
@@ -120,8 +126,10 @@ def same_tenures(before: ClusterState, after: ClusterState) -> bool:
 def unanchored(
     state: ClusterState, anchors: Mapping[Incarnation, Anchor]
 ) -> Iterator[TopicPartition]:
-    """Partitions of which it cannot be told without reading a WAL what they refer to. There are
-    none, unless a checkpoint was lost or something else than Tidelog's brokers was at work."""
+    """Partitions whose references cannot be told without reading a WAL.
+
+    There are none, unless a checkpoint was lost or a foreign program changed the bucket.
+    """
     for partition, tenures in all_tenures(state):
         oldest = tenures[0]
         anchor = anchors.get(oldest.incarnation)
@@ -135,7 +143,7 @@ def unanchored(
 
 
 def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[SlotRun]]:
-    """The slots among these keys. Tens of thousands are usual."""
+    """The slots among these keys. There may be tens of thousands."""
     slots: dict[str, list[int]] = {}
     for key in keys:
         if key.startswith(WAL_FOLDER):
@@ -153,25 +161,31 @@ def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[SlotRun]]:
 
 @dataclass(frozen=True)
 class Reachability:
-    """What may go of the objects that no table has to be read for."""
+    """Judges the objects that can be judged without reading a table."""
 
     state: ClusterState
     anchors: Mapping[Incarnation, Anchor]
-    """Of all needed incarnations that have a checkpoint."""
+    """The anchors of all needed incarnations that have a checkpoint."""
     handover_objects: frozenset[str]
-    """What the named hand-over images refer to."""
+    """The objects that the named hand-over images refer to."""
     snapshots: Mapping[tuple[str, int], int]
     """The newest state snapshot of each internal partition, by name and number."""
     is_settled: Callable[[MergedObjectKey, Slot], bool]
-    """Whether no entry of a WAL at or above its floor names this merged object, nor will any. Only
-    the process knows that whose WAL it is."""
+    """Whether no entry of a WAL at or above its floor names this merged object, or ever will.
+
+    Only the process that writes the WAL knows that.
+    """
     metadata_aged: Callable[[str], bool]
-    """Whether the metadata log has gone on more than the grace after this object was written: then
-    nobody may name it there any more who has not done so."""
+    """Whether the metadata log has an entry younger than this object by more than the grace.
+
+    Then no process may name the object there any more unless it already has.
+    """
     staged_over: Callable[[str], bool]
-    """Whether nobody may adopt this staged object any more, and whoever has adopted it is known by
-    a checkpoint: by its batch, or as it is older than all WAL objects from which an adoption could
-    yet be replayed (H9)."""
+    """Whether no broker may adopt this staged object, and each adoption is in a checkpoint.
+
+    A checkpoint shows that by its batch; or the object is older than all WAL objects from which an
+    adoption may be replayed (H9).
+    """
     _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
@@ -186,8 +200,10 @@ class Reachability:
         object.__setattr__(self, "_referenced_slots", _slots_by_wal(referenced))
 
     def may_go(self, key: str, found: BucketObject) -> bool:
-        """Whether nobody can need this object any more. Of tables, leases and the metadata log it
-        says nothing."""
+        """Whether no process can need this object any more.
+
+        False for objects of tables, leases and the metadata log, which are not judged here.
+        """
         match found:
             case WalObject(incarnation, slot):
                 return bool(self.slots_may_go(incarnation, [SlotRun(slot, slot + 1)]))
@@ -206,7 +222,7 @@ class Reachability:
         return False
 
     def slots_may_go(self, incarnation: Incarnation, runs: Sequence[SlotRun]) -> list[SlotRun]:
-        """Which of these slots of a WAL, seals included, nobody can need any more."""
+        """The unreachable ones of these slots of a WAL, including seals."""
         if self._is_passed(incarnation):
             # The lowest seal stays for ever: a late put must meet it.
             end = self.state.retired[incarnation.epoch].end_slot
@@ -221,7 +237,7 @@ class Reachability:
         return self.is_settled(found, self.floor(incarnation))
 
     def _is_passed(self, incarnation: Incarnation) -> bool:
-        """Retired, and no partition's tenures name it any more: its WAL is not replayed again."""
+        """Whether it is retired and no tenure names it: its WAL is not replayed again."""
         return self._is_retired(incarnation.epoch) and incarnation not in self._needed
 
     def _is_retired(self, epoch: Epoch) -> bool:
@@ -235,7 +251,7 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment that lies in the bucket, and when it was put, by the store's clock."""
+    """A segment in the bucket, with the time of its put by the store's clock."""
 
     name: SegmentName
     modified_ms: int
@@ -246,9 +262,9 @@ class LooseSegments:
     """Segments that are not in the table's newest version."""
 
     gone: tuple[SegmentName, ...]
-    """They can never be in it again."""
+    """They can never enter the table again."""
     may_come: tuple[SegmentName, ...]
-    """Their commit may still be on its way: the table has not gone on since they were too old."""
+    """Their commit may still arrive: the table has no commit since they became too old."""
 
 
 def loose_segments(
@@ -257,12 +273,13 @@ def loose_segments(
     stored: Iterable[StoredSegment],
     grace_ms: int,
 ) -> LooseSegments:
-    """What of a table's segments is not in it.
+    """The stored segments that a table does not list.
 
-    Who commits a segment looks at the table first and then believes that it began to write the
-    segment less than half the grace ago (`TableLog.commit`). So a commit that is made later than
-    the grace after a segment was put keeps all from adding it: the number that they are about to
-    take is taken. `newest_commit_ms`: when the table's newest commit was put, by the store's clock.
+    A committer of a segment first reads the table, and then checks that it began to write the
+    segment less than half the grace ago (`TableLog.commit`). So a commit that is made more than the
+    grace after the put of a segment keeps late committers from adding it: their version number is
+    taken. `newest_commit_ms`: the time of the put of the table's newest commit, by the store's
+    clock.
     """
     gone, may_come = [], []
     for each in stored:

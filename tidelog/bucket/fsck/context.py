@@ -1,10 +1,10 @@
-"""What all checks of a bucket share: the way to it, what to read, and looking again.
+"""What all checks of a bucket share: the access to it, limits, and repetition.
 
-A bucket changes while it is checked: things are rolled, forgotten and deleted. So no fault is
-believed at the first look. A check that finds one is made again, from its listing on, and only what
-is found each time is a fault. What is deleted is deleted long after it was last needed
-(`log.delete.grace.ms`), so a check that takes less than that meets no object that vanishes between
-its listing and its reading, unless that object was needless already.
+A bucket changes during a check: records are rolled, tenures forgotten, objects deleted. So fsck
+does not believe a fault at first sight. It repeats a check that finds one, from its listing on;
+only a fault that each run finds counts. Brokers delete an object long after its last use
+(`log.delete.grace.ms`). So in a check that takes less time, an object that vanishes between its
+listing and its reading was needless already.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tidelog.wal.read.reading import read_all
 LOOKS = 3
 PAUSE_SECONDS = 1.0
 OBJECTS_AT_ONCE_MAX = 8
-"""Whole WAL objects, checkpoints and ranges of segments in memory at a time."""
+"""Whole WAL objects, checkpoints and ranges of segments that are in memory at a time."""
 INDEXES_AT_ONCE_MAX = 32
-"""Ends of objects read at a time."""
+"""Ends of objects that are read at a time."""
 WINDOW = 256
-"""Objects for which tasks are made at a time."""
+"""Objects that have tasks at a time."""
 
 T = TypeVar("T")
 
 Check: TypeAlias = Callable[[], Awaitable[Findings]]
 Progress: TypeAlias = Callable[[str], None]
-"""Told what has been looked at, an object at a time."""
+"""Called with the key of each object that was checked."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class CheckContext:
 
     @property
     def grace_ms(self) -> int:
-        """How long brokers keep what is superfluous (`log.delete.grace.ms`)."""
+        """How long brokers keep superfluous objects (`log.delete.grace.ms`)."""
         return self.access.settings.delete_grace_ms
 
     @property
@@ -62,11 +62,11 @@ class CheckContext:
 
     @property
     def gate(self) -> asyncio.Semaphore:
-        """How many objects may be read at a time, at this depth."""
+        """Limits the number of objects that are read at a time, at this depth."""
         return self.objects if self.deep else self.indexes
 
     async def settled(self, check: Check) -> Findings:
-        """What a check finds; faults only if they are found again and again."""
+        """The findings of a check, with only those faults that each of several runs finds."""
         found = await check()
         for _ in range(LOOKS - 1):
             if not found.faults:
@@ -79,7 +79,7 @@ class CheckContext:
         return found
 
     async def each(self, items: Iterable[T], check: Callable[[T], Awaitable[Findings]]) -> Findings:
-        """What a check finds of each item, some at a time; each is looked at again by itself."""
+        """The findings of a check of all items, each settled by itself, some at a time."""
         findings = Findings()
         window: list[T] = []
 
@@ -99,5 +99,5 @@ class CheckContext:
         return findings
 
     def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
-        """What lies under a prefix now."""
+        """The objects that are under a prefix now."""
         return self.access.store.list(prefix)

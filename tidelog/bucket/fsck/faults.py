@@ -1,4 +1,4 @@
-"""What is wrong with a bucket, and what was looked at. Pure."""
+"""The faults of a bucket, and the counts of checked objects. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidelog.errors import CorruptObject, MissingObject, some_of
 
 
 class FaultKind(Enum):
-    """What a fault means; `label` is its name in reports."""
+    """The meaning of a fault; `label` is its name in reports."""
 
     MISSING = "something that is needed is not there: what rests on it is lost"
     DAMAGED = "it does not decode or a checksum is wrong: what rests on it cannot be served"
     CONTRADICTION = "it says something else than other objects do: one of them is wrong"
     FOREIGN = "it is nothing that Tidelog writes: give the cluster a prefix of its own"
-    ORPHAN = "nobody needs it, and the brokers have had time to delete it: it only costs"
+    ORPHAN = "nothing needs it, and the brokers have had time to delete it: it only costs"
 
     @property
     def label(self) -> str:
@@ -25,18 +25,18 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong; the same one if it is the same that is wrong with an object."""
+    """One fault; equal if the same object has the same fault."""
 
     kind: FaultKind
     key: str
-    """Of the object to blame."""
+    """The key of the object to blame."""
     why: str
     affected: tuple[str, ...] = field(default=(), compare=False)
-    """The partitions that cannot be read for it, as far as a look at them has shown."""
+    """The partitions that are known to be unreadable because of it."""
 
     @classmethod
     def of(cls, error: CorruptObject) -> Fault:
-        """What a reader's error says."""
+        """The fault that a reader's error reports."""
         kind = FaultKind.MISSING if isinstance(error, MissingObject) else FaultKind.DAMAGED
         return cls(kind, error.key, error.why)
 
@@ -47,21 +47,20 @@ class Fault:
 
 @dataclass(slots=True)
 class Findings:
-    """What a check looked at, and what it found."""
+    """The counts and the faults of a check."""
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
 
     def add(self, kind: FaultKind, key: str, why: str) -> None:
-        """Note a fault."""
         self.faults.append(Fault(kind, key, why))
 
     def blame(self, error: CorruptObject) -> None:
-        """Note what a reader's error says."""
+        """Add the fault that a reader's error reports."""
         self.faults.append(Fault.of(error))
 
     def merge(self, other: Findings) -> None:
-        """Take up what another check found."""
+        """Add the findings of another check."""
         self.counts.update(other.counts)
         found = {fault: fault for fault in self.faults}
         for fault in other.faults:

@@ -1,13 +1,19 @@
 """Proves a bucket consistent, also while brokers run. Nothing is ever written.
 
-What is checked: the metadata log and its snapshots; each WAL from its newest checkpoint to its end,
-without a hole, the seal of those that have ended, every object that is there; checkpoints and
-hand-over images; every partition, as a broker that opens it would rebuild it, so offsets continue
-and images are whole; the objects to which the tails refer; each table's commits, checkpoints and
-segments; the coordinators' states and the logs behind them. By default every byte is read, all
-checksums are computed and rows counted; `deep=False` reads the ends of objects only.
+The checks cover:
 
-`fsck_context` says how it looks again before it judges.
+- the metadata log and its snapshots;
+- each WAL from its newest checkpoint to its end: no hole, a seal if it has ended, every object;
+- checkpoints and hand-over images;
+- every partition, rebuilt as a broker rebuilds it: offsets continue, and images are whole;
+- the objects to which the tails refer;
+- each table's commits, checkpoints and segments;
+- the coordinators' states and the logs behind them.
+
+By default fsck reads every byte, computes all checksums and counts rows. `deep=False` reads only
+the ends of objects.
+
+`context` describes the repetition of checks.
 """
 
 from __future__ import annotations
@@ -35,11 +41,11 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 
 PARTITIONS_AT_ONCE = 10_000
-"""Of which images are in memory at a time."""
+"""Partitions whose images are in memory at a time."""
 
 
 async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Findings:
-    """What was looked at and what is wrong. `progress` is told the key of each object that is done.
+    """The counts and the faults. `progress` is called with the key of each checked object.
 
     Raises StoreError, and UnsupportedFormat for what a newer Tidelog wrote.
     """
@@ -49,14 +55,14 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
     try:
         state = await bucket.refresh()
     except CorruptObject as error:
-        # All the rest rests on it.
+        # All other checks depend on the metadata log.
         if all(fault.key != error.key for fault in findings.faults):
             findings.blame(error)
         return findings
     stamps = await context.settled(lambda: check_stamps(context))
     findings.merge(stamps)
     if stamps.faults:
-        # What the log does not know would be taken for nobody's.
+        # Objects of owners that the log does not know would count as foreign.
         return findings
     for incarnation in incarnations_of(state):
         findings.merge(await check_checkpoints(context, incarnation))
@@ -79,7 +85,7 @@ async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Fin
 
 
 def _leave_out_given_up(findings: Findings, state: ClusterState) -> None:
-    """What operators have given up is no fault any more, unless more rests on it."""
+    """Remove the faults of losses that operators have accepted, unless more depends on them."""
     given_up = state.given_up
     faults = findings.faults
     findings.faults = [each for each in faults if each.affected or each.key not in given_up]

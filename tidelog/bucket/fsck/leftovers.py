@@ -1,9 +1,9 @@
-"""What lies in a bucket and belongs to nothing: what is not Tidelog's, and what is superfluous.
+"""Checks for objects of a bucket that are foreign, and for those that are superfluous.
 
 Superfluous objects are no fault: they wait for the grace, or for a broker that deletes them. They
-are counted. One is an orphan only if it can be proved that a broker has lived long enough to delete
-it since it became superfluous. Nothing tells when that was, but what it is judged by does: it
-was superfluous at the latest when the youngest of those objects had been written (`orphans`).
+are counted. A superfluous object is an orphan only with proof that a broker had the time to delete
+it. Nothing records when it became superfluous. But the objects that prove it superfluous have
+times: it was superfluous at the latest when the youngest of them was written (`orphans`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Listed = Mapping[str, tuple[BucketObject, ObjectMeta]]
 
 
 async def check_leftovers(context: CheckContext) -> Findings:
-    """Look at the key of everything in the bucket."""
+    """Check the key of each object in the bucket."""
     findings = Findings()
     listed: dict[str, tuple[BucketObject, ObjectMeta]] = {}
     tables: dict[str, tuple[BucketObject, ObjectMeta]] = {}
@@ -78,7 +78,7 @@ async def check_leftovers(context: CheckContext) -> Findings:
 def _judge_owner(
     state: ClusterState, key: str, found: BucketObject, meta: ObjectMeta, findings: Findings
 ) -> None:
-    """Whether the owner that an object's key names is known, or was."""
+    """Check that the owner named by an object's key is registered, or was."""
     match found:
         case WalObject(owner) | MergedObjectKey(owner) | CheckpointObject(owner):
             known = state.incarnation(owner.epoch)
@@ -103,22 +103,22 @@ def _judge_owner(
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What superfluous objects are judged by."""
+    """The facts by which superfluous objects are judged."""
 
     reachability: Reachability
     newest_ms: Mapping[Incarnation, int]
-    """When each incarnation's newest checkpoint was put."""
+    """The times of the puts of the incarnations' newest checkpoints."""
     metadata_ms: int
-    """When the metadata log's newest entry was put."""
+    """The time of the put of the metadata log's newest entry."""
     snapshots_ms: Mapping[tuple[str, int], int]
-    """When the newest snapshot of each coordinator's state was put."""
+    """The times of the puts of the newest snapshots of the coordinators' states."""
     merged_ms: Mapping[Incarnation, int]
-    """When each incarnation's youngest merged object was put."""
+    """The times of the puts of the incarnations' youngest merged objects."""
     orphaned_before_ms: int
-    """What had been superfluous before is an orphan; 0 if no broker has lived long enough."""
+    """An object superfluous since before is an orphan; 0 if no broker has lived long enough."""
 
     def superfluous_since_ms(self, found: BucketObject, meta: ObjectMeta) -> int:
-        """When it was superfluous at the latest."""
+        """The latest possible time at which it became superfluous."""
         match found:
             case CheckpointObject(owner) if owner in self.newest_ms:
                 return max(meta.modified_ms, self.newest_ms[owner])
@@ -143,7 +143,7 @@ def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
 async def _judge_topics(
     context: CheckContext, state: ClusterState, tables: _Listed, findings: Findings
 ) -> None:
-    """What became of the topics that segments and table logs are of."""
+    """Check the topics that segments and table logs belong to."""
     faults: dict[TopicId, str | None] = {}
     for key, (found, meta) in tables.items():
         assert isinstance(found, TableObject | SegmentObject)
@@ -163,8 +163,9 @@ async def _judge_topics(
 async def _unknown(context: CheckContext, state: ClusterState, topic_id: TopicId) -> str | None:
     """Why the metadata log has never known a topic; None if it has, or may have.
 
-    A log that has lost its end unseen goes on with other entries in the place of those. So the
-    entry that an id names is looked at, as long as it is there."""
+    If the log has lost its end without notice, it continues with other entries in place of the lost
+    ones. So the entry that an id names is checked, as long as it exists.
+    """
     fate, created = state.fate_of(topic_id), created_at(topic_id)
     if fate is TopicFate.UNKNOWN:
         return f"the metadata log has topic {topic_id} neither as alive nor as deleted"
@@ -179,8 +180,10 @@ async def _unknown(context: CheckContext, state: ClusterState, topic_id: TopicId
 
 
 async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) -> _Judge | None:
-    """By what to judge; None where that cannot be said: ownership is changing, or what would tell
-    is damaged, which other checks find."""
+    """The facts to judge by; None if they are not available.
+
+    That is so while ownership changes, or if a needed object is damaged, which other checks report.
+    """
     newest: dict[Incarnation, ObjectMeta] = {}
     async for meta in context.list(CHECKPOINT_FOLDER):
         found = parse_key(meta.key)
@@ -215,8 +218,8 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         handover_objects=frozenset[str]().union(*handovers),
         snapshots={place: offset for place, (offset, _) in snapshots.items()},
         is_settled=lambda found, _: names.is_settled(found),
-        # They go by what a broker has seen of their groups since, and by an age that it is
-        # configured with; one that stays longer is no fault.
+        # Brokers judge these by what they saw of the groups since, and by a configured age; one
+        # that stays longer is no fault.
         staged_over=lambda _: False,
         metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,
     )

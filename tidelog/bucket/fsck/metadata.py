@@ -26,7 +26,7 @@ from tidelog.storage.sequence import NUMBER_DIGITS
 
 
 async def check_metadata(context: CheckContext) -> Findings:
-    """Each entry, each snapshot, and that the entries lead from one snapshot to the next."""
+    """Check each entry, each snapshot, and that the entries lead from one snapshot to the next."""
     findings = Findings()
     snapshots = await _numbers(context, SNAPSHOT_PREFIX, SNAPSHOT_SUFFIX)
     entries = await _numbers(context, LOG_PREFIX, LOG_SUFFIX)
@@ -34,7 +34,7 @@ async def check_metadata(context: CheckContext) -> Findings:
     previous = -1
     for number in sorted({*snapshots, *entries}):
         if number in entries:
-            # What lies below a snapshot may be deleted, from the oldest on.
+            # Entries below a snapshot may be deleted, from the oldest on.
             if number > max(previous + 1, max(snapshots, default=-1) + 1):
                 why = f"it is missing, although entry {number} exists"
                 findings.add(FaultKind.MISSING, entry_key(previous + 1), why)
@@ -50,7 +50,7 @@ async def check_metadata(context: CheckContext) -> Findings:
 
 
 async def check_leases(context: CheckContext) -> Findings:
-    """That leases decode."""
+    """Check that leases decode."""
     findings = Findings()
     async for meta in context.list(LEASE_PREFIX):
         data = await _get(context, meta.key)
@@ -71,7 +71,7 @@ async def _follow(
     state: ClusterState | None,
     findings: Findings,
 ) -> ClusterState | None:
-    """The state after an entry; None where what came before is not there or not right."""
+    """The state after an entry; None if the state before is missing or wrong."""
     data = await _get(context, key)
     if data is None:
         return None
@@ -104,7 +104,7 @@ def _agree(led_to: ClusterState, snapshot: ClusterState) -> bool:
 
 
 async def check_stamps(context: CheckContext) -> Findings:
-    """That the log is the one that the writers of leases, checkpoints and WALs had applied."""
+    """Check that the writers of leases, checkpoints and WALs had applied this same log."""
     findings = Findings()
     cluster = context.access.cluster
     async for stamp, source in found_stamps(context.access.store, cluster.state):
@@ -117,7 +117,7 @@ async def check_stamps(context: CheckContext) -> Findings:
 
 
 async def read_entry(context: CheckContext, number: int) -> MetadataEntry | None:
-    """An entry of the metadata log; None where it is not there any more, or cannot be read."""
+    """An entry of the metadata log; None if it is deleted already or cannot be read."""
     key = entry_key(number)
     data = await _get(context, key)
     try:
@@ -141,7 +141,7 @@ async def _snapshot(context: CheckContext, key: str, findings: Findings) -> Clus
 
 
 async def _get(context: CheckContext, key: str) -> Buffer | None:
-    """None for what was deleted since it was listed."""
+    """The object's bytes; None if it was deleted since its listing."""
     try:
         return (await context.access.store.get(key)).data
     except ObjectNotFound:
@@ -149,7 +149,7 @@ async def _get(context: CheckContext, key: str) -> Buffer | None:
 
 
 async def _numbers(context: CheckContext, prefix: str, suffix: str) -> dict[int, str]:
-    """The numbered objects under a prefix."""
+    """The keys of the numbered objects under a prefix, by number."""
     found = {}
     async for meta in context.list(prefix):
         digits = meta.key.removeprefix(prefix).removesuffix(suffix)
@@ -159,5 +159,4 @@ async def _numbers(context: CheckContext, prefix: str, suffix: str) -> dict[int,
 
 
 def entry_key(number: int) -> str:
-    """The key of an entry of the metadata log."""
     return f"{LOG_PREFIX}{number:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"

@@ -1,4 +1,4 @@
-"""Since when something must have been superfluous for its being there to be a fault."""
+"""The age from which a superfluous object is a fault."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.sequence import NUMBER_DIGITS
 
 ORPHAN_GRACES = 8
-"""So many times `log.delete.grace.ms` (80 minutes by default) a broker has lived, and something has
-been superfluous, before its being there is a fault."""
+"""An orphan is a fault after so many times `log.delete.grace.ms` (80 minutes by default).
+
+The broker must have lived that long, and the object been superfluous that long.
+"""
 
 
 async def orphaned_before_ms(context: CheckContext, state: ClusterState) -> int:
-    """What had been superfluous before, by the store's clock, is an orphan; 0 if no broker has
-    lived long enough to delete it.
+    """The time, by the store's clock, before which a superfluous object became an orphan.
 
-    The present is the time of the newest lease, which living brokers rewrite every few seconds: so
-    brokers that have ended are not blamed for what they could not delete.
+    0 if no broker has lived long enough to delete it. The present is the time of the newest lease,
+    which living brokers rewrite every few seconds. So brokers that have ended are not blamed for
+    objects that they could not delete.
     """
     present_ms = 0
     async for meta in context.list(LEASE_PREFIX):
@@ -31,7 +33,7 @@ async def orphaned_before_ms(context: CheckContext, state: ClusterState) -> int:
 
 
 async def entry_put_ms(context: CheckContext, sequence: int) -> int:
-    """When an entry of the metadata log was put; long ago if it was deleted already."""
+    """The time of the put of an entry of the metadata log; long ago if it was deleted already."""
     key = f"{LOG_PREFIX}{sequence:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"
     try:
         return (await context.access.store.head(key)).modified_ms
@@ -40,6 +42,6 @@ async def entry_put_ms(context: CheckContext, sequence: int) -> int:
 
 
 def orphan_reason(since_ms: int, before_ms: int) -> str:
-    """What a fault says of something that has been superfluous since then."""
+    """The text of the fault of an object that is superfluous since then."""
     seconds = (before_ms - since_ms) // 1000
     return f"superfluous for {seconds} s longer than brokers need to delete it"

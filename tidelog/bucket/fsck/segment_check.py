@@ -1,4 +1,4 @@
-"""A segment read whole: whether its rows are what its footer and the table say."""
+"""Checks a whole segment: its rows agree with its footer and its table."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import SegmentReader
 
 READ_BYTES_MAX = 8 * 1024 * 1024
-"""Of one range, unless a single row group is larger."""
+"""The bytes of one range, unless a single row group is larger."""
 _COLUMNS = ROW_SCHEMA.names
 
 
 async def check_segment(
     store: ObjectStore, offload: Offload, partition: TopicPartition, segment: Segment, *, deep: bool
 ) -> None:
-    """Compare a segment with what the table says of it: its footer, and if `deep` every byte and
-    row. Raises ObjectNotFound and other StoreErrors, CorruptObject, UnsupportedFormat."""
+    """Compare a segment's footer with its table, and if `deep` every byte and row.
+
+    Raises ObjectNotFound and other StoreErrors, CorruptObject and UnsupportedFormat.
+    """
     reader = await SegmentReader.open(store, offload, partition, segment)
     if not deep:
         return
@@ -41,8 +43,10 @@ async def check_segment(
 async def read_whole(
     store: ObjectStore, offload: Offload, index: SegmentIndex
 ) -> tuple[RowStatistics, int]:
-    """What all rows of a segment say, and the CRC-32C of the object; a few MiB at a time. Raises as
-    `check_segment` does."""
+    """The statistics of all rows of a segment, and the CRC-32C of the object.
+
+    Reads a few MiB at a time. Raises the errors of `check_segment`.
+    """
     statistics = RowStatistics()
     crc = position = 0
     for first, last, end in _pieces(index):
@@ -59,7 +63,7 @@ async def read_whole(
 
 
 class RowStatistics:
-    """What rows say of themselves, to be compared with what a table says of them. Pure."""
+    """The statistics of rows, for comparison with a table. Pure."""
 
     def __init__(self) -> None:
         self._rows = self._undated = self._raw_bytes = 0
@@ -68,7 +72,7 @@ class RowStatistics:
         self._timestamp_max: int | None = None
 
     def add(self, key: str, batches: list[pa.RecordBatch]) -> None:
-        """Take up rows. CorruptObject where their offsets do not ascend."""
+        """Add rows. CorruptObject if their offsets do not ascend."""
         for rows in batches:
             offsets = integers_of(rows.column("offset"))
             if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
@@ -83,7 +87,7 @@ class RowStatistics:
             self._add_times(rows.column("timestamp"))
 
     def facts(self) -> dict[str, int | None]:
-        """By the names that `Segment` has."""
+        """The statistics by the names of the fields of `Segment`."""
         return {
             "row_count": self._rows,
             "first_row": self._first,
@@ -95,7 +99,7 @@ class RowStatistics:
         }
 
     def compare(self, key: str, segment: Segment) -> None:
-        """CorruptObject, naming `key`, where the table says something else."""
+        """CorruptObject, naming `key`, if the table differs."""
         wrong = [
             f"{name} is {found}, the table says {getattr(segment, name)}"
             for name, found in self.facts().items()
@@ -129,8 +133,10 @@ def _bytes_in(array: pa.Array) -> int:
 
 
 def _pieces(index: SegmentIndex) -> Iterator[tuple[int, int, int]]:
-    """Runs of row groups, first and last, and where their bytes end: each run begins where the one
-    before ends, the first at the file's begin."""
+    """Runs of row groups: the first group, the last one, and the end of their bytes.
+
+    Each run begins at the end of the one before, the first at the start of the file.
+    """
     first, start = 0, 0
     for group in range(index.groups):
         end = _end_of(index, group)

@@ -16,7 +16,7 @@ from tidelog.storage.object_store import ObjectNotFound
 
 
 async def check_states(context: CheckContext) -> Findings:
-    """Each snapshot that is there; and each coordinator's state, as its successor would load it."""
+    """Check each snapshot, and load each coordinator's state as its successor would."""
     findings = Findings()
     for kind in (TRANSACTIONS, GROUPS):
         topic = context.bucket.state.topic_named(kind.topic)
@@ -25,7 +25,7 @@ async def check_states(context: CheckContext) -> Findings:
         partitions = [
             TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)
         ]
-        # All together, as each view reads the WALs.
+        # All views at once, since each refresh reads the WALs.
         view = await context.bucket.view_partitions(partitions)
         for partition in partitions:
             origin = context.access.origin(topic, partition.partition)
@@ -35,7 +35,7 @@ async def check_states(context: CheckContext) -> Findings:
 
 
 def _ignore(_: Any) -> None:
-    """A record that is only to be decoded."""
+    """Accept a record that only has to decode."""
 
 
 async def _check_snapshots(
@@ -65,7 +65,7 @@ async def _check_snapshots(
 def _loading(
     context: CheckContext, partition: TopicPartition, kind: StateKind, seen: BucketView
 ) -> Check:
-    """First as `seen`, then as it is whenever it is looked at again."""
+    """Check the partition's view as `seen` first, and refreshed in later runs."""
     views = iter([seen])
 
     async def check() -> Findings:
@@ -73,7 +73,7 @@ def _loading(
         found = next(views, None) or await context.bucket.view_partitions([partition])
         view = found.partitions.get(partition)
         if view is None:
-            # Faults of the partition itself are found with the other partitions'.
+            # The check of partitions reports faults of the partition itself.
             return findings
         machine = kind.machine()
         try:

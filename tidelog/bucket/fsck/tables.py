@@ -26,14 +26,14 @@ _CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 
 @dataclass(slots=True)
 class _LogVersions:
-    """The versions of a table's log that are there."""
+    """The present versions of a table's log."""
 
     commits: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
 
 
 async def check_table(context: CheckContext, topic: Topic) -> Findings:
-    """One topic's table."""
+    """Check the table of one topic."""
     findings = await context.settled(lambda: _check_log(context, topic.topic_id))
     table = await _table(context, topic)
     if isinstance(table, CorruptObject):
@@ -55,7 +55,7 @@ async def check_table(context: CheckContext, topic: Topic) -> Findings:
 
 
 async def _check_loose(context: CheckContext, topic: Topic) -> Findings:
-    """Segments that the table does not list, and never will."""
+    """Count the segments that the table does not list and never will; report orphans."""
     findings = Findings()
     prefix = table_prefix(topic.topic_id)
     stored: dict[SegmentName, ObjectMeta] = {}
@@ -106,8 +106,11 @@ async def _check_readable(context: CheckContext, topic: Topic) -> Findings:
 
 
 async def _check_log(context: CheckContext, topic_id: TopicId) -> Findings:
-    """Each commit and checkpoint that is there; that commits lead from one checkpoint to the next
-    without a gap, and to what the checkpoints say."""
+    """Check each present commit and checkpoint.
+
+    Commits must lead from one checkpoint to the next without a gap, and to the checkpoints'
+    contents.
+    """
     findings = Findings()
     listed = await _list_log(context, topic_id)
     state: TableState | None = TableState(topic_id)
@@ -144,7 +147,7 @@ async def _follow(
     state: TableState | None,
     findings: Findings,
 ) -> TableState | None:
-    """The state after a commit; None where what came before is not there any more."""
+    """The state after a commit; None if the state before is not available any more."""
     key = commit_key(topic_id, version)
     try:
         data = (await context.access.store.get(key)).data
@@ -152,7 +155,7 @@ async def _follow(
         findings.counts["table commits"] += 1
         context.progress(key)
         if state is None or version != state.version + 1:
-            # What was before is replaced by a checkpoint, which is met later.
+            # Earlier versions are replaced by a checkpoint, which follows later in the loop.
             return None
         state.apply(key, version, commit)
     except ObjectNotFound:
@@ -185,7 +188,7 @@ async def _read_checkpoint(
 
 
 def _compare(key: str, found: TableState, state: TableState, findings: Findings) -> None:
-    """A checkpoint with what the commits lead to."""
+    """Compare a checkpoint with the state that the commits lead to."""
     for number in sorted({*found.partitions, *state.partitions}):
         says, leads = found.partition(number), state.partition(number)
         if says.next_offset != leads.next_offset:

@@ -1,4 +1,4 @@
-"""WAL objects looked at to the last byte: whether index and record batches say the same. Pure."""
+"""Checks of WAL objects to the last byte: the index agrees with the record batches. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ATTRIBUTES_MASK = 0xFF
 
 
 def check_slot(key: str, data: Buffer) -> SlotIndex | ObjectHeader:
-    """A whole object, or a seal: its checksums, and each batch against its entry in the index.
+    """Check a whole object or a seal: its checksums, and each batch against its index entry.
 
-    CorruptObject, UnsupportedFormat.
+    Raises CorruptObject and UnsupportedFormat.
     """
     found = decode_tail(key, data, len(data))
     if isinstance(found, ObjectHeader):
@@ -51,7 +51,7 @@ def check_place(
     found: SlotIndex | ObjectHeader,
     kinds: tuple[ObjectKind, ...],
 ) -> None:
-    """Whether an object says that it is what its key says. CorruptObject."""
+    """Raise CorruptObject if an object's header disagrees with its key."""
     header = found.header if isinstance(found, SlotIndex) else found
     if (header.incarnation, header.slot) != (incarnation, number) or header.kind not in kinds:
         is_what = f"{header.kind.name.lower()} {header.slot} of {header.incarnation}"
@@ -61,9 +61,10 @@ def check_place(
 def check_extents(
     key: str, index: SlotIndex, partition: TopicPartition, extents: Sequence[Extent]
 ) -> None:
-    """Whether extents that lie in an object are runs of batches that its index lists.
+    """Check that extents within an object are runs of batches that its index lists.
 
-    CorruptObject, naming the object."""
+    CorruptObject names the object.
+    """
     columns = index.columns
     tenures = [row for row, (found, _) in enumerate(index.tenures) if found == partition]
     own = (columns["kind"] == EntryKind.BATCH) & np.isin(columns["partition"], tenures)
@@ -94,9 +95,10 @@ def check_extents(
 def check_adopted(
     key: str, index: StagedIndex, partition: TopicPartition, extents: Sequence[Extent]
 ) -> None:
-    """Whether extents of adopted batches are batches that a staged object has for the partition.
+    """Check that extents of adopted batches match a staged object's batches of the partition.
 
-    CorruptObject, naming the object."""
+    CorruptObject names the object.
+    """
     staged = {
         (each.position, each.length): (each.last_offset_delta, each.max_timestamp)
         for each in index.partitions.get(partition, ())
@@ -144,7 +146,7 @@ def _check_batches(key: str, data: Buffer, index: SlotIndex) -> None:
 def _differences(
     index: SlotIndex, rows: NDArray[np.intp], headers: NDArray[np.void]
 ) -> dict[str, NDArray[Any]]:
-    """Which batches have another value in the index than in their headers, by name."""
+    """For each field, the batches whose header and index entry differ."""
     columns = {name: column[rows] for name, column in index.columns.items()}
     leader_epochs = np.array([epoch for _, epoch in index.tenures], np.int64)
     bases = headers["base_offset"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Checks of WALs, checkpoints, and of what the partitions' bases refer to."""
+"""Checks of WALs, checkpoints, and the objects that the partitions' bases refer to."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ from tidelog.wal.write.checkpoint import (
 from tidelog.wal.write.staging import read_staged_index
 
 HOLE_MS = 120_000
-"""How long a slot may be missing before later ones count as a hole: much longer than a writer tries
-to put one."""
+"""How long a slot may be missing before later slots prove a hole.
+
+This is much longer than a writer retries a put.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wal:
-    """What one listing shows of a WAL that is still needed, or was."""
+    """One listing of a WAL that is, or was, needed."""
 
     incarnation: Incarnation
     floor: Slot
     slots: Mapping[Slot, ObjectMeta]
     sealed_at: Slot | None
-    """Where the metadata log says that it ends."""
+    """The end of the WAL, from the metadata log."""
     is_needed: bool
     """Whether it may be replayed: it is live, or a partition's tenures name it."""
 
     @property
     def end(self) -> Slot:
-        """Its first slot that does not count."""
+        """The first slot that does not count."""
         if self.sealed_at is not None:
             return self.sealed_at
         end = self.floor
@@ -64,13 +66,13 @@ class _Wal:
 
 
 def incarnations_of(state: ClusterState) -> list[Incarnation]:
-    """All that were ever registered."""
+    """All incarnations that were ever registered."""
     live = [info.incarnation for info in state.brokers.values()]
     return sorted([*live, *(wal.incarnation for wal in state.retired.values())])
 
 
 async def check_wal(context: CheckContext, incarnation: Incarnation) -> Findings:
-    """One incarnation's WAL: no hole, the seal where it must be, every object as it was written."""
+    """Check one incarnation's WAL: no hole, the seal in its place, all objects intact."""
     findings = Findings()
     wal = await _listed(context, incarnation)
     slots = sorted(wal.slots)
@@ -102,7 +104,7 @@ async def _listed(context: CheckContext, incarnation: Incarnation) -> _Wal:
 
 
 async def _check_slots(context: CheckContext, incarnation: Incarnation) -> Findings:
-    """What the listing alone tells."""
+    """Check the facts that the listing alone shows."""
     wal = await _listed(context, incarnation)
     findings = Findings()
     findings.counts["WALs"] += 1
@@ -135,7 +137,7 @@ async def _check_seal(context: CheckContext, wal: _Wal, at: Slot, findings: Find
 
 
 def _check_hole(wal: _Wal, findings: Findings) -> None:
-    """Slots are put several at a time, so some may be missing for a while; and seals lie ahead."""
+    """Check for holes. Concurrent puts leave slots missing for a while, and seals lie ahead."""
     newest_ms = max((meta.modified_ms for meta in wal.slots.values()), default=0)
     for slot, meta in sorted(wal.slots.items()):
         is_data = meta.size != HEADER_BYTES
@@ -147,7 +149,7 @@ def _check_hole(wal: _Wal, findings: Findings) -> None:
 
 
 async def _check_run(context: CheckContext, wal: _Wal, run: list[Slot]) -> Findings:
-    """The objects of some slots, and that each continues the one before it."""
+    """Check the objects of some slots, and that each continues the one before."""
     crcs: dict[Slot, SlotIndex] = {}
 
     async def check(slot: Slot) -> Findings:
@@ -170,7 +172,7 @@ async def _check_run(context: CheckContext, wal: _Wal, run: list[Slot]) -> Findi
             findings.add(FaultKind.CONTRADICTION, key, f"a seal below the WAL's end, {wal.end}")
         return findings
 
-    # The last one of the run before is read once more, for its checksum.
+    # The last object of the previous run is read once more, for its checksum.
     before = [Slot(run[0] - 1)] if run[0] - 1 in wal.slots else []
     findings = await context.each(run, check)
     if before:
@@ -191,7 +193,7 @@ async def _read(context: CheckContext, key: str) -> SlotIndex | ObjectHeader:
 
 
 async def check_merged(context: CheckContext) -> Findings:
-    """Each object into which batches were copied together."""
+    """Check each object into which batches were copied together."""
 
     async def check(each: tuple[str, MergedObjectKey]) -> Findings:
         key, (incarnation, number) = each
@@ -214,7 +216,7 @@ async def check_merged(context: CheckContext) -> Findings:
 
 
 async def check_checkpoints(context: CheckContext, incarnation: Incarnation) -> Findings:
-    """Each checkpoint of an incarnation, and each image in it."""
+    """Check each checkpoint of an incarnation, and each image in it."""
 
     async def check(slot: Slot) -> Findings:
         findings = Findings()
@@ -239,7 +241,7 @@ async def check_checkpoints(context: CheckContext, incarnation: Incarnation) -> 
 
 
 async def check_handovers(context: CheckContext) -> Findings:
-    """The hand-over images that tenures name."""
+    """Check the hand-over images that tenures name."""
 
     async def check(named: tuple[TopicPartition, str]) -> Findings:
         partition, key = named
@@ -266,7 +268,7 @@ async def check_handovers(context: CheckContext) -> Findings:
 
 
 async def check_tails(context: CheckContext, views: list[PartitionView]) -> Findings:
-    """That the objects to which the partitions' tails refer hold those batches."""
+    """Check that the objects to which the partitions' tails refer hold those batches."""
     by_key: dict[str, list[PartitionView]] = {}
     for view in views:
         for key in dict.fromkeys(view.tail.keys):
@@ -296,7 +298,7 @@ async def check_tails(context: CheckContext, views: list[PartitionView]) -> Find
 async def _check_staged(
     context: CheckContext, key: str, views: list[PartitionView], findings: Findings
 ) -> None:
-    """That a staged object holds what partitions have adopted of it."""
+    """Check that a staged object holds the batches that partitions have adopted from it."""
     store = context.access.store
     if context.deep:
         index = await context.access.offload.run(check_bodies, key, (await store.get(key)).data)
@@ -311,7 +313,7 @@ async def _check_staged(
 async def _judge_missing(
     context: CheckContext, key: str, views: list[PartitionView], findings: Findings
 ) -> None:
-    """It may have been deleted because all of it is in the table by now (F4)."""
+    """Report a missing object, unless its batches have reached the table meanwhile (F4)."""
     newest = await context.bucket.view_partitions([view.partition for view in views])
     for view in newest.partitions.values():
         if key in view.tail.keys:
