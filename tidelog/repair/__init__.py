@@ -1,5 +1,5 @@
-"""A way out of damage: what a bucket has lost, and how it goes on once that is accepted.
+"""Repair of a damaged bucket: a survey of its losses, and their acceptance.
 
-Nothing is given up unless an operator names it. What was given up stays in the metadata log for
-ever (`LossAccepted`, `LogEndAccepted`).
+Only losses that an operator names are accepted. The metadata log records them for ever
+(`LossAccepted`, `LogEndAccepted`).
 """

@@ -1,4 +1,4 @@
-"""What `tidelog bucket repair` runs."""
+"""The implementation of `tidelog bucket repair`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREADS = 2
 
 
 def repair_bucket(url: str, accepted: Collection[str]) -> DamageSurvey:
-    """Give up what is named, if anything, and look at what is lost then."""
+    """Accept the named losses, if any, and return the survey of the remaining ones."""
     return asyncio.run(_repair(url, accepted))
 
 

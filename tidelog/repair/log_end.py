@@ -1,14 +1,14 @@
-"""The metadata log's end: which entries are lost, and the log that goes on behind them (C11).
+"""The metadata log's end: which entries are lost, and how the log continues after them (C11).
 
-What is left is the newest snapshot that can be read and the entries after it that continue each
-other. The entries above, up to the last one that anything in the bucket proves, are lost.
+The sound part is the newest readable snapshot and the entries after it that continue each other.
+The entries above, up to the last one that any object in the bucket proves, are lost.
 
-Accepting that, step by step, and what holds if the process dies after each:
+Accepting that, step by step, and the state if the process dies after each:
 
-1. What lies above the good end, or cannot be read, is deleted, the highest first. The log is
-   damaged as it was before, and says so.
-2. Each lost number gets an entry with `LogEndAccepted`. A log with some of them ends below the
-   stamps as before: the next run finds fewer entries lost, and goes on.
+1. Objects above the sound end, and unreadable ones, are deleted, the highest first. The log is as
+   damaged as before, and shows it.
+2. Each lost number gets an entry with `LogEndAccepted`. With only some of them, the log still ends
+   below the stamps: the next run finds fewer lost entries, and continues.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from tidelog.wal.format.object_format import wal_position
 from tidelog.wal.recover.wal_end import newest_stamps
 
 NAME = "log-end"
-"""By which the loss is accepted."""
+"""The name under which the loss is accepted."""
 _WAL_FOLDER = "wal/"
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """What a look at the metadata log has shown."""
+    """The findings of a look at the metadata log."""
 
     good: ClusterState
-    """After the last entry that is proved right."""
+    """The number after the last entry that is proved right."""
     last: int
-    """The last entry that was there, as far as anything tells."""
+    """The last entry that existed, as far as any object proves."""
     why: str
     superfluous: tuple[str, ...]
-    """Objects to be deleted: snapshots that cannot be read, entries above the good end."""
+    """Objects to delete: unreadable snapshots, and entries above the sound end."""
 
     @property
     def is_whole(self) -> bool:
@@ -60,13 +60,16 @@ class LogEnd:
 
     @property
     def lost(self) -> EntryRange:
-        """The entries that are lost; there are some."""
+        """The lost entries; requires that there are some."""
         return EntryRange(self.good.sequence + 1, self.last)
 
 
 async def find_log_end(access: BucketAccess) -> LogEnd:
-    """Look at the log. InvalidConfiguration where there is no cluster; CorruptObject if not even
-    the log's beginning is left; UnsupportedFormat, StoreError. Nothing is changed."""
+    """Examine the log; nothing is changed.
+
+    Raises InvalidConfiguration if there is no cluster, CorruptObject if even the log's beginning is
+    lost, UnsupportedFormat and StoreError.
+    """
     store = access.store
     snapshots = Snapshots(store, access.clock, access.offload)
     base, unreadable = await snapshots.newest_readable()
@@ -98,13 +101,13 @@ async def find_log_end(access: BucketAccess) -> LogEnd:
 
 
 async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
-    """Give up what is lost. No broker may live meanwhile. StoreError: call again."""
+    """Accept the lost entries. No broker may live meanwhile. StoreError: call again."""
     store, clock = access.store, access.clock
     for key in end.superfluous:
         await store.delete(key)
     if end.is_whole:
         return
-    # What was observed of the old log says nothing of the new one.
+    # Marks that were made by the old log do not apply to the new one.
     for key in [meta.key async for meta in store.list(COLLECTION_PREFIX)]:
         await store.delete(key)
     snapshots = Snapshots(store, clock, access.offload)
@@ -120,14 +123,16 @@ async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
             previous=view.state.checksum,
         )
         if not await view.put(entry, encode_entry(entry), view.state.apply(entry)):
-            raise CorruptObject(_key(number), "somebody else writes to the metadata log: a broker")
+            raise CorruptObject(_key(number), "a broker writes to the metadata log meanwhile")
 
 
 async def _follow(
     store: ObjectStore, state: ClusterState, below: int | None
 ) -> tuple[ClusterState, str]:
-    """The state after the last entry that continues the one before it, and what ends that; up to
-    an entry, if given."""
+    """The state after the last entry that continues the one before it, and why it is the last.
+
+    Stops at the given entry, if any.
+    """
     if state.sequence >= 0 and state.checksum is None:
         # A snapshot of the first release does not tell it.
         try:
@@ -150,7 +155,7 @@ async def _follow(
 async def _stamps(
     store: ObjectStore, state: ClusterState
 ) -> AsyncIterator[tuple[MetadataStamp, str]]:
-    """All stamps: those of incarnations, too, whose registration is lost."""
+    """All stamps, including those of incarnations whose registration is lost."""
     async for found in found_stamps(store, state):
         yield found
     async for key, lease in list_leases(store):
@@ -168,7 +173,7 @@ async def _agrees(store: ObjectStore, stamp: MetadataStamp) -> bool:
 
 
 async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
-    """Those that have a WAL: one look for each."""
+    """The incarnations that have a WAL, by one listing request for each."""
     after = _WAL_FOLDER
     while True:
         key = await anext((meta.key async for meta in store.list(_WAL_FOLDER, after)), None)
@@ -177,7 +182,7 @@ async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
         position = wal_position(key)
         if position is not None:
             yield position.incarnation
-        # Behind all keys of this folder.
+        # Continue after all keys of this folder.
         after = key.rpartition("/")[0] + "0"
 
 

@@ -1,7 +1,7 @@
-"""Which partitions have lost something, and what is left of them.
+"""Which partitions have lost data, and what remains of them.
 
-A partition that cannot be recovered is rebuilt around what is lost (`wal/salvage`); one that can be
-is read, and what cannot be read is filled. Nothing is changed here.
+A partition that cannot be recovered is rebuilt around its losses (`wal/salvage`). A partition that
+can be recovered is read, and unreadable extents are filled. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ PARTITIONS_AT_ONCE_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class PartitionDamage:
-    """What one partition has lost, and the image with which it goes on."""
+    """The losses of one partition, and the image with which it continues."""
 
     partition: TopicPartition
     name: str
-    """As people know it, like `flights-0`."""
+    """The name for people, like `flights-0`."""
     faults: Mapping[str, str]
-    """What is wrong with the objects to blame, by their keys."""
+    """The faults of the objects to blame, by their keys."""
     image: PartitionImage
     lost: tuple[OffsetRange, ...]
     aborted: tuple[AbortedLoss, ...] = ()
     superfluous: tuple[str, ...] = ()
-    """Objects to be deleted with the loss: states of a coordinator that cannot be read."""
+    """Objects to delete with the loss: unreadable states of a coordinator."""
 
     @property
     def is_loss(self) -> bool:
@@ -65,7 +65,7 @@ class PartitionDamage:
 
 @dataclass(slots=True)
 class _BaseSearch:
-    """What is found of one partition on the way to its base."""
+    """What the search for a partition's base has found."""
 
     events: list[Event] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class _BaseSearch:
 
 @dataclass(frozen=True, slots=True)
 class SoundEnd:
-    """Where the part of a table ends that can be read, and what is to blame if it ended later."""
+    """The readable part of a table, with the faults that may have cut it short."""
 
     table: PartitionTable
     faults: tuple[CorruptObject, ...] = ()
@@ -92,8 +92,10 @@ class SoundEnd:
 async def damaged_partitions(
     bucket: Bucket, view: BucketView, ends: Mapping[TopicPartition, SoundEnd], filler: Filler
 ) -> list[PartitionDamage]:
-    """The partitions in a view that have lost something of their tails, by name. `ends`: of all of
-    them. StoreError, UnsupportedFormat."""
+    """The partitions in a view that have lost a part of their tails, by name.
+
+    `ends` has the ends of all of them. Raises StoreError and UnsupportedFormat.
+    """
     state = view.state
     at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
     survey = _Survey(bucket, filler)
@@ -109,7 +111,7 @@ async def damaged_partitions(
         damage = await survey.rebuilt(
             name, state.tenures(partition), partition, ends[partition], found
         )
-        # Where its table is to blame and comes back whole, the partition has lost nothing.
+        # If its table is to blame and comes back whole, the partition has lost nothing.
         is_tables = failure.key.startswith(table_prefix(partition.topic_id))
         return damage if damage.is_loss or not is_tables else None
 
@@ -123,7 +125,7 @@ async def damaged_partitions(
 class _Readable(NamedTuple):
     content: WalContent
     faults: Sequence[CorruptObject]
-    """Of newer checkpoints."""
+    """The faults of newer checkpoints."""
 
 
 class _Survey:
@@ -141,7 +143,7 @@ class _Survey:
         found: _BaseSearch | None = None,
         aborted: tuple[AbortedLoss, ...] = (),
     ) -> PartitionDamage | None:
-        """What is lost of a partition whose log is known; None if nothing is."""
+        """The damage of a partition with a known log; None if there is none."""
         known = found or _BaseSearch()
         unreadable = set()
         table_next = end.table.next_offset
@@ -168,7 +170,7 @@ class _Survey:
         end: SoundEnd,
         found: _BaseSearch,
     ) -> PartitionDamage:
-        """What is left of a partition that cannot be recovered."""
+        """The damage of a partition that cannot be recovered."""
         base = await self._base(tenures, partition, end, found)
         left = await self._access.offload.run(salvage, base, found.events, self._filler)
         for event in found.events:
@@ -185,7 +187,7 @@ class _Survey:
         end: SoundEnd,
         found: _BaseSearch,
     ) -> PartitionImage:
-        """The newest image that can be read; what follows it goes to `found.events`."""
+        """The newest readable image; its successors go to `found.events`."""
         for number in range(len(tenures) - 1, -1, -1):
             tenure = tenures[number]
             key = (partition, tenure.leader_epoch)
@@ -201,7 +203,7 @@ class _Survey:
         oldest = tenures[0].leader_epoch
         if oldest == FIRST_LEADER_EPOCH:
             return PartitionImage.empty(partition, oldest)
-        # What was before is told by the table alone.
+        # The table alone tells of earlier records.
         following, segments = end.table.next_offset, end.table.segments
         start = segments[0].segment.name.base_offset if segments else following
         epochs = (EpochStart(oldest, following),)
@@ -218,7 +220,7 @@ class _Survey:
         return content
 
     async def _read(self, incarnation: Incarnation) -> _Readable:
-        """A WAL from its newest checkpoint that can be read, else from its beginning."""
+        """A WAL from its newest readable checkpoint, else from its beginning."""
         access = self._access
         state = access.cluster.state
         retired = state.retired.get(incarnation.epoch)
@@ -268,8 +270,10 @@ class _Survey:
     async def _unreadable(
         self, extents: Extents, table_next: int
     ) -> AsyncIterator[tuple[Extent, CorruptObject]]:
-        """The extents from an offset on whose batches cannot be read, and why. What is filled
-        already is not in the bucket yet."""
+        """The extents from an offset on with unreadable batches, and the reasons.
+
+        Extents that are filled already are not in the bucket yet, and are left out.
+        """
         for extent in extents.from_offset(table_next):
             if extent.key == self._filler.key:
                 continue

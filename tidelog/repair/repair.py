@@ -1,15 +1,15 @@
-"""`tidelog bucket repair`: surveys what a bucket has lost, and lets it go on behind that.
+"""`tidelog bucket repair`: surveys the losses of a bucket, and lets it continue without them.
 
-A survey changes nothing. Accepting losses, step by step, and what holds if the process dies after
+A survey changes nothing. Accepting losses, step by step, and the state if the process dies after
 each; no broker may live meanwhile:
 
-1. The metadata log's end (`log_end`). Nothing else is looked at before the log is whole.
-2. This process registers as the broker that was there before, which fences it, and takes over what
-   it owned, as a broker that starts does. The next start of either finds that.
-3. What is left is stored: an object that fills the holes, then an image of each partition. Nobody
-   knows of them yet; a collector deletes them in time.
-4. `LossAccepted` gives each partition the next tenure, which begins with its image. All that are
-   recorded count, the others are as they were.
+1. Accept the metadata log's lost end (`log_end`). Nothing else is examined before the log is whole.
+2. Register this process as the broker that was there before, which fences that broker. Take over
+   its partitions, as a starting broker does. The next start of either finds that.
+3. Store the replacements: an object that fills the holes, then an image of each partition. No other
+   object refers to them yet; a collector deletes them in time.
+4. Record `LossAccepted`, which gives each partition its next tenure, with its image as the base.
+   Each recorded one counts; the other partitions are as before.
 5. This process fences itself. The next broker takes over, as it does without this step.
 """
 
@@ -38,9 +38,9 @@ from tidelog.wal.format.image_codec import encode_images
 from tidelog.wal.recover.filler import Filler
 
 NOBODY = Incarnation(BrokerId(0), Epoch(0))
-"""In whose name a survey fills holes: what it fills is thrown away."""
+"""The incarnation in whose name a survey fills holes: its fillings are discarded."""
 ADDRESS = ("repair.invalid", 1)
-"""Where no client finds the process that repairs."""
+"""The advertised address, at which no client finds this process."""
 
 
 class BrokersLive(Refused):
@@ -53,12 +53,12 @@ class BrokersLive(Refused):
 
 
 class UnknownLoss(Refused):
-    """What is to be accepted is not lost. Nothing was changed."""
+    """A named loss does not exist. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DamageSurvey:
-    """What a bucket has lost. Where the metadata log's end is lost, nothing else was looked at."""
+    """The losses of a bucket. If the metadata log's end is lost, nothing else was examined."""
 
     log_end: LogEnd | None
     tables: Sequence[TableDamage] = ()
@@ -69,7 +69,7 @@ class DamageSurvey:
         return self.log_end is None and not self.tables and not self.partitions
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The survey for JSON."""
         end = self.log_end
         return {
             "whole": self.is_whole,
@@ -109,7 +109,7 @@ class DamageSurvey:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The survey for people."""
         if self.is_whole:
             return ["nothing is lost"]
         lines: list[str] = []
@@ -119,18 +119,20 @@ class DamageSurvey:
             lines += _table_lines(table)
         for damage in self.partitions:
             lines += _partition_lines(damage)
-        return [*lines, "nothing was changed: --accept-loss gives up what it names"]
+        return [*lines, "nothing was changed: --accept-loss accepts the losses that it names"]
 
     def names(self) -> list[str]:
-        """What can be accepted."""
+        """The names under which losses can be accepted."""
         found = [] if self.log_end is None else [log_end.NAME]
         found += [damage.topic.name for damage in self.tables]
         return [*found, *(damage.name for damage in self.partitions)]
 
 
 async def survey(access: BucketAccess, filler: Filler | None = None) -> DamageSurvey:
-    """Look at everything that a broker would serve. UnsupportedFormat, StoreError; CorruptObject
-    where nothing can be repaired."""
+    """Examine everything that a broker would serve.
+
+    Raises UnsupportedFormat, StoreError, and CorruptObject if nothing can be repaired.
+    """
     end = await find_log_end(access)
     if not end.is_whole or end.superfluous:
         return DamageSurvey(end)
@@ -144,7 +146,7 @@ async def survey(access: BucketAccess, filler: Filler | None = None) -> DamageSu
 
 
 async def _view(access: BucketAccess) -> tuple[Bucket, BucketView]:
-    """All partitions."""
+    """The bucket, with a view of all partitions."""
     bucket = Bucket(access)
     state = await bucket.refresh()
     return bucket, await bucket.view_partitions(
@@ -156,7 +158,7 @@ async def _view(access: BucketAccess) -> tuple[Bucket, BucketView]:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """This process, and how it judges others."""
+    """The identity of this process, and its means to tell whether others run."""
 
     mine: ProcessIdentity
     is_running: Callable[[ProcessIdentity], bool | None]
@@ -165,8 +167,10 @@ class Processes:
 async def accept(
     access: BucketAccess, wanted: Collection[str], processes: Processes, in_flight_max: int
 ) -> None:
-    """Give up what is named: the log's end, topics, partitions, or whatever a damaged object has
-    spoiled, by its key. UnknownLoss, BrokersLive, StoreError: call again; the rest as `survey`."""
+    """Accept the named losses: the log's end, topics, partitions, or objects by their keys.
+
+    Raises UnknownLoss, BrokersLive, and the errors of `survey`. After a StoreError call again.
+    """
     found = await survey(access)
     _check_names(found, wanted)
     if found.is_whole:
@@ -193,7 +197,7 @@ async def accept(
 async def _take_over_everything(
     access: BucketAccess, log: MetadataLog, processes: Processes, in_flight_max: int
 ) -> Incarnation:
-    """Become the broker that was there before. Other broker ids are fenced in the same way."""
+    """Register as the broker that was there before. Other broker ids are fenced in the same way."""
     first, *others = sorted((await log.refresh()).live_epochs) or [_last_broker_id(log)]
 
     async def become(broker_id: BrokerId) -> Incarnation:
@@ -216,7 +220,7 @@ async def _take_over_everything(
 
 
 def _last_broker_id(log: MetadataLog) -> BrokerId:
-    """Of the incarnation that registered last, all of which are fenced."""
+    """The id of the last registered incarnation; all incarnations are fenced."""
     state = log.state
     known = [info.incarnation for info in state.brokers.values()]
     known += [wal.incarnation for wal in state.retired.values()]
@@ -231,7 +235,7 @@ async def _accept_losses(
     access: BucketAccess, log: MetadataLog, me: Incarnation, wanted: Collection[str]
 ) -> None:
     store = access.store
-    # Now that every WAL has ended; tables first, since tails begin where they end.
+    # Every WAL has ended now. Tables come first, since tails begin at their ends.
     _, view = await _view(access)
     for table in await damaged_tables(access, view):
         accepted = table.accepted(wanted)
@@ -244,7 +248,7 @@ async def _accept_losses(
     chosen = [
         damage
         for damage in found.partitions
-        # A tail goes on where its table ends: the table's loss has to be accepted first.
+        # A tail begins at its table's end: the table's loss has to be accepted first.
         if damage.partition.topic_id not in cut and _is_named(damage, wanted)
     ]
     if not filler.is_empty:
@@ -265,13 +269,13 @@ async def _record(log: MetadataLog, me: Incarnation, record: LossAccepted) -> No
 
 
 def _is_named(damage: PartitionDamage, wanted: Collection[str]) -> bool:
-    """Whether a partition's loss is among what is to be accepted."""
+    """Whether a partition's loss is among the named ones."""
     topic = damage.name.rpartition("-")[0]
     return bool({damage.name, topic, *damage.faults} & set(wanted))
 
 
 def _check_names(found: DamageSurvey, wanted: Collection[str]) -> None:
-    """UnknownLoss, naming what is lost, where something else is to be accepted."""
+    """Raise UnknownLoss, with the existing losses, for a name that matches none."""
     keys: set[str] = set()
     topics: set[str] = set()
     for damage in found.partitions:
@@ -283,14 +287,17 @@ def _check_names(found: DamageSurvey, wanted: Collection[str]) -> None:
     if unknown:
         lost = ", ".join(found.names()) or "nothing"
         raise UnknownLoss(
-            f"{', '.join(unknown)}: nothing of that is lost. Nothing was changed. What is lost:"
+            f"{', '.join(unknown)}: nothing of that is lost. Nothing was changed. The losses are:"
             f" {lost}"
         )
 
 
 async def _require_silence(access: BucketAccess, processes: Processes) -> None:
-    """Before the metadata log can be read, leases alone tell of brokers: BrokersLive where one
-    changes within a session timeout, or where its process is seen to run."""
+    """Raise BrokersLive if a broker may be alive.
+
+    Before the metadata log can be read, only leases tell of brokers. A broker is alive if its lease
+    changes within a session timeout, or if its process is seen to run.
+    """
     before = {key: lease async for key, lease in list_leases(access.store)}
     running = [processes.is_running(lease.process) for lease in before.values()]
     for lease, runs in zip(before.values(), running, strict=True):
@@ -304,16 +311,16 @@ async def _require_silence(access: BucketAccess, processes: Processes) -> None:
 
 
 def _log_end_lines(end: LogEnd) -> list[str]:
-    lines = [f"{log_end.NAME}: {end.why or 'snapshots that cannot be read are in the way'}"]
+    lines = [f"{log_end.NAME}: {end.why or 'unreadable snapshots are in the way'}"]
     if end.is_whole:
         lines.append("  nothing is lost")
     else:
         lines.append(
             f"  lost: entries {end.lost.first} to {end.lost.last} of the metadata log: topics,"
-            " settings and brokers that they told of, with all that those brokers wrote"
+            " settings and brokers that they recorded, with all writes of those brokers"
         )
     lines += [f"  deleted with it: {key}" for key in end.superfluous]
-    return [*lines, "  what else is lost shows when this is accepted"]
+    return [*lines, "  other losses show once this one is accepted"]
 
 
 def _table_lines(damage: TableDamage) -> list[str]:
@@ -323,8 +330,8 @@ def _table_lines(damage: TableDamage) -> list[str]:
     if damage.cut is not None:
         back = sum(map(len, damage.cut.readopted.values()))
         lines.append(
-            f"  given up: what its log says behind version {damage.state.version}; {back} segments"
-            " behind it are whole and come back"
+            f"  given up: the entries of its log after version {damage.state.version}; {back}"
+            " segments after it are whole and come back"
         )
     for number in damage.partitions:
         for each in damage.lost_of(number):
@@ -340,10 +347,10 @@ def _partition_lines(damage: PartitionDamage) -> list[str]:
     lines += [f"  {key}: {why}" for key, why in sorted(damage.faults.items())]
     lines += [f"  lost: offsets {each.first} to {each.last}" for each in damage.lost]
     if not damage.is_loss:
-        lines.append("  nothing is lost: what is damaged can be made up for")
+        lines.append("  nothing is lost: the damaged objects can be replaced")
     lines += [
         f"  aborted: the transaction of producer {each.producer_id} that begins at offset"
         f" {each.first_offset}, whose end is lost"
         for each in damage.aborted
     ]
-    return [*lines, f"  it goes on at offset {damage.image.next_offset}"]
+    return [*lines, f"  it continues at offset {damage.image.next_offset}"]

@@ -1,17 +1,17 @@
-"""Which tables have lost something, what is left of them, and how they go on without it.
+"""Which tables have lost data, what remains of them, and how they continue.
 
-Segments that are lost leave the table by a commit. A table log with a lost entry is cut there: what
-follows it cannot be told from it. Segments behind the cut that can be read, and that follow each
-other, come back by a commit, since their files say what they are.
+Lost segments leave the table by a commit. A table log with a lost entry is cut there, since the
+entries after it do not tell what it held. Readable segments after the cut that follow each other
+come back by a commit, since their files describe them.
 
-Accepting a cut, step by step, and what holds if the process dies after each:
+Accepting a cut, step by step, and the state if the process dies after each:
 
 1. The hint goes back to a checkpoint below the cut. The entry is lost as before.
-2. What lies at the cut and above is deleted, the highest first. While any is left the log is
-   damaged as before. When none is, tails begin behind the table's end, which is damage too.
-3. One commit brings the segments back that are left, and removes those that are lost.
+2. Objects at the cut and above are deleted, the highest first. While one is left, the log is as
+   damaged as before. When none is left, tails begin after the table's end, which is damage too.
+3. One commit brings back the remaining segments, and removes the lost ones.
 
-In internal topics snapshots of a coordinator's state stand for a table.
+In internal topics, snapshots of a coordinator's state take the place of a table.
 """
 
 from __future__ import annotations
@@ -46,32 +46,31 @@ _HINT = "_last_checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A table log whose entries from a version on are given up."""
+    """A table log that is cut at a version."""
 
     fault: CorruptObject
     checkpoint: int
-    """The newest below the cut that can be read, or NO_VERSION."""
+    """The newest readable checkpoint below the cut, or NO_VERSION."""
     deleted: tuple[str, ...]
-    """The log's objects at the cut and above, the highest first; then checkpoints that cannot be
-    read."""
+    """The log's objects at the cut and above, the highest first; then unreadable checkpoints."""
     readopted: Mapping[int, Sequence[Segment]]
     """The segments that come back, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDamage:
-    """What one topic's table has lost."""
+    """The losses of one topic's table."""
 
     topic: Topic
     state: TableState
-    """What can be read of it."""
+    """The readable state."""
     cut: Cut | None
     lost: Mapping[Segment, CorruptObject]
-    """The segments that cannot be read, and why."""
+    """The unreadable segments and their faults."""
 
     @property
     def faults(self) -> dict[str, str]:
-        """What is wrong with the objects to blame, by their keys."""
+        """The faults of the objects to blame, by their keys."""
         errors = [*self.lost.values(), *([] if self.cut is None else [self.cut.fault])]
         return {error.key: error.why for error in errors}
 
@@ -82,17 +81,17 @@ class TableDamage:
 
     @property
     def partitions(self) -> list[int]:
-        """Those that have lost segments."""
+        """The partitions that have lost segments."""
         return sorted({each.name.partition for each in self.lost})
 
     def end(self, partition: int) -> PartitionTable:
-        """What is left of a partition's part, with what comes back."""
+        """The remaining part of a partition, including the segments that come back."""
         table = self.state.partition(partition)
         back = self.cut.readopted.get(partition, ()) if self.cut is not None else ()
         return PartitionTable(back[-1].name.last_offset + 1) if back else table
 
     def accepted(self, wanted: Collection[str]) -> TableDamage | None:
-        """The part of the damage that is named: by topic, partition or key."""
+        """The named part of the damage: by topic, partition or key."""
         name = self.topic.name
         cut = self.cut if self.cut and {name, self.cut.fault.key} & set(wanted) else None
         lost = {
@@ -106,8 +105,11 @@ class TableDamage:
 
 
 async def damaged_tables(access: BucketAccess, view: BucketView) -> list[TableDamage]:
-    """The tables that have lost something, by name. `view`: of all partitions; a tail may show that
-    its table has lost its newest entries. StoreError, UnsupportedFormat."""
+    """The tables that have lost data, by name.
+
+    `view` is of all partitions: a tail may show that its table has lost its newest entries. Raises
+    StoreError and UnsupportedFormat.
+    """
     found = []
     state = view.state
     ends = {
@@ -126,7 +128,7 @@ async def damaged_tables(access: BucketAccess, view: BucketView) -> list[TableDa
 async def sound_ends(
     access: BucketAccess, state: ClusterState, damaged: Iterable[TableDamage]
 ) -> dict[TopicPartition, SoundEnd]:
-    """Where what can be read of each partition's table ends."""
+    """The end of the readable part of each partition's table."""
     damages = {damage.topic.topic_id: damage for damage in damaged}
     ends = {}
     for topic in state.topics.values():
@@ -147,7 +149,7 @@ async def sound_ends(
 
 
 async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAccepted]:
-    """Give up what a table has lost; what is to be recorded of it."""
+    """Accept a table's losses; return the records for the metadata log."""
     if damage.cut is not None:
         await _cut(access, damage.topic, damage.cut)
     log = await access.open_table(damage.topic)
@@ -223,7 +225,7 @@ async def _segment_fault(
 async def _find_cut(
     access: BucketAccess, topic: Topic, error: CorruptObject
 ) -> tuple[TableState, Cut]:
-    """The newest state that the log leads to, and what is given up behind it."""
+    """The newest state that the log leads to, and the cut after it, if any."""
     prefix = log_prefix(topic.topic_id)
     listed = [meta.key async for meta in access.store.list(prefix)]
     commits = _versions(prefix, listed, _COMMIT_SUFFIX)
@@ -270,8 +272,10 @@ def _versions(prefix: str, keys: Iterable[str], suffix: str) -> dict[int, str]:
 async def _left_behind(
     access: BucketAccess, topic: Topic, state: TableState
 ) -> dict[int, list[Segment]]:
-    """The segments behind the ends that can be read, of each partition those that follow each
-    other; of several with the same begin the longest."""
+    """The readable segments after the ends; those of each partition follow each other.
+
+    Of several with the same start, the longest counts.
+    """
     prefix = table_prefix(topic.topic_id)
     names = []
     async for meta in access.store.list(prefix):
@@ -292,7 +296,7 @@ async def _left_behind(
 
 
 async def _described(access: BucketAccess, topic: Topic, name: SegmentName) -> Segment | None:
-    """What a table says of a segment, from its file; None if that cannot be read."""
+    """The table entry of a segment, made from its file; None if that cannot be read."""
     key = table_prefix(topic.topic_id) + name.path
     try:
         reader = await SegmentReader.open_key(access.store, access.offload, key)
@@ -324,7 +328,7 @@ async def _cut(access: BucketAccess, topic: Topic, cut: Cut) -> None:
 
 
 async def _snapshot_end(access: BucketAccess, topic: Topic, number: int) -> SoundEnd:
-    """The newest state of a coordinator that can be read."""
+    """The newest readable state of a coordinator."""
     (kind,) = [each for each in (TRANSACTIONS, GROUPS) if each.topic == topic.name]
     origin = access.origin(topic, number)
     keys = [meta.key async for meta in access.store.list(origin.prefix)]
