@@ -1,1 +1,1 @@
-"""Takes decided records from the WAL into the topics' tables."""
+"""Moves decided records from the WAL into the topics' tables."""

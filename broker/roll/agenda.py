@@ -1,8 +1,8 @@
-"""What a broker's roller is to do now, and how fast.
+"""The roller's plan: which partitions to roll next, and how fast.
 
-It is looked for at the beginning of a round, and again each second in the pauses of the rolls of
-that round: what comes due meanwhile counts for their pace, and who waits, or has waited for too
-long, calls the roller away as soon as the segment in hand is done.
+The plan is made at the beginning of a round, and again each second in the pauses of its rolls. So
+partitions that come due meanwhile count for the pace. A roll that a client waits for, or an overdue
+one, calls the roller away as soon as the present segment is done.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tidelog.wal.roll.roll_pace import Haste, haste_of, rate_for
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollLimits, plan_rolls
 
 LOOK_SECONDS = 1.0
-"""How often it is looked for what is due while there are pauses."""
+"""How often pauses are used to look for due partitions."""
 PAUSE_SECONDS_MIN = 0.001
-"""Less is not worth a pause; it is part of the next one."""
+"""A shorter pause is not worth it; it becomes a part of the next one."""
 GRACE_SHARE_MAX = 1 / 8
-"""Of the grace, within which what is built has to be committed: over how long rolls are spread."""
+"""The part of log.delete.grace.ms over which rolls are spread; commits must stay within it."""
 LOOKED_AT_ONCE = 1000
-"""Partitions that are looked at before others may go on."""
+"""Partitions that are examined before other tasks get a turn."""
 
 
 class RollAgenda:
-    """One roller's."""
+    """The plan of one roller."""
 
     def __init__(
         self,
@@ -55,27 +55,27 @@ class RollAgenda:
         self._planned: set[TopicPartition] = set()
         self._is_called_away = False
         self.has_looked_again = False
-        """Whether something may be due that was not when this round began."""
+        """Whether partitions may be due that were not when this round began."""
         self.paused_seconds = 0.0
 
     @property
     def is_called_away(self) -> bool:
-        """Whether something is more urgent than what nobody waits for of this round."""
+        """True if a roll that a client waits for should interrupt background rolls."""
         return self._is_called_away or self._queue.asked.is_set()
 
     async def begin(self) -> list[Roll]:
-        """A round: what is due, the most urgent first: for whom somebody waits, what is overdue."""
+        """Begin a round: the due rolls, first those that clients wait for, then overdue ones."""
         due = await self._look()
         self._planned = {roll.partition for roll in due}
         self._is_called_away = self.has_looked_again = False
         return sorted(due, key=haste_of)
 
     def strike(self, place: TopicPartition) -> None:
-        """The partition has had its turn in this round."""
+        """Remove a partition that has had its turn in this round."""
         self._planned.discard(place)
 
     async def look_again(self) -> None:
-        """Learn what has come due since, and go on as fast as that asks for."""
+        """Plan again with newly due partitions, and adapt the pace."""
         self.has_looked_again = True
         hastes = {roll.partition: haste_of(roll) for roll in await self._look()}
         self._is_called_away = any(
@@ -84,7 +84,7 @@ class RollAgenda:
         )
 
     async def wait(self) -> None:
-        """Until the next piece of a roll may begin."""
+        """Wait until the next piece of a roll may begin."""
         while True:
             now = self._clock.monotonic()
             if self._queue.asked.is_set() or now - self._looked_at >= LOOK_SECONDS:
@@ -98,7 +98,7 @@ class RollAgenda:
         self._pace.begin(now)
 
     def note(self, work_bytes: int) -> None:
-        """So much was done since it could begin, in bytes of the WAL."""
+        """Account for the work of a piece, in bytes of the WAL."""
         self._pace.note(work_bytes)
 
     async def _look(self) -> list[Roll]:
@@ -115,7 +115,7 @@ class RollAgenda:
         return due
 
     async def _backlogs(self, settings: BrokerSettings) -> list[Backlog]:
-        """What there is to roll."""
+        """The backlogs of all partitions with records for their tables."""
         bytes_max, age_ms_max = settings.integer("roll.bytes"), settings.integer("roll.age.ms")
         found: list[Backlog] = []
         for number, place in enumerate(self._queue.begin_look(), 1):
@@ -135,25 +135,25 @@ class RollAgenda:
 
 
 class RollTurns:
-    """When the roll of one partition may take up its next piece."""
+    """The pace of one partition's roll: when it may take its next piece."""
 
     def __init__(self, agenda: RollAgenda, is_wanted: Callable[[], bool]) -> None:
-        """`is_wanted`: whether the roll is of any use still."""
+        """`is_wanted`: whether the roll is still useful."""
         self._agenda = agenda
         self._is_wanted = is_wanted
 
     async def next(self) -> bool:
-        """Wait until the next piece may begin; whether it is wanted still."""
+        """Wait until the next piece may begin; return whether it is still wanted."""
         await self._agenda.wait()
         return self._is_wanted()
 
     def note(self, work_bytes: int) -> None:
-        """So much was done since it could begin."""
+        """Account for the work of a piece."""
         self._agenda.note(work_bytes)
 
 
 async def wait_for(event: asyncio.Event, seconds: float | None) -> None:
-    """Until the event, but not longer than that."""
+    """Wait for the event, at most so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

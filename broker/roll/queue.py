@@ -1,5 +1,7 @@
-"""Which partitions have something for the table: since when, who waits for it, and what is in the
-way. What has nothing is not in here, and costs nothing."""
+"""The partitions with records for their tables: since when, who waits, and what prevents the roll.
+
+Partitions without such records are not in the queue, and cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 PAUSE_SECONDS_FIRST = 1.0
 PAUSE_SECONDS_MAX = 60.0
 STOPPED_SECONDS = 300.0
-"""How long a partition that has something corrupt is left alone."""
+"""How long a partition with a corrupt object is not retried."""
 
 
 @dataclass(slots=True)
@@ -32,19 +34,19 @@ class _Pause:
     until: float
     seconds: float
     is_stop: bool
-    """Whether it would fail again, as far as one knows."""
+    """Whether a retry is expected to fail again."""
 
 
 @dataclass(slots=True)
 class _TableWaiter:
-    """Somebody waits until the table has all below an offset."""
+    """A client waits until the table has all records below an offset."""
 
     target: int
     done: asyncio.Future[None]
 
 
 class RollQueue:
-    """What a broker's roller knows of partitions. No I/O."""
+    """The state of a broker's pending rolls. No I/O."""
 
     def __init__(self, partitions: PartitionRegistry, clock: Clock) -> None:
         self._partitions = partitions
@@ -56,24 +58,24 @@ class RollQueue:
         self._has_news = False
         self._is_closed = False
         self.news = asyncio.Event()
-        """Something has come that may be due."""
+        """Set when a partition may have become due."""
         self.asked = asyncio.Event()
-        """Somebody waits, and is not looked after yet."""
+        """Set when a client waits for a roll that is not planned yet."""
 
     @property
     def has_waiting(self) -> bool:
-        """Whether anybody waits for a roll."""
+        """Whether any client waits for a roll."""
         return bool(self._waiting)
 
     @property
     def seconds_to_next_look(self) -> float | None:
-        """When the next partition becomes due, if there are no news."""
+        """The time until the next partition becomes due, without further news."""
         if self._next_look is None:
             return None
         return max(0.0, self._next_look - self._clock.monotonic())
 
     def note(self, place: TopicPartition) -> None:
-        """Something of the partition has become durable."""
+        """Enter a partition of which records have become durable."""
         if place not in self._since:
             self._since[place] = self._clock.monotonic()
         if not self._has_news:
@@ -81,16 +83,16 @@ class RollQueue:
             self.news.set()
 
     def wait(self, partition: Partition) -> asyncio.Future[None]:
-        """Done when the table has all that is decided now."""
+        """A future that is done when the table has all records that are decided now."""
         place, target = partition.log.partition, partition.log.last_stable_offset
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if target <= partition.log.table_next:
             done.set_result(None)
             return done
-        # Whoever asks may have repaired what was wrong.
+        # The client may have repaired the damage before it asked.
         self._pauses.pop(place, None)
         self._since.setdefault(place, self._clock.monotonic())
-        # Who has given up is kept no longer than until somebody asks again.
+        # Cancelled waits are kept no longer than until the next request.
         still = [each for each in self._waiting.get(place, ()) if not each.done.done()]
         self._waiting[place] = [*still, _TableWaiter(target, done)]
         if self._is_closed:
@@ -100,15 +102,15 @@ class RollQueue:
         return done
 
     def close(self) -> None:
-        """Nothing is rolled any more: who waits is told, and so is who comes later."""
+        """End all rolls: present and later waits fail."""
         self._is_closed = True
         for place in list(self._waiting):
             self._fail(place, _has_ended(place))
 
-    # Looks.
+    # Planning.
 
     def begin_look(self) -> list[TopicPartition]:
-        """The partitions to be looked at; what comes from now on is for the next look."""
+        """The partitions to examine; those that are noted from now on belong to the next look."""
         self._has_news = False
         self._next_look = None
         return list(self._since)
@@ -116,15 +118,17 @@ class RollQueue:
     def backlog(
         self, place: TopicPartition, config: TopicConfig, bytes_max: int, age_ms_max: int
     ) -> Backlog | None:
-        """What a partition has that could be rolled now. `config`: its topic's, which may ask for
-        less."""
+        """The records of a partition that could be rolled now.
+
+        `config` is of its topic, which may ask for less.
+        """
         partition = self._partitions.get(place)
         if partition is None or partition.fault is not None:
             return None
         log = partition.log
         stable, now = log.last_stable_offset, self._clock.monotonic()
         if stable <= log.table_next:
-            # What an open transaction holds back is looked at again when its marker comes.
+            # Records of open transactions wait; the marker enters the partition again.
             if log.high_watermark <= log.table_next:
                 self._since.pop(place, None)
             return None
@@ -148,15 +152,15 @@ class RollQueue:
     def _look_at(self, time: float) -> None:
         self._next_look = time if self._next_look is None else min(self._next_look, time)
 
-    # What becomes of partitions.
+    # Results of rolls.
 
     def date(self, place: TopicPartition, since: float) -> None:
-        """What the partition has is there since then."""
+        """Set the time since which the partition's records wait."""
         if place in self._since:
             self._since[place] = since
 
     def rolled(self, partition: Partition) -> None:
-        """The table has gone on."""
+        """Note that the table has advanced."""
         log = partition.log
         place, table_next = log.partition, log.table_next
         self._pauses.pop(place, None)
@@ -173,14 +177,14 @@ class RollQueue:
             self.news.set()
 
     def forget(self, place: TopicPartition) -> None:
-        """The partition is not here any more."""
+        """Remove a partition that this broker does not lead any more."""
         self._since.pop(place, None)
         self._pauses.pop(place, None)
         why = f"partition {place.partition} of {place.topic_id} is not here any more"
         self._fail(place, PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why))
 
     def stop(self, partitions: Iterable[Partition], error: TidelogError) -> None:
-        """Something is corrupt: these are left alone, others go on. Who waits is told."""
+        """Stop rolling partitions with a corrupt object, and fail their waits; others continue."""
         until = self._clock.monotonic() + STOPPED_SECONDS
         for partition in partitions:
             place = partition.log.partition
@@ -197,7 +201,7 @@ class RollQueue:
             )
 
     def pause(self, partitions: Iterable[Partition], error: TidelogError) -> int:
-        """The store or a worker failed: a little later perhaps. How many are paused."""
+        """Retry partitions later, after a failure of the store or a worker; return their number."""
         now, count = self._clock.monotonic(), 0
         for partition in partitions:
             place = partition.log.partition
@@ -208,30 +212,31 @@ class RollQueue:
             self._look_at(now + seconds)
             count += 1
         logger.warning(
-            "a roll failed; it will be tried again",
+            "a roll failed; the broker retries",
             extra={"key": getattr(error, "key", None), "why": str(error)},
         )
         return count
 
     def is_paused(self, place: TopicPartition) -> bool:
-        """Whether it is to be left alone."""
+        """Whether the partition is not to be rolled now."""
         pause = self._pauses.get(place)
         return pause is not None and pause.until > self._clock.monotonic()
 
     def hindrance(self, place: TopicPartition) -> TidelogError | None:
-        """Why it was last left alone, if it has not gone on since."""
+        """The last reason for not rolling the partition, if its table has not advanced since."""
         pause = self._pauses.get(place)
         return None if pause is None else pause.error
 
     def faults(self) -> list[TidelogError]:
-        """What is corrupt. May be called from any thread."""
+        """The corrupt objects that stop rolls. Callable from any thread."""
         return [pause.error for pause in list(self._pauses.values()) if pause.is_stop]
 
     def _fail(self, place: TopicPartition, error: TidelogError) -> None:
         for each in self._waiting.pop(place, ()):
             if not each.done.done():
                 each.done.set_exception(error)
-                # Whoever waited may have gone; that is no error of the event loop's.
+                # The client may have gone; its unseen error must not reach the event loop's
+                # handler.
                 each.done.exception()
 
 

@@ -1,10 +1,10 @@
 """The last step of recovery: partitions that were recovered from the WAL learn from their tables.
 
-The WAL may have lost, by collection, what a table has. So before the broker serves anything, each
-partition's log advances to its table's end (E4). Later, outside the start, the roller learns how
-old the rest is.
+A collection may have removed records from the WAL that a table has. So before the broker serves
+anything, each partition's log advances to its table's end (E4). After the start, the roller learns
+the age of the remaining records.
 
-A death in this step leaves nothing behind: it only reads.
+A death in this step has no effect: it only reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READS_AT_ONCE_MAX = 16
 
 
 class RecoveredPartitions:
-    """Opens them at the start; dates them when the roller begins."""
+    """Advances recovered partitions at the start, and dates them when the roller begins."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RecoveredPartitions:
         self._store = store
         self._clock = clock
         self._undated: dict[str, list[TopicPartition]] = {}
-        """By the object of their oldest batch."""
+        """The partitions, by the object of their oldest batch."""
 
     async def open(self) -> None:
         """Advance every recovered log to its table's end. Raises StoreError."""
@@ -61,7 +61,8 @@ class RecoveredPartitions:
         except NoTable:
             return
         except (CorruptObject, UnsupportedFormat) as error:
-            # The broker serves what the WAL has; a read of the table's part meets the fault itself.
+            # The broker serves the WAL's records; a read of the table's part meets the fault
+            # itself.
             self._queue.stop(partitions, error)
             return
         for partition in partitions:
@@ -80,7 +81,7 @@ class RecoveredPartitions:
                 self._undated.setdefault(oldest, []).append(log.partition)
 
     async def date(self) -> None:
-        """Tell the roll queue since when each partition waits: since its oldest object came."""
+        """Set the time since which each partition waits: that of its oldest object."""
         await read_all(self._date, list(self._undated), asyncio.Semaphore(READS_AT_ONCE_MAX))
         self._undated.clear()
 

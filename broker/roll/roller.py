@@ -1,18 +1,19 @@
-"""Takes what is decided from the WAL into the table, partition by partition. `run` is its task.
+"""Rolls decided records from the WAL into the tables, partition by partition. `run` is its task.
 
-A roll is: build a segment and store it (`segment_builder`), commit it to the topic's table (E1),
-and only then forget the extents below (`PartitionLog.advance_table`). If the process dies
+A roll builds a segment and stores it (`segment_builder`), then commits it to the topic's table
+(E1), and only then forgets the extents below (`PartitionLog.advance_table`). If the process dies
 
-- before the commit: the table is as it was; a segment that is stored is garbage;
-- behind it: whoever opens the partition next asks the table where it ends (`recovered`), whatever
-  the partition's image says, and forgets the extents below (E4);
-- with the commit's outcome unknown: the same. While the process lives the partition is rolled again
-  later, from what the table says by then: the commit finds it gone on, or as it was.
+- before the commit: the table is as it was; a stored segment is garbage;
+- after the commit: the next owner of the partition asks the table for its end (`recovered`),
+  whatever the partition's image says, and forgets the extents below (E4);
+- with an unknown outcome of the commit: the same. If the process lives, it rolls the partition
+  again later from the table's present end. That commit finds the table advanced, or as it was.
 
-A fenced broker that commits late is refused, since the new owner's table has gone on, or right,
-since both have rolled the same history; the new owner is refused once and goes on from there (E2).
+A late commit of a fenced broker is refused, since the new owner has advanced the table; or it is
+right, since both roll the same history. Then the new owner is refused once, and continues from the
+table's end (E2).
 
-What is corrupt stops the roll of its partition alone. Store errors are tried again.
+A corrupt object stops only the roll of its partition. Store errors are retried.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-"""How often it is looked for what is to be rolled, while records come."""
+"""How often the roller looks for due partitions while records arrive."""
 BETWEEN_ROUNDS_SECONDS = 0.01
-"""Between one round and another that is to follow at once."""
+"""The pause between a round and another that must follow at once."""
 COMMIT_PARTITIONS_MAX = 64
-"""Partitions of a topic that go on in one commit."""
+"""Partitions of a topic that advance in one commit."""
 COMMIT_GRACE_SHARE_MAX = 1 / 8
-"""A segment waits no longer before others are begun: at half of the grace it is too old."""
+"""A segment waits no longer for others of its commit: at half of the grace it is too old."""
 
 
 @dataclass(slots=True)
 class _Built:
-    """A change that is ready to be committed."""
+    """A change that is ready for its commit."""
 
     partition: Partition
     change: PartitionChange
@@ -68,7 +69,7 @@ class _Built:
     next_offset: int
     built_at: float
     began_at: float | None
-    """When the roll began whose last segment this is; None for the others."""
+    """The start of the roll, if this is its last segment; else None."""
 
 
 class Roller:
@@ -96,36 +97,36 @@ class Roller:
         self.metrics = metrics
 
     def note(self, partition: Partition) -> None:
-        """Something of the partition has become durable."""
+        """Enter a partition of which records have become durable."""
         if not partition.is_internal:
             self._queue.note(partition.log.partition)
 
     def flush(self, partition: Partition) -> asyncio.Future[None]:
-        """Have all that is decided now rolled; done when the table has it.
+        """Roll all records that are decided now; the future is done when the table has them.
 
-        CorruptObject, UnsupportedFormat: it cannot be rolled. PartitionError: it is not here any
-        more, or the broker has ended. Errors of the store do not end the wait: `hindrance` names
-        them.
+        It fails with CorruptObject or UnsupportedFormat if the partition cannot be rolled, and with
+        PartitionError if this broker leads it no more or has ended. Store errors do not end the
+        wait: `hindrance` names them.
         """
         return self._queue.wait(partition)
 
     def hindrance(self, partition: Partition) -> TidelogError | None:
-        """Why the partition was not rolled when that was tried last."""
+        """The reason why the last attempt to roll the partition failed, if it did."""
         return self._queue.hindrance(partition.log.partition)
 
     def faults(self) -> list[TidelogError]:
-        """What is corrupt and stops rolls. May be called from any thread."""
+        """The corrupt objects that stop rolls. Callable from any thread."""
         return self._queue.faults()
 
     def partitions_changed(self) -> None:
-        """Topics or partitions have come or gone."""
+        """Apply the creation or removal of topics or partitions."""
         if self._queue.has_waiting:
             self._queue.news.set()
 
-    # What is due.
+    # Planning.
 
     async def run(self) -> NoReturn:
-        """Roll what is due until cancelled."""
+        """Roll due partitions until cancelled."""
         queue = self._queue
         while True:
             await wait_for(queue.news, queue.seconds_to_next_look)
@@ -136,14 +137,14 @@ class Roller:
                 await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
 
     async def _roll_due(self) -> bool:
-        """One round; whether another one is to follow at once."""
+        """Roll one round; return whether another one must follow at once."""
         topics: dict[tuple[TopicId, Haste], list[Roll]] = {}
         for roll in await self._agenda.begin():
             topics.setdefault((roll.partition.topic_id, haste_of(roll)), []).append(roll)
         was_hasty = False
         for (topic_id, haste), rolls in topics.items():
             if was_hasty and haste is Haste.NONE:
-                # What is left may take its time.
+                # The remaining partitions are not urgent.
                 await self._agenda.look_again()
             was_hasty = haste is not Haste.NONE
             started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
@@ -151,17 +152,17 @@ class Roller:
             paused = self._agenda.paused_seconds - paused
             self.metrics.seconds += self._clock.monotonic() - started_at - paused
             if self._is_called_away(haste):
-                # Who waits comes first; what is left is found again. Who has come since this round
-                # began waits for all that were asked for in it, and for a segment of what is due:
-                # else those that ask again and again would be the only ones to be served.
+                # Rolls that clients wait for come first; the next look finds the rest again. A
+                # client that asks during this round waits for all rolls that were asked for in it,
+                # and for a segment of a due one. Otherwise clients that ask again and again would
+                # be the only ones served.
                 return True
         return self._agenda.has_looked_again
 
     # Rolling.
 
     async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
-        """Those that somebody waits for, or others, which end early when the roller is called
-        away."""
+        """Roll a topic's partitions. Rolls without waiting clients end early on a call away."""
         built: list[_Built] = []
         grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
         wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
@@ -173,7 +174,7 @@ class Roller:
                     self._agenda.strike(roll.partition)
                     if built and self._clock.monotonic() > built[0].built_at + wait_seconds_max:
                         await self._commit(topic_id, built)
-                    # Asked for each time: it is another object when much was committed by others.
+                    # Another object each time: commits of others may have changed it much.
                     state = await self._tables.open(topic_id)
                     partition = self._partitions.get(roll.partition)
                     if partition is not None and self._is_sound(partition, state):
@@ -196,7 +197,7 @@ class Roller:
                 self._agenda.strike(roll.partition)
 
     def _is_called_away(self, haste: Haste) -> bool:
-        """Whether others are to come before what is in such haste."""
+        """True if a roll of this priority should yield to others."""
         return haste is not Haste.ASKED and self._agenda.is_called_away
 
     def _present(self, rolls: Sequence[Roll]) -> list[Partition]:
@@ -204,8 +205,10 @@ class Roller:
         return [partition for partition in found if partition is not None]
 
     async def _roll(self, partition: Partition, roll: Roll, built: list[_Built]) -> None:
-        """Roll one partition, segment by segment, until called away. The last segment is left in
-        `built`, to be committed with those of others."""
+        """Roll one partition, segment by segment, until called away.
+
+        The last segment stays in `built`, to be committed with those of others.
+        """
         log, place = partition.log, partition.log.partition
         began_at, upper = self._clock.monotonic(), log.last_stable_offset
         turns = RollTurns(
@@ -228,11 +231,11 @@ class Roller:
                 return
             if self._is_carried_over(partition, roll.reason, upper):
                 break
-        # What has come meanwhile is younger than this roll.
+        # Records that arrived meanwhile are younger than this roll.
         self._queue.date(place, began_at)
 
     def _is_carried_over(self, partition: Partition, reason: RollReason, upper: int) -> bool:
-        """Whether what is left of a large partition waits until there is more of it."""
+        """Whether the rest of a large partition waits until it has grown."""
         if reason in (RollReason.REQUEST, RollReason.AGE):
             return False
         left = partition.log.extents.bytes_below(upper)
@@ -241,13 +244,13 @@ class Roller:
     async def _build(
         self, partition: Partition, upper: int, turns: RollTurns
     ) -> PartitionChange | None:
-        """A stored segment of the partition, or None where that is not to be had now."""
+        """A stored segment of the partition; None if it cannot be had now."""
         log, topic_id = partition.log, partition.log.partition.topic_id
         try:
             raw_bytes_max = self._topic_config(topic_id).integer("segment.bytes")
             return await self._builder.build(log, upper, raw_bytes_max, turns)
         except MissingObject as error:
-            # F4: it may be needless, since the table has gone on, or have been moved.
+            # F4: the table may have advanced, which makes it needless, or batches may have moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = learn_table_end(self._queue, partition, state)
             has_changed = log.table_next > before or error.key not in log.extents.keys
@@ -262,9 +265,11 @@ class Roller:
         return None
 
     async def _commit(self, topic_id: TopicId, built: list[_Built]) -> None:
-        """Commit what is built, all of it in one version; those that are refused are left for the
-        next look, and so are all but the youngest where they are too old together. `built` is empty
-        then. NoTable, StoreError, CorruptObject."""
+        """Commit the built changes, all in one version. `built` is empty then.
+
+        Refused changes are left for the next look. If the changes are too old together, only the
+        youngest is committed. Raises NoTable, StoreError and CorruptObject.
+        """
         pending = [each for each in built if self._is_here(each.partition)]
         built.clear()
         while pending:
@@ -273,7 +278,7 @@ class Roller:
             except SegmentsTooOld:
                 if len(pending) == 1:
                     raise
-                # Each time that they are built together they would be too old again.
+                # Built together again, they would be too old again.
                 pending = pending[-1:]
                 self._queue.news.set()
                 continue
@@ -287,26 +292,28 @@ class Roller:
             pending = [each for each in pending if self._stands(each, state, result)]
 
     def _stands(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
-        """Whether a change that was refused together with others is right for itself. What the
-        table has is dropped, and the partition goes on from there (E2)."""
+        """Whether a change that was refused together with others is valid by itself.
+
+        If the table has its records, it is dropped, and the partition continues from there (E2).
+        """
         if end_of(built.partition, state) != built.base_offset:
             self._is_sound(built.partition, state)
             self._queue.news.set()
             return False
         if refusal.partition != built.change.partition:
             return True
-        # The table is where it should be, and the change is refused all the same.
+        # The table is at the expected offset, and still refuses the change.
         why = f"partition {refusal.partition} cannot go on: {refusal.reason}"
         self._queue.stop([built.partition], CorruptObject(log_prefix(state.topic_id), why))
         return False
 
     def _rolled(self, built: _Built, version: int) -> None:
-        """A commit is durable: draw its consequences."""
+        """Apply the effects of a durable commit."""
         built.partition.log.advance_table(built.next_offset)
         self._queue.rolled(built.partition)
         if built.began_at is not None:
-            # Not before it is durable: what could not be committed is as old, and as urgent, as it
-            # was.
+            # Not before the commit is durable: after a failed one the records are as old and urgent
+            # as before.
             self._queue.date(built.partition.log.partition, built.began_at)
         logger.info(
             "a partition was rolled",
@@ -319,7 +326,7 @@ class Roller:
         )
 
     def _is_here(self, partition: Partition) -> bool:
-        """Whether it is still led by this broker and in order."""
+        """Whether this broker still leads it and it has no fault."""
         return partition.fault is None and (
             self._partitions.get(partition.log.partition) is partition
         )
@@ -328,7 +335,7 @@ class Roller:
         return self._is_here(partition) and not self._queue.is_paused(partition.log.partition)
 
     def _is_sound(self, partition: Partition, state: TableState) -> bool:
-        """Whether table and log fit together; the log learns where the table ends."""
+        """Whether table and log agree; the log learns the table's end."""
         fault = learn_table_end(self._queue, partition, state)
         if fault is not None:
             self._queue.stop([partition], fault)

@@ -1,8 +1,8 @@
-"""Makes segments of what the WAL holds of a partition, and stores them, for the roller to commit.
+"""Builds segments of a partition's records in the WAL, and stores them, for the roller to commit.
 
-If the process dies before a segment's put, nothing has happened; behind it, the object is garbage
-that no table lists, and the collector finds it. A put whose answer is lost is repeated: the key is
-this put's alone.
+If the process dies before a segment's put, nothing has happened. After the put, the object is
+garbage that no table lists, and the collector finds it. A put with a lost reply is repeated: no
+other put uses the key.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentBounds:
-    """Where segments end, and what is held in memory for one."""
+    """The sizes that end a segment, and the memory that building one takes."""
 
     raw_bytes_max: int = 256 * MIB
-    """Keys, values and headers."""
+    """Bytes of keys, values and headers."""
     file_bytes_max: int = 16 * MIB
-    """Of the file: it is put whole, from memory."""
+    """Bytes of the file, which is put whole from memory."""
     piece_bytes_max: int = 4 * MIB
-    """Of record batches that are taken up at a time; one extent may be larger."""
+    """Bytes of record batches that are read at a time; one extent may be larger."""
     piece_extents_max: int = 250
-    """Where those lie, each a read of its own perhaps. What is said of them to another process is
-    some 3 µs each of the event loop's."""
+    """Extents that are read at a time, each perhaps by its own request.
+
+    Describing an extent to another process costs the event loop some 3 µs.
+    """
 
 
 class SegmentBuilder:
@@ -60,8 +62,10 @@ class SegmentBuilder:
         decompressed_bytes_max: int,
         bounds: SegmentBounds,
     ) -> None:
-        """`rolling`: its worker is kept busy for tens of milliseconds at a time; WorkerLost, where
-        it is a process, is met in `build`."""
+        """`rolling`: keeps its worker busy for tens of milliseconds at a time.
+
+        If the worker is a process, `build` may raise WorkerLost.
+        """
         self._source = source
         self._store = store
         self._rolling = rolling
@@ -74,13 +78,14 @@ class SegmentBuilder:
     async def build(
         self, log: PartitionLog, upper: int, raw_bytes_max: int, turns: RollTurns
     ) -> PartitionChange | None:
-        """What the table's next commit is to say of the partition: it goes on from where it ends by
-        a segment's worth, at most up to `upper`, which must not be above the last stable offset.
-        The segment is stored; where no row is committed there is none. None: it is not wanted any
-        more, as `turns` say, who also say when the next piece may begin; the first begins at once.
+        """A stored segment from the table's end on, as a change for the table's next commit.
 
-        CorruptObject names what cannot be rolled; MissingObject: it may be that the table has it
-        already. StoreError.
+        It reaches at most to `upper`, which must not be above the last stable offset. Without
+        committed rows there is no segment in the change. `turns` tell when the next piece may
+        begin; the first begins at once. None: `turns` say that the roll is not wanted any more.
+
+        CorruptObject names the object that prevents the roll. MissingObject: the table may have its
+        records already. StoreError: retry.
         """
         base = log.table_next
         offset = min(max(base, log.log_start), upper)
@@ -91,11 +96,12 @@ class SegmentBuilder:
         try:
             progress = RollProgress(offset, 0, 0, 0)
             pieces: list[Buffer] = []
-            # What is deleted meanwhile, here as below, is not in the WAL any more.
+            # Records deleted meanwhile, here as below, are not in the WAL any more.
             offset = min(max(offset, log.log_start), upper)
             while (
                 offset < upper
-                # Who read it has found that another broker has rolled it: it will be refused (E1).
+                # A reader has found that another broker rolled this: the commit will be refused
+                # (E1).
                 and log.table_next == base
                 and progress.raw_bytes < raw_bytes_max
                 and progress.file_bytes < self._bounds.file_bytes_max
@@ -121,8 +127,11 @@ class SegmentBuilder:
         )
 
     async def gather(self, logs: Iterable[PartitionLog]) -> None:
-        """Read together what is below the last stable offsets of small partitions that are to be
-        built one after the other. It is held in memory until the next call, or `let_go`."""
+        """Read the records below the last stable offsets of small partitions together.
+
+        The partitions are built one after the other. The bytes stay in memory until the next call,
+        or until `let_go`.
+        """
         wanted: list[Extent] = []
         for log in logs:
             start, upper = max(log.table_next, log.log_start), log.last_stable_offset
@@ -130,13 +139,13 @@ class SegmentBuilder:
         await self._source.gather(wanted)
 
     def let_go(self) -> None:
-        """Hold nothing that was gathered any more."""
+        """Release the gathered bytes."""
         self._source.let_go()
 
     async def _take_up(
         self, log: PartitionLog, roll: RemoteObject[SegmentRoll], offset: int, upper: int
     ) -> RollProgress:
-        """One piece of the log. What is wrong is read once more, from the store."""
+        """Add one piece of the log. Wrong bytes are read once more, from the store."""
         extents = self._next_extents(log, offset, upper)
         end = min(upper, extents[-1].last_offset + 1)
         aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
@@ -153,7 +162,7 @@ class SegmentBuilder:
         return await roll.run(SegmentRoll.add, upper, aborted, OrdinalColumns.of(ordinals))
 
     def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
-        """Where the next piece lies. Looked up for each piece: extents may have been moved."""
+        """The extents of the next piece. Extents may have moved since the last piece."""
         chosen: list[Extent] = []
         size = 0
         for extent in log.extents.from_offset(offset):
@@ -173,7 +182,7 @@ class SegmentBuilder:
         self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
     ) -> None:
         if size_of(pieces) != segment.size_bytes:
-            # It was made elsewhere, piece by piece; what is not whole must not be in any table.
+            # Another process made the pieces: an incomplete segment must not enter a table.
             raise WorkerLost(
                 f"{size_of(pieces)} of {segment.size_bytes} bytes of {segment.path} have come back"
             )

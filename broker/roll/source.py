@@ -1,8 +1,8 @@
-"""What a roll reads: the batches of some extents, and which transactions they belong to.
+"""The reads of a roll: batches of extents, and the transactions that they belong to.
 
-It takes what the tail cache has without disturbing it, and the rest from the WAL objects by ranges,
-past the caches of consumers: what is rolled is read once. Small partitions that are rolled one
-after the other lie side by side in the same objects; `gather` reads for all of them at a time.
+A roll takes extents from the tail cache without disturbing it. It reads the others from WAL objects
+by ranges, past the consumers' caches, since each is rolled only once. Small partitions that are
+rolled one after the other lie side by side in the same objects; `gather` reads for all at a time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tidelog.wal.read.verify import StoredBatches
 
 READS_AT_ONCE_MAX = 8
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
-"""Of WAL objects, held for the partitions that are rolled next."""
+"""Bytes of WAL objects that are held for the partitions to be rolled next."""
 GATHERED_EXTENTS_MAX = 4096
 INDEXED_BATCHES_MAX = 1 << 18
-"""Whose transactions are known, of the objects that were asked for last: 16 bytes each."""
+"""Transactions' ordinals that are held, of the last requested objects: 16 bytes each."""
 _BATCHES_AN_INDEX = 32
-"""What an index takes beside its batches, about."""
+"""The approximate memory of an index beside its batches."""
 
 
 class RollSource:
-    """One broker's reads for rolls."""
+    """The reads of one broker's rolls."""
 
     def __init__(self, store: ObjectStore, tail: TailCache, offload: Offload) -> None:
         self._store = store
@@ -46,12 +46,13 @@ class RollSource:
         self._indexed_batches = 0
         self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
         self.bytes_read = 0
-        """From the store."""
+        """Bytes read from the store."""
 
     async def read(self, extents: Sequence[Extent], *, again: bool = False) -> list[StoredBatches]:
-        """The extents' bytes, unproved, as views, which go to another process without being
-        copied for that. StoreError, MissingObject. `again`: from the store, whatever the cache
-        has."""
+        """The extents' bytes, unproved, as views that go to another process without a copy.
+
+        `again`: from the store, past all caches. Raises StoreError and MissingObject.
+        """
         found = [None if again else self._held(extent) for extent in extents]
         missing = [extent for extent, data in zip(extents, found, strict=True) if data is None]
         fetched = iter(await self._fetch(missing))
@@ -61,15 +62,16 @@ class RollSource:
         ]
 
     async def gather(self, extents: Iterable[Extent]) -> None:
-        """Read what several partitions have in the same objects: what lies close together in one
-        range. Whoever asks `read` for it has it from here, until the next call or `let_go`, and
-        meets the errors."""
+        """Read the bytes of several partitions in the same objects; close ones in one range.
+
+        `read` returns them from memory until the next call or `let_go`. Errors show in `read`.
+        """
         missing = [extent for extent in extents if self._held(extent) is None]
         planned = await self._offload.run(_plan, missing)
         await read_all(self._gather, planned, self._at_once)
 
     def let_go(self) -> None:
-        """Forget what was gathered."""
+        """Release the gathered bytes."""
         self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
 
     async def ordinals(self, keys: Iterable[str]) -> Mapping[str, Ordinals]:
@@ -106,7 +108,7 @@ class RollSource:
         try:
             stored = await self._store.get(key, ByteRange(start, end - start))
         except StoreError:
-            # Whose roll needs it reads it by itself, so that the error is that roll's alone.
+            # The roll that needs it reads it by itself, so that the error is that roll's alone.
             return
         self.bytes_read += len(stored.data)
         self._gathered.put(StoredRange(key, start, stored.data, is_ahead=False))
@@ -129,7 +131,7 @@ class RollSource:
 
 
 def _plan(extents: Iterable[Extent]) -> list[PlannedRead]:
-    """What to read of each object for these extents, as far as there is room for it."""
+    """The reads of each object for these extents, within the memory limit."""
     by_object: dict[str, list[Extent]] = {}
     for extent in extents:
         by_object.setdefault(extent.key, []).append(extent)

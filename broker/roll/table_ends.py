@@ -1,4 +1,4 @@
-"""Where a partition's log ends in its topic's table, and whether log and table fit together."""
+"""The end of a partition's table, and the comparison of log and table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def learn_table_end(
 ) -> CorruptObject | None:
     """Advance the log to the table's end.
 
-    Returns the fault if they do not fit together: the table is ahead of every acknowledged record,
-    or has lost versions.
+    Returns the fault if log and table disagree: the table is ahead of every acknowledged record, or
+    has lost versions.
     """
     log, ends_at = partition.log, end_of(partition, state)
     if ends_at < log.table_next:

@@ -1,5 +1,4 @@
-"""The limits on what clients may ask for and leave behind: how often each was met, and how near the
-broker is to those on what it holds."""
+"""Counts how often clients meet limits, and how near the broker is to limits on what it holds."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ LIMIT_HELD: Final = "tidelog_limit_held"
 
 
 class LimitsMet(Collector):
-    """Those of one broker, by the settings that say how much is too much."""
+    """The limits of one broker, by their settings."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
         self._refused = Counts()
         self._logged: dict[str, float] = {}
-        """When each limit was logged last."""
+        """The time at which each limit was logged last."""
         self._watched: dict[str, tuple[int, Callable[[], int]]] = {}
         registry.register(self)
 
     def met(self, setting: str, why: str, times: int = 1) -> None:
-        """Count what was refused because of a limit, and log it now and then."""
+        """Count refusals because of a limit, and log them now and then."""
         if times <= 0:
             return
         count = self._refused.of(setting)
@@ -45,29 +44,27 @@ class LimitsMet(Collector):
             logger.warning("a limit was met", extra=extra)
 
     def times_met(self, setting: str) -> int:
-        """How often something was refused because of this limit."""
+        """How many requests this limit has refused."""
         return self._refused.of(setting).value
 
     def watch(self, setting: str, limit: int, held: Callable[[], int]) -> None:
-        """Report a limit on what the broker holds. `held` may be called from any thread."""
+        """Report a limit on what the broker holds. `held` must be callable from any thread."""
         self._watched[setting] = limit, held
 
     def collect(self) -> Iterator[Metric]:
-        """The families, by setting. The dictionaries are copied: the loop may add to them."""
-        refused = CounterMetricFamily(
-            LIMITED, "What clients were refused because of a limit.", labels=["limit"]
-        )
+        """The families, by setting. Copies the dictionaries, since the loop may add to them."""
+        refused = CounterMetricFamily(LIMITED, "Refusals because of a limit.", labels=["limit"])
         for setting, count in list(self._refused.by_label.items()):
             refused.add_metric([setting], count.value)
         limits = GaugeMetricFamily(
-            LIMIT, "Limits on what clients leave behind in a broker's memory.", labels=["limit"]
+            LIMIT, "Limits on clients' leftovers in a broker's memory.", labels=["limit"]
         )
-        held = GaugeMetricFamily(LIMIT_HELD, "What the broker holds of each.", labels=["limit"])
+        held = GaugeMetricFamily(LIMIT_HELD, "The present value for each limit.", labels=["limit"])
         for setting, (limit, read) in list(self._watched.items()):
             limits.add_metric([setting], limit)
             held.add_metric([setting], read())
         yield from (refused, limits, held)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance."""
+        """Nothing: all names are fixed and unique."""
         return ()

@@ -1,4 +1,4 @@
-"""Structured logs: one line a message, its fields behind it as name=value."""
+"""Structured logs: one line for each message, followed by its fields as name=value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class FieldFormatter(logging.Formatter):
-    """`time level logger message name=value ...`; values that hold spaces are quoted as JSON."""
+    """`time level logger message name=value ...`; values with spaces are quoted as JSON."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback behind it where there is one."""
+        """One line, followed by the traceback if there is one."""
         fields = " ".join(
             f"{name}={_shown(value)}"
             for name, value in record.__dict__.items()

@@ -1,8 +1,8 @@
-"""A broker's metrics: plain numbers on the hot path, Prometheus' families when they are read.
+"""A broker's metrics: plain numbers on the hot path, Prometheus families on a scrape.
 
-prometheus_client's own counters take a lock and microseconds a step; these are attributes that
-the event loop's thread writes and a collector reads when /metrics is asked for. Each broker has a
-registry of its own, so that several live in one process.
+prometheus_client's own counters take a lock and microseconds for each step. These are attributes
+that the event loop's thread writes and a collector reads on a request for /metrics. Each broker has
+a registry of its own, so that several can live in one process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Count:
 
 
 class Durations:
-    """How often which duration, in seconds, was seen."""
+    """A histogram of durations in seconds."""
 
     __slots__ = ("counts", "seconds")
 
@@ -78,12 +78,12 @@ class Durations:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one more."""
+        """Count one duration."""
         self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
         self.seconds += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """The cumulative counts by upper bound."""
+        """The cumulative counts by upper bounds."""
         total = 0
         result: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, SECONDS_BOUNDS), "+Inf"), self.counts, strict=True):
@@ -93,7 +93,7 @@ class Durations:
 
 
 class Counts:
-    """Counters of one name, told apart by one label."""
+    """Counters of one name, distinguished by one label."""
 
     __slots__ = ("by_label",)
 
@@ -101,7 +101,7 @@ class Counts:
         self.by_label: dict[str, Count] = {}
 
     def of(self, label: str) -> Count:
-        """The counter for this label; keep it where it is written often."""
+        """The counter for this label; keep it for frequent writes."""
         count = self.by_label.get(label)
         if count is None:
             count = self.by_label[label] = Count()
@@ -109,7 +109,7 @@ class Counts:
 
 
 class RequestMetrics:
-    """What happened to the requests of one API."""
+    """The metrics of one API's requests."""
 
     __slots__ = ("count", "durations", "errors")
 
@@ -117,16 +117,16 @@ class RequestMetrics:
         self.count = 0
         self.durations = Durations()
         self.errors = Counts()
-        """By the name of the error code."""
+        """Errors by the names of their codes."""
 
     def observe(self, seconds: float) -> None:
-        """One more request has been answered."""
+        """Count one answered request."""
         self.count += 1
         self.durations.observe(seconds)
 
 
 class BrokerMetrics(Collector):
-    """All metrics of one broker. Written in the event loop's thread, read in any."""
+    """All metrics of one broker. The event loop's thread writes them, any thread may read them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -145,15 +145,17 @@ class BrokerMetrics(Collector):
         self.registry.register(self)
 
     def api(self, name: str) -> RequestMetrics:
-        """The requests of an API, by its name; keep it where it is written often."""
+        """The metrics of an API's requests; keep them for frequent writes."""
         metrics = self.requests.get(name)
         if metrics is None:
             metrics = self.requests[name] = RequestMetrics()
         return metrics
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
-        """Report what `read` returns, which must be callable from any thread. ValueError if the
-        name is taken."""
+        """Report the result of `read`, which must be callable from any thread.
+
+        ValueError: the name is taken.
+        """
         if name in self._gauges:
             raise ValueError(f"metric {name} is already reported")
         self._gauges[name] = (doc, read)
@@ -163,7 +165,7 @@ class BrokerMetrics(Collector):
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, for the registry. The dictionaries are copied: the loop may add to them."""
+        """The families. Copies the dictionaries, since the event loop may add to them."""
         yield from self._request_families()
         yield from self._connection_families()
         yield from self._data_families()
@@ -171,7 +173,7 @@ class BrokerMetrics(Collector):
             yield GaugeMetricFamily(name, doc, value=read())
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance; names are unique because all are made here."""
+        """Nothing: names are unique because all are made here."""
         return ()
 
     def _request_families(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""How the server's process holds memory: glibc's allocator and Python's garbage collector."""
+"""Tunes the memory of the server's process: glibc's allocator and Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 MMAP_BYTES_MIN: Final = 32 * 1024 * 1024
-"""The most that glibc accepts. Smaller blocks come from the heap, whose pages are used again;
-mapped afresh, each page of each request and WAL object would be faulted in and cleared."""
+"""The maximum of glibc. Smaller blocks come from the heap, which reuses its pages.
+
+Mapped afresh, each page of each request and WAL object would be faulted in and cleared.
+"""
 TRIM_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the heap's end beyond this goes back to the system."""
 
 
 def tune_allocator() -> None:
-    """Let large blocks be used again, from one heap. Call it before threads are started.
+    """Reuse large blocks, from one heap. Call this before threads are started.
 
-    One arena: Python's threads take turns anyway, and what one frees another can use. Arrow's
-    buffers come from it too: its own allocator gives free pages back within milliseconds, and new
-    ones have to be cleared for what is read or rolled next. Without glibc nothing is changed.
+    One arena suffices: Python's threads take turns, and one can use the blocks that another frees.
+    Arrow's buffers use it too. Arrow's own allocator returns free pages within milliseconds, and
+    the next read or roll would have to clear new ones. Without glibc nothing is changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -45,12 +47,15 @@ def tune_allocator() -> None:
 
 
 GARBAGE_OBJECTS: Final = 10_000
-"""So many new objects before circles are looked for among them; Python's own 700 let it look at
-every few requests. What serves a request is no circle, so this holds back no records."""
+"""New objects before the collector looks for cycles among them.
+
+With Python's 700 it would look every few requests. The objects that serve a request form no cycles,
+so a higher number holds back no records.
+"""
 
 
 def settle_garbage() -> None:
-    """What lives now lives on: let no later garbage collection look at it again, and have few."""
+    """Exempt all present objects from later garbage collections, and make those rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS, *gc.get_threshold()[1:])

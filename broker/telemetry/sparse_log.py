@@ -1,5 +1,8 @@
-"""Lines of the log that clients can cause as often as they like: at once, and now and then while it
-lasts, with how often it was met since. The metrics count each time."""
+"""Log lines that clients can cause at will, limited in number.
+
+A line is logged at once, and then now and then while its cause lasts, with the number of
+occurrences since the last line. The metrics count each occurrence.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ REMEMBERED_MAX: Final = 1000
 
 @dataclass(slots=True)
 class _Told:
-    """When a thing was told last, and how often it was met since."""
+    """The time of the last line of a cause, and the occurrences since."""
 
     at: float = -inf
     times: int = 0
 
 
 class SparseLog:
-    """Lines of one logger."""
+    """The limited lines of one logger."""
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger = logger
@@ -34,14 +37,14 @@ class SparseLog:
     def tell(
         self, level: int, message: str, about: tuple[str, ...], extra: Mapping[str, object]
     ) -> None:
-        """Log a message, unless the same was told of the same a moment ago."""
+        """Log a message, unless the same cause was logged a moment ago."""
         what = (message, *about)
         told, now = self._told.get(what, _Told()), self._clock.monotonic()
         told.times += 1
         if now - told.at < TOLD_EVERY_SECONDS:
             return
         self._logger.log(level, message, extra={**extra, "times": told.times})
-        # The one that was told last is the last one to be forgotten.
+        # The dictionary is in the order of the last lines; the oldest is forgotten first.
         self._told.pop(what, None)
         self._told[what] = _Told(now)
         if len(self._told) > REMEMBERED_MAX:
