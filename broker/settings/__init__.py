@@ -1,1 +1,1 @@
-"""Kafka's settings and Tidelog's own: names, types, defaults, and which value holds."""
+"""Kafka's settings and Tidelog's own: names, types, defaults, and their effective values."""

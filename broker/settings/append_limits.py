@@ -1,4 +1,4 @@
-"""What a topic's settings mean for the batches that producers send to it."""
+"""The limits that a topic's settings put on producers' batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-"""`compression.type`; "producer", which is not here, keeps the producer's codec."""
+"""The codecs of `compression.type`; "producer", which keeps the producer's codec, is not here."""
 _LEVELS = {
     Compression.GZIP: "compression.gzip.level",
     Compression.LZ4: "compression.lz4.level",
@@ -23,7 +23,7 @@ _LEVELS = {
 
 
 def append_limits(config: TopicConfig, settings: BrokerSettings) -> BatchLimits:
-    """What a topic with these effective settings accepts, and the form in which it is stored."""
+    """The limits of a topic with these effective settings, and the form in which it is stored."""
     codec = _CODECS.get(config.text("compression.type"))
     level = _LEVELS.get(codec) if codec is not None else None
     log_append_time = config.text("message.timestamp.type") == "LogAppendTime"

@@ -1,4 +1,4 @@
-"""Altering settings of topics, brokers and groups: what a change makes of the overrides. Pure."""
+"""Changes of the settings of topics, brokers and groups, as new overrides. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 class ResourceType(IntEnum):
-    """What settings may belong to, as Kafka numbers it."""
+    """The types of resources with settings, by Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -36,7 +36,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting (KIP-339)."""
+    """The operations of IncrementalAlterConfigs (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -56,7 +56,7 @@ _TABLES: Mapping[ConfigScope, Mapping[str, Setting]] = {
     ConfigScope.TOPIC: TOPIC_TABLE,
     ConfigScope.GROUP: GROUP_TABLE,
 }
-"""Of all others it is BROKER_TABLE."""
+"""The table of a type's settings; BROKER_TABLE for all other types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Resource:
 
     scope: ConfigScope
     name: str
-    """As the log names it: a topic's id, a broker's id, a group's id, or nothing."""
+    """The name in the log: a topic's id, a broker's id, a group's id, or nothing."""
 
     @property
     def table(self) -> Mapping[str, Setting]:
@@ -74,7 +74,7 @@ class Resource:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word: all brokers together are a broker here."""
+        """The type in a word; all brokers together are a broker here."""
         return self.scope if self.scope in _TABLES else ConfigScope.BROKER
 
 
@@ -90,8 +90,10 @@ class Change:
 def find_resource(
     state: ClusterState, resource_type: int, name: str, broker_id: BrokerId
 ) -> Resource:
-    """The resource that a request names; ConfigRefused. A broker answers for itself only, and for
-    the defaults of all brokers, whose name is empty."""
+    """The resource that a request names; ConfigRefused.
+
+    A broker answers only for itself, and for the defaults of all brokers, whose name is empty.
+    """
     if resource_type == ResourceType.TOPIC:
         if fault := topic_name_fault(name):
             raise ConfigRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -167,7 +169,7 @@ def _check_names(names: Sequence[str]) -> None:
 def _applied(
     resource: Resource, overrides: Mapping[str, str], change: Change, settings: BrokerSettings
 ) -> str | None:
-    """The setting's new value; None where it goes back to its default."""
+    """The setting's new value; None: it returns to its default."""
     setting = resource.table.get(change.name)
     if setting is None and not (
         change.operation == ConfigOperation.DELETE and change.name in overrides
@@ -205,7 +207,7 @@ def _items(text: str) -> list[str]:
 
 
 def _inherited(resource: Resource, name: str, settings: BrokerSettings) -> str:
-    """What a list is where the resource does not set it; no setting of groups is a list."""
+    """The inherited value of a list setting; groups have no list settings."""
     entry = (
         effective_topic_config({}, settings).entry(name)
         if resource.scope is ConfigScope.TOPIC

@@ -26,8 +26,8 @@ from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
 _INTRODUCTION = """\
 # Configuration
 
-Kafka's settings keep Kafka's names, types, defaults and rules. This page is made from the tables in
-`broker/settings/tables/`; a test compares the two.
+Kafka's settings keep Kafka's names, types, defaults and rules. This page is generated from the
+tables in `broker/settings/tables/`; a test compares the two.
 
 ## How a broker is configured
 
@@ -40,14 +40,14 @@ From the strongest to the weakest:
    the names: TOML cannot hold `max.connections` and `max.connections.per.ip` otherwise.
 4. the defaults below
 
-An unknown name or a value that is not allowed stops the start; the message names the setting and
-where it was given. The store, the addresses and the broker's id are flags of `tidelog server`.
+An unknown name or a forbidden value prevents the start; the message names the setting and its
+source. The store, the addresses and the broker's id are flags of `tidelog server`.
 
 Settings marked *dynamic* can be altered while the broker runs (`kafka-configs --alter --entity-type
 brokers`), for one broker or, with `--entity-default`, for all; then they are stored in the bucket.
-Settings of topics and groups can always be altered. What holds for a topic is the first of: its
-own setting; the broker's synonym altered for this broker; altered for all brokers; given at the
-start; the default. Where there are several synonyms, the first in the list counts.
+Settings of topics and groups can always be altered. A topic's value is the first of: its own
+setting; the broker's synonym altered for this broker; altered for all brokers; given at the start;
+the default. If there are several synonyms, the first in the list counts.
 
 Settings marked *no effect* are accepted, stored and reported, so that clients and tools that set
 them work, but nothing reads them: Tidelog has no replicas, no log files and no thread pools to
@@ -57,7 +57,7 @@ tune.
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Network and requests", SERVER_SETTINGS),
     ("Tidelog's own settings", OWN_SETTINGS),
-    ("Limits of what clients ask for and leave behind", LIMIT_SETTINGS),
+    ("Limits on clients' requests and leftovers", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
     ("Brokers and their leases", CLUSTER_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),
@@ -85,8 +85,8 @@ def _broker_sections() -> Iterator[str]:
 def _topic_section() -> Iterator[str]:
     yield "## Settings of topics\n"
     yield (
-        "Those whose broker settings have the same name (`compression.type`, ...) are listed here "
-        "only; brokers take them dynamically.\n"
+        "Settings with a broker setting of the same name (`compression.type`, ...) are listed only "
+        "here; brokers take them dynamically.\n"
     )
     yield from _table_with_synonyms(TOPIC_SETTINGS)
     yield ""
@@ -95,12 +95,11 @@ def _topic_section() -> Iterator[str]:
 def _group_section() -> Iterator[str]:
     yield "## Settings of groups\n"
     yield (
-        "Of single consumer groups (KIP-848), whether they exist yet or not: `kafka-configs "
-        "--alter --entity-type groups --entity-name G --add-config "
-        "consumer.session.timeout.ms=50000`. They are stored in the bucket until they are deleted "
-        "(deleting the group does not do that), and hold from a member's next heartbeat on. "
-        "Members that speak the classic protocol name their session timeout themselves. What a "
-        "group is given must be within the brokers' `group.consumer.min.*` and "
+        "Of single consumer groups (KIP-848), which need not exist yet: `kafka-configs --alter "
+        "--entity-type groups --entity-name G --add-config consumer.session.timeout.ms=50000`. The "
+        "bucket stores them until they are deleted (deleting the group keeps them). They take "
+        "effect at a member's next heartbeat. Members with the classic protocol choose their own "
+        "session timeout. A group's values must be within the brokers' `group.consumer.min.*` and "
         "`group.consumer.max.*`, and its session timeout above its heartbeat interval.\n"
     )
     yield from _table_with_synonyms(OF_GROUP_SETTINGS)

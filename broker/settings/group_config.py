@@ -1,5 +1,4 @@
-"""The settings of single groups (`kafka-configs --entity-type groups`): which values hold, and
-which may be given. Pure."""
+"""Settings of single groups (`kafka-configs --entity-type groups`), and their rules. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _BOUNDS: Final = (
 
 
 class GroupConfig(TypedValues):
-    """The effective settings of a group: its own above the broker's. Immutable."""
+    """The effective settings of a group: its own, else the broker's. Immutable."""
 
     __slots__ = ("_broker", "_overrides")
 
@@ -47,7 +46,7 @@ class GroupConfig(TypedValues):
         super().__init__({**inherited, **self._overrides})
 
     def entry(self, name: str) -> ConfigEntry:
-        """The setting as DescribeConfigs reports it. KeyError if it is none of groups."""
+        """The setting as DescribeConfigs reports it. KeyError for any other name."""
         setting = GROUP_TABLE[name]
         value = format_value(self[name])
         synonyms = self._broker.synonyms(synonym.name for synonym in setting.synonyms)
@@ -57,12 +56,12 @@ class GroupConfig(TypedValues):
 
     @property
     def consumer_timeouts(self) -> ConsumerTimeouts:
-        """What members of the group are held to that speak the consumer protocol."""
+        """The timeouts of the group's members with the consumer protocol."""
         return ConsumerTimeouts(self.integer(_SESSION), self.integer(_HEARTBEAT))
 
 
 def check_group_name(name: str) -> None:
-    """Refuse settings of its own to a group whose name is too long. InvalidConfiguration."""
+    """Refuse own settings for a group with a too long name. InvalidConfiguration."""
     size = len(name.encode())
     if size > GROUP_NAME_BYTES_MAX:
         raise InvalidConfiguration(
@@ -74,9 +73,10 @@ def check_group_name(name: str) -> None:
 def check_group_configs(
     overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str]
 ) -> None:
-    """Refuse settings that a group may not have. InvalidConfiguration says which and why, in
-    Kafka's words. Those that are not `changed` are there already: another version may have accepted
-    their names."""
+    """Refuse settings that a group may not have. InvalidConfiguration has Kafka's message.
+
+    Settings that are not `changed` exist already: another version may have accepted their names.
+    """
     for name in changed:
         setting = GROUP_TABLE.get(name)
         if setting is None:
@@ -89,7 +89,7 @@ def check_group_configs(
             raise InvalidConfiguration(f"{name} = {overrides[name]!r}: {error}") from None
     config = GroupConfig(overrides, broker)
     for name, low, high in _BOUNDS:
-        # The broker's own values are not held to the bounds, so neither is what is inherited.
+        # The broker's own values are not held to the bounds, so neither are inherited ones.
         if name not in overrides:
             continue
         for is_within, words, bound in (

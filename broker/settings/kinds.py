@@ -1,4 +1,4 @@
-"""What a setting's value may be: its type, how it is written, and which values are allowed."""
+"""The possible values of a setting: its type, its notation, and the rule for allowed values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Protocol, TypeAlias
 from tidelog.errors import InvalidConfiguration
 
 SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
-"""A parsed value; None where nothing is set and nothing is the default."""
+"""A parsed value; None if there is neither a value nor a default."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
 class InvalidValue(InvalidConfiguration):
-    """A value that a setting does not take; the message says what it takes."""
+    """A setting does not take a value; the message says which values it takes."""
 
 
 class SettingType(IntEnum):
@@ -56,8 +56,10 @@ _KIND_WORDS: Mapping[SettingType, str] = {
 
 
 def parse_value(kind: SettingType, raw: object) -> SettingValue:
-    """The value of a text (flag, environment, request) or of a TOML value. InvalidValue if it is
-    not of the kind."""
+    """The value of a text (flag, environment, request) or of a TOML value.
+
+    InvalidValue if it is not of the kind.
+    """
     if isinstance(raw, str):
         return _PARSERS[kind](raw.strip())
     if kind is SettingType.BOOLEAN and isinstance(raw, bool):
@@ -76,7 +78,7 @@ def parse_value(kind: SettingType, raw: object) -> SettingValue:
 
 
 def format_value(value: SettingValue) -> str | None:
-    """The value as requests and answers carry it."""
+    """The value as text, in the form of requests and answers."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -101,7 +103,7 @@ def _in_range(kind: SettingType, number: int) -> int:
 
 def _integer(kind: SettingType) -> Callable[[str], SettingValue]:
     def parse(text: str) -> SettingValue:
-        # int() also takes underscores and other scripts' digits, and gigabytes of them.
+        # int() also accepts underscores and other scripts' digits, and gigabytes of them.
         if len(text) > 32 or not _INTEGER.match(text):
             raise InvalidValue(f"must be {_KIND_WORDS[kind]}")
         return _in_range(kind, int(text))
@@ -140,7 +142,7 @@ _PARSERS: Mapping[SettingType, Callable[[str], SettingValue]] = {
 
 
 class Validator(Protocol):
-    """Which values of the kind are allowed."""
+    """A rule for the allowed values of a kind."""
 
     @property
     def words(self) -> str:
@@ -242,14 +244,14 @@ class Matching:
 
 
 class Effect(Enum):
-    """What a setting does."""
+    """Whether Tidelog reads a setting."""
 
     REAL = "real"
     NONE = "stored, reported, without effect"
 
 
 class Scope(Enum):
-    """Where a setting is set: on brokers, on topics, under the same name on both, on groups."""
+    """The level of a setting: brokers, topics, both under one name, or groups."""
 
     BROKER = "broker"
     TOPIC = "topic"
@@ -264,18 +266,21 @@ class Synonym:
     name: str
     factor: int = 1
     valid: Validator = Anything()
-    """Of a synonym that counts if those before it are unset. The first is valid as the topic's."""
+    """The rule of a later synonym; the first one has the topic setting's rule.
+
+    A synonym counts if those before it are unset.
+    """
     note: str = ""
-    """What the documentation adds."""
+    """An addition to the documentation."""
 
     def in_topic_unit(self, value: SettingValue) -> SettingValue:
-        """The broker's value as the topic setting's. Negative means unlimited in every unit."""
+        """The broker's value in the topic's unit. Negative means unlimited in every unit."""
         if self.factor == 1 or not isinstance(value, int):
             return value
         return -1 if value < 0 else value * self.factor
 
     def in_broker_unit(self, value: SettingValue) -> SettingValue:
-        """The topic setting's default as the broker's, which is a whole number of its unit."""
+        """The topic setting's default in the broker's unit, of which it is a whole number."""
         return value // self.factor if self.factor > 1 and isinstance(value, int) else value
 
 
@@ -291,16 +296,18 @@ class Setting:
     _: KW_ONLY
     scope: Scope = Scope.BROKER
     dynamic: bool = False
-    """Whether a running broker takes a new value (AlterConfigs on a broker). Those of topics and
-    groups always are."""
+    """Whether a running broker takes a new value (AlterConfigs on a broker).
+
+    Settings of topics and groups are always dynamic.
+    """
     effect: Effect = Effect.REAL
     synonyms: tuple[Synonym, ...] = ()
-    """For a setting of topics or groups: its broker settings, the first set one counts."""
+    """The broker settings of a topic's or group's setting, of which the first set one counts."""
     kafka_default: str | None = None
-    """Kafka's default where ours differs."""
+    """Kafka's default, if ours differs."""
 
     def parse(self, raw: object) -> SettingValue:
-        """The value, checked. InvalidValue says what is allowed."""
+        """The checked value. InvalidValue tells the allowed values."""
         value = parse_value(self.kind, raw)
         if not self.valid.allows(value):
             raise InvalidValue(f"must be {self.valid.words}")

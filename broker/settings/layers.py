@@ -1,4 +1,4 @@
-"""What a broker's settings mean for the layers below it, which have settings of their own."""
+"""The settings of the layers below the broker, made from the broker's settings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tidelog.storage.stores.location import bills_requests
 from tidelog.wal.settings import WalSettings
 
 BILLED_PUTS_A_SECOND = 10
-"""Where each PUT has its price. The interval between two is about as long as a PUT of S3."""
+"""The default for S3, where each PUT has its price; one interval is about the time of a PUT."""
 
 
 def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
-    """The cluster's timings as a broker is configured."""
+    """The cluster's timings from a broker's settings."""
     delete_grace_ms = settings.integer("log.delete.grace.ms")
     return ClusterSettings(
         session_timeout_ms=settings.integer("broker.session.timeout.ms"),
@@ -23,7 +23,7 @@ def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
 
 
 def wal_settings(settings: BrokerSettings, store_url: str) -> WalSettings:
-    """The WAL's settings as a broker on this store is configured."""
+    """The WAL's settings from the settings of a broker on this store."""
     puts_a_second_max = settings.integer("wal.puts.per.second.max")
     if puts_a_second_max < 0:
         puts_a_second_max = BILLED_PUTS_A_SECOND if bills_requests(store_url) else 0

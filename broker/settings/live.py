@@ -1,5 +1,5 @@
-"""The settings that hold now: those that a broker was started with, overlaid with what the metadata
-log says was altered since."""
+"""The effective settings of a broker: those of its start, overlaid with later changes of the
+metadata log."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidelog.records.validate.rules import BatchLimits
 
 
 class LiveSettings:
-    """One broker's. To be renewed whenever the cluster's configurations have changed."""
+    """The effective settings of one broker. Call `renew` after each change of configurations."""
 
     def __init__(
         self, configured: BrokerSettings, broker_id: BrokerId, state: Callable[[], ClusterState]
     ) -> None:
-        """`state`: the cluster as it is now; not asked for before the first `renew`."""
+        """`state` returns the cluster's present state; not called before the first `renew`."""
         self._configured = configured
         self._broker_id = broker_id
         self._state = state
@@ -27,11 +27,11 @@ class LiveSettings:
         self._topic_configs: dict[TopicId, TopicConfig] = {}
 
     def now(self) -> BrokerSettings:
-        """The broker's settings, altered ones included."""
+        """The broker's settings, including altered ones."""
         return self._now
 
     def renew(self) -> None:
-        """Take up what was altered."""
+        """Apply altered settings."""
         state = self._state()
         self._now = self._configured.overlaid(
             state.configs(ConfigScope.CLUSTER, ""),
@@ -49,5 +49,5 @@ class LiveSettings:
         return config
 
     def append_limits(self, topic_id: TopicId) -> BatchLimits:
-        """What an existing topic accepts of producers. KeyError if there is none."""
+        """The limits of a topic on producers' batches. KeyError if there is no such topic."""
         return append_limits(self.topic_config(topic_id), self._now)

@@ -1,4 +1,4 @@
-"""Reading a broker's settings: flags above the environment above a TOML file above the defaults."""
+"""Loads a broker's settings: flags override the environment, a TOML file and the defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESERVED_VARIABLES: Final = frozenset(
         "TIDELOG_CRASH_POINTS",
     }
 )
-"""Environment variables of the command line and of the repository's tools, which set nothing."""
+"""Environment variables of the command line and of the repository's tools; they are no settings."""
 
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}
@@ -41,8 +41,11 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     flags: Iterable[str] = (),
 ) -> BrokerSettings:
-    """The settings of a broker: flags (`name=value`) above the environment (by default the
-    process's) above a TOML file above the defaults. InvalidConfiguration for what is wrong."""
+    """The settings of a broker, from these sources in order of precedence:
+
+    flags (`name=value`), the environment (default: the process's), a TOML file, the defaults.
+    Raises InvalidConfiguration for errors.
+    """
     layers: list[dict[str, tuple[object, str]]] = []
     if file is not None:
         layers.append(_from_file(file))

@@ -1,8 +1,8 @@
-"""A broker's settings and those that hold for a topic: which of several values counts.
+"""A broker's and a topic's effective settings: the precedence of their sources.
 
-Broker settings are layered: those that were altered while running (for this broker, then for all
-brokers), those given at the start (flag, then environment, then file), the defaults. A topic's own
-settings lie above its broker synonyms (`log.retention.ms`, `log.retention.hours`, ...).
+Broker settings have layers: those altered at run time (for this broker, then for all brokers),
+those given at the start (flag, then environment, then file), the defaults. A topic's own settings
+override its broker synonyms (`log.retention.ms`, `log.retention.hours`, ...).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SYNONYM_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 class SettingSource(IntEnum):
-    """Where a value comes from. The numbers are those of DescribeConfigs (KIP-226)."""
+    """The source of a value. The numbers are those of DescribeConfigs (KIP-226)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -71,7 +71,7 @@ class SettingSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One of the places that could give a setting its value."""
+    """One possible source of a setting's value."""
 
     name: str
     value: str | None
@@ -90,8 +90,11 @@ class ConfigEntry:
 
 
 class TypedValues(Mapping[str, SettingValue]):
-    """Values by setting name; the typed getters raise KeyError for a name that is no setting and
-    TypeError where the setting has another type or no value."""
+    """Values by setting name.
+
+    The typed getters raise KeyError for an unknown name, and TypeError for a setting of another
+    type or without a value.
+    """
 
     __slots__ = ("_values",)
 
@@ -108,14 +111,14 @@ class TypedValues(Mapping[str, SettingValue]):
         return len(self._values)
 
     def integer(self, name: str) -> int:
-        """A number of settings of type int, short or long."""
+        """The value of a setting of type int, short or long."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"setting {name} is not an integer: {value!r}")
         return value
 
     def number(self, name: str) -> float:
-        """A number of settings of any type that is one."""
+        """The value of a setting of any numeric type."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"setting {name} is not a number: {value!r}")
@@ -136,7 +139,7 @@ class TypedValues(Mapping[str, SettingValue]):
         return value
 
     def items_of(self, name: str) -> tuple[str, ...]:
-        """The value of a setting of type list; empty where it has none."""
+        """The value of a setting of type list; empty if it has none."""
         value = self._values[name]
         if value is None:
             return ()
@@ -152,7 +155,7 @@ class _Layer:
 
 
 class BrokerSettings(TypedValues):
-    """All broker settings, immutable. `overlaid` gives those that hold with altered ones on top."""
+    """All broker settings, immutable. `overlaid` adds altered settings on top."""
 
     __slots__ = ("_layers", "_topic_defaults", "origins")
 
@@ -164,14 +167,14 @@ class BrokerSettings(TypedValues):
         dynamic_broker: Mapping[str, SettingValue] | None = None,
         origins: Mapping[str, str] | None = None,
     ) -> None:
-        """The values must have been parsed by their settings."""
+        """The values must be parsed already."""
         self._layers = (
             _Layer(SettingSource.DYNAMIC_BROKER, dynamic_broker or {}),
             _Layer(SettingSource.DYNAMIC_DEFAULT_BROKER, dynamic_default or {}),
             _Layer(SettingSource.STATIC_BROKER, static or {}),
         )
         self.origins: Mapping[str, str] = MappingProxyType(dict(origins or {}))
-        """For each setting given at the start, where: "flag", "environment X" or "file Y"."""
+        """The source of each setting given at the start: "flag", "environment X" or "file Y"."""
         values = {name: setting.default for name, setting in BROKER_TABLE.items()}
         for layer in reversed(self._layers):
             values.update(layer.values)
@@ -193,9 +196,11 @@ class BrokerSettings(TypedValues):
     def overlaid(
         self, dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
     ) -> BrokerSettings:
-        """These settings with those altered for all brokers and for this one on top. Altered
-        settings that this version does not know or would refuse are left out: they were accepted by
-        another version, and a broker must start with them."""
+        """These settings, overridden by those altered for all brokers and for this one.
+
+        Altered settings that this version does not know or would refuse are left out: another
+        version has accepted them, and a broker must start with them.
+        """
         return BrokerSettings(
             self._layers[2].values,
             dynamic_default=parse_stored(dynamic_default, BROKER_TABLE),
@@ -204,7 +209,7 @@ class BrokerSettings(TypedValues):
         )
 
     def entry(self, name: str) -> ConfigEntry:
-        """The setting as DescribeConfigs reports it for a broker. KeyError if it is none."""
+        """The setting as DescribeConfigs reports it for a broker. KeyError for any other name."""
         setting = BROKER_TABLE[name]
         synonyms = self.synonyms(_SYNONYM_GROUPS.get(name, (name,)))
         return ConfigEntry(
@@ -225,7 +230,7 @@ class BrokerSettings(TypedValues):
         return tuple(entries)
 
     def topic_defaults(self) -> Mapping[str, SettingValue]:
-        """The values of topics that set nothing themselves."""
+        """The values of a topic without own settings."""
         if self._topic_defaults is None:
             self._topic_defaults = MappingProxyType(
                 {name: _inherited(setting, self) for name, setting in TOPIC_TABLE.items()}
@@ -233,7 +238,7 @@ class BrokerSettings(TypedValues):
         return self._topic_defaults
 
     def synonyms(self, names: Iterable[str]) -> tuple[ConfigSynonym, ...]:
-        """Where these names have values, layer by layer, then their defaults."""
+        """The values of these names, layer by layer, then their defaults."""
         names = tuple(names)
         defaults = {name: BROKER_TABLE[name].default for name in names}
         layers = (*self._layers, _Layer(SettingSource.DEFAULT, defaults))
@@ -246,7 +251,7 @@ class BrokerSettings(TypedValues):
 
 
 class TopicConfig(TypedValues):
-    """The effective settings of a topic: its own above the broker's. Immutable."""
+    """The effective settings of a topic: its own, else the broker's. Immutable."""
 
     __slots__ = ("_broker", "_overrides")
 
@@ -256,7 +261,7 @@ class TopicConfig(TypedValues):
         super().__init__({**broker.topic_defaults(), **self._overrides})
 
     def entry(self, name: str) -> ConfigEntry:
-        """The setting as DescribeConfigs reports it. KeyError if it is no topic setting."""
+        """The setting as DescribeConfigs reports it. KeyError for any other name."""
         setting = TOPIC_TABLE[name]
         value = format_value(self[name])
         synonyms = self._broker.synonyms(synonym.name for synonym in setting.synonyms)
@@ -267,8 +272,10 @@ class TopicConfig(TypedValues):
 
 
 def effective_topic_config(overrides: Mapping[str, str], broker: BrokerSettings) -> TopicConfig:
-    """The settings that hold for a topic with these settings of its own. `broker` must be overlaid
-    with the altered broker settings; build it once for a state of the metadata and keep it."""
+    """The effective settings of a topic with these own settings.
+
+    `broker` must include altered broker settings; build it once for each state of the metadata.
+    """
     return TopicConfig(overrides, broker)
 
 
@@ -282,8 +289,11 @@ def _inherited(setting: Setting, broker: BrokerSettings) -> SettingValue:
 
 
 def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, SettingValue]:
-    """The values of what is stored in the bucket. What this version does not know or would refuse
-    is left out: another version has accepted it."""
+    """The values that are stored in the bucket.
+
+    Values that this version does not know or would refuse are left out: another version has
+    accepted them.
+    """
     values = {}
     for name, text in texts.items():
         setting = table.get(name)
@@ -297,7 +307,7 @@ def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict
 
 
 def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
-    """The value of a broker setting. InvalidConfiguration names setting, origin and remedy."""
+    """The value of a broker setting. InvalidConfiguration names setting, source and remedy."""
     setting = BROKER_TABLE.get(name)
     if setting is None:
         remedy = "it is a setting of topics" if name in TOPIC_TABLE else _suggestion(name)
@@ -316,8 +326,10 @@ def _suggestion(name: str) -> str:
 def check_topic_configs(
     overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str] | None = None
 ) -> None:
-    """Refuse settings that a topic may not have. InvalidConfiguration says which and why. With
-    `changed`, the others are there already: another version may have accepted them."""
+    """Refuse settings that a topic may not have. InvalidConfiguration tells which and why.
+
+    With `changed`, the other settings exist already: another version may have accepted them.
+    """
     for name in overrides if changed is None else changed:
         setting = TOPIC_TABLE.get(name)
         if setting is None:
@@ -336,7 +348,7 @@ def check_topic_configs(
 
 
 def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
-    """Refuse settings that a running broker does not take. InvalidConfiguration says which."""
+    """Refuse settings that a running broker does not take. InvalidConfiguration tells which."""
     for name, text in overrides.items():
         parse_broker_setting(name, text, "dynamic")
         if not BROKER_TABLE[name].dynamic:
@@ -344,7 +356,7 @@ def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
 
 
 def check_together(values: Mapping[str, SettingValue]) -> None:
-    """Rules over several settings, once all of a broker's are known."""
+    """Check rules over several settings, once all of a broker's are known."""
     settings = BrokerSettings(values)
     heartbeat = settings.integer("broker.heartbeat.interval.ms")
     session = settings.integer("broker.session.timeout.ms")

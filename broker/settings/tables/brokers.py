@@ -1,4 +1,4 @@
-"""The settings of brokers that Kafka has too: its names, types, defaults and rules."""
+"""The settings of brokers that Kafka has too, with its names, types, defaults and rules."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("socket.request.max.bytes", INT, 100 * MIB, AtLeast(1),
         "The largest request; a larger one closes the connection."),
     Setting("max.connections", INT, INT_MAX, AtLeast(0),
-        "Connections that the broker serves. One more takes the place of one that is idle, or is"
+        "Connections that the broker serves. At the limit, a new one replaces an idle one, or is"
         " closed at once.", dynamic=True),
     Setting("max.connections.per.ip", INT, INT_MAX, AtLeast(0),
-        "Connections from one address; one more is closed at once.", dynamic=True),
+        "Connections from one address; further ones are closed at once.", dynamic=True),
     Setting("max.connections.per.ip.overrides", STRING, "",
         Matching(_CONNECTION_OVERRIDES, "address:connections, separated by commas"),
         "max.connections.per.ip for single addresses, as address:connections.", dynamic=True),
     Setting("connections.max.idle.ms", LONG, 10 * MINUTE_MS, ANY,
         "A connection without a request for this long is closed; negative means never."),
     Setting("queued.max.request.bytes", LONG, 256 * MIB, AtLeast(-1),
-        "Bytes of requests that are being served, over all connections; above it the broker stops"
+        "Bytes of requests that are being served, over all connections. Above it the broker stops"
         " reading. -1 means no limit.", kafka_default="-1"),
     Setting("fetch.max.bytes", INT, 55 * MIB, AtLeast(1024),
-        "The largest answer to a fetch, whatever the client asks for."),
+        "The largest answer to a fetch, regardless of the client's limit."),
     Setting("max.incremental.fetch.session.cache.slots", INT, 1000, AtLeast(0),
-        "Fetch sessions (KIP-227) that are remembered; beyond them clients send full fetches."),
+        "Fetch sessions (KIP-227) that the broker remembers; further clients send full fetches."),
     Setting("max.request.partition.size.limit", INT, 2000, AtLeast(1),
         "Partitions in one answer to DescribeTopicPartitions."),
     Setting("max.connection.creation.rate", INT, INT_MAX, AtLeast(0),
@@ -49,9 +49,9 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("queued.max.requests", INT, 500, AtLeast(1),
         "Requests that Kafka's threads queue.", effect=NONE),
     Setting("socket.send.buffer.bytes", INT, 102400, ANY,
-        "Kafka's SO_SNDBUF; the system's holds here.", effect=NONE),
+        "Kafka's SO_SNDBUF; Tidelog uses the system's.", effect=NONE),
     Setting("socket.receive.buffer.bytes", INT, 102400, ANY,
-        "Kafka's SO_RCVBUF; the system's holds here.", effect=NONE),
+        "Kafka's SO_RCVBUF; Tidelog uses the system's.", effect=NONE),
     Setting("socket.listen.backlog.size", INT, 50, AtLeast(1),
         "Kafka's accept backlog.", effect=NONE),
     Setting("num.network.threads", INT, 3, AtLeast(1),
@@ -61,12 +61,12 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
         "Kafka's threads.", dynamic=True, effect=NONE),
     Setting("request.timeout.ms", INT, 30000, ANY, "Kafka's own requests' timeout.", effect=NONE),
     Setting("controlled.shutdown.enable", BOOLEAN, True, ANY,
-        "Kafka's orderly shutdown; here SIGTERM always flushes.", effect=NONE),
+        "Kafka's orderly shutdown; Tidelog always flushes on SIGTERM.", effect=NONE),
 )
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("default.replication.factor", INT, 1, ANY,
-        "The replication factor that is assumed where none is given; one replica is reported.",
+        "The default replication factor in Kafka; Tidelog reports one replica.",
         effect=NONE),
     Setting("num.replica.fetchers", INT, 1, ANY, "Kafka's threads.", dynamic=True, effect=NONE),
     Setting("num.recovery.threads.per.data.dir", INT, 2, AtLeast(1),
@@ -77,7 +77,7 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("replica.socket.receive.buffer.bytes", INT, 65536, ANY,
         "Replication's buffer.", effect=NONE),
     Setting("replica.fetch.max.bytes", INT, MIB, AtLeast(0),
-        "Replication's batch of a part.", effect=NONE),
+        "Replication's bytes for each partition.", effect=NONE),
     Setting("replica.fetch.min.bytes", INT, 1, ANY, "Replication's smallest answer.", effect=NONE),
     Setting("replica.fetch.wait.max.ms", INT, 500, ANY, "Replication's longest wait.", effect=NONE),
     Setting("replica.fetch.backoff.ms", INT, 1000, AtLeast(0),
@@ -99,6 +99,6 @@ CLUSTER_SETTINGS: tuple[Setting, ...] = (
         "How often a broker renews its lease; at most half of broker.session.timeout.ms, and 2000"
         " below it."),
     Setting("broker.session.timeout.ms", INT, 9000, AtLeast(1),
-        "A broker whose lease has not changed for this long may be fenced by others."),
+        "Other brokers may fence a broker whose lease has not changed for this long."),
 )
 # fmt: on

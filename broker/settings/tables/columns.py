@@ -1,4 +1,4 @@
-"""The words in which the tables are written: types, units, and settings without an effect."""
+"""The vocabulary of the tables: types, units, and settings without an effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOUBLE = SettingType.DOUBLE
 LIST = SettingType.LIST
 ANY = Anything()
 NONE = Effect.NONE
-"""Kafka's operators expect to find the setting, but Tidelog does not have its mechanism."""
+"""Operators of Kafka expect the setting, but Tidelog lacks its mechanism."""
 
 MIB = 1024 * 1024
 MINUTE_MS = 60_000

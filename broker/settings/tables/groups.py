@@ -54,63 +54,66 @@ class SomeOf:
 # fmt: off
 GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting("group.initial.rebalance.delay.ms", INT, 3000, AtLeast(0),
-        "How long the first rebalance of an empty group waits for more members; extended while they"
-        " come, up to their rebalance timeout."),
+        "How long the first rebalance of an empty group waits for more members. Each new member"
+        " extends it, up to the members' rebalance timeout."),
     Setting("group.min.session.timeout.ms", INT, 6000, AtLeast(1),
         "The shortest session.timeout.ms that a member may ask for."),
     Setting("group.max.session.timeout.ms", INT, 30 * MINUTE_MS, AtLeast(1),
         "The longest session.timeout.ms that a member may ask for."),
     Setting("group.max.size", INT, INT_MAX, AtLeast(1),
-        "Members of one group; one more is refused."),
+        "Members of one group; further ones are refused."),
     Setting("group.coordinator.rebalance.protocols", LIST, (CLASSIC, CONSUMER),
         SomeOf((CLASSIC, CONSUMER), CLASSIC),
-        "The group protocols that are served: without consumer, ConsumerGroupHeartbeat is refused"
-        " and clients with group.protocol=consumer fail."),
+        "The group protocols that the broker serves. Without consumer, it refuses"
+        " ConsumerGroupHeartbeat, and clients with group.protocol=consumer fail."),
     Setting("group.consumer.session.timeout.ms", INT, 45_000, AtLeast(1),
-        "A member of a consumer group that is not heard of for so long is put out."),
+        "The coordinator removes a member of a consumer group that sends no heartbeat for this"
+        " long."),
     Setting("group.consumer.heartbeat.interval.ms", INT, 5_000, AtLeast(1),
-        "How often members of consumer groups are told to send heartbeats."),
+        "How often the coordinator tells members of consumer groups to send heartbeats."),
     Setting("group.consumer.min.session.timeout.ms", INT, 45_000, AtLeast(1),
-        "The shortest consumer.session.timeout.ms that a group may be given."),
+        "The shortest consumer.session.timeout.ms that a group may have."),
     Setting("group.consumer.max.session.timeout.ms", INT, 60_000, AtLeast(1),
-        "The longest consumer.session.timeout.ms that a group may be given."),
+        "The longest consumer.session.timeout.ms that a group may have."),
     Setting("group.consumer.min.heartbeat.interval.ms", INT, 5_000, AtLeast(1),
-        "The shortest consumer.heartbeat.interval.ms that a group may be given."),
+        "The shortest consumer.heartbeat.interval.ms that a group may have."),
     Setting("group.consumer.max.heartbeat.interval.ms", INT, 15_000, AtLeast(1),
-        "The longest consumer.heartbeat.interval.ms that a group may be given."),
+        "The longest consumer.heartbeat.interval.ms that a group may have."),
     Setting("group.consumer.max.size", INT, INT_MAX, AtLeast(1),
-        "Members of one consumer group; one more is refused."),
+        "Members of one consumer group; further ones are refused."),
     Setting("group.consumer.assignors", LIST, (UNIFORM, RANGE), SomeOf((UNIFORM, RANGE)),
-        "The assignors that members of consumer groups may ask for; the first is taken where none"
-        " asks."),
+        "The assignors that members of consumer groups may choose. Without a choice, the group"
+        " uses the first."),
     Setting("group.consumer.migration.policy", STRING, BIDIRECTIONAL,
         OneOf((DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL)),
-        "Whether a group with members goes over to the consumer protocol when the first member"
-        " joins that speaks it (upgrade), and back when the last one goes (downgrade). Groups"
-        " without members always do."),
+        "Whether a group with members converts to the consumer protocol when the first member"
+        " joins that speaks it (upgrade), and back when the last such member leaves (downgrade)."
+        " Groups without members always convert."),
     Setting("group.consumer.regex.lookup.interval.ms", INT, 1000, AtLeast(0),
-        "How soon after a look the topics of a cluster that changes are looked at again that a"
-        " consumer group's regular expressions name."),
+        "The time between two look-ups of the topics that match the regular expressions of a"
+        " consumer group, while the cluster's topics change."),
     Setting("group.consumer.regex.refresh.interval.ms", INT, 10 * MINUTE_MS, AtLeast(10_000),
-        "How often Kafka looks for topics that a regular expression names; Tidelog looks when a"
-        " heartbeat comes after topics have changed (group.consumer.regex.lookup.interval.ms).",
+        "How often Kafka looks up the topics that match a regular expression. Tidelog looks them"
+        " up on the first heartbeat after a change of topics"
+        " (group.consumer.regex.lookup.interval.ms).",
         effect=NONE),
 )
 
 OF_GROUP_SETTINGS: tuple[Setting, ...] = (
     Setting("consumer.session.timeout.ms", INT, 45_000, AtLeast(1),
-        "A member of this consumer group that is not heard of for so long is put out.",
+        "The coordinator removes a member of this consumer group that sends no heartbeat for this"
+        " long.",
         scope=Scope.GROUP, synonyms=(Synonym("group.consumer.session.timeout.ms"),)),
     Setting("consumer.heartbeat.interval.ms", INT, 5_000, AtLeast(1),
-        "How often members of this consumer group are told to send heartbeats.",
+        "How often the coordinator tells members of this consumer group to send heartbeats.",
         scope=Scope.GROUP, synonyms=(Synonym("group.consumer.heartbeat.interval.ms"),)),
 )
 """What single groups may be given."""
 
 OFFSETS_SETTINGS: tuple[Setting, ...] = (
     Setting("offsets.topic.num.partitions", INT, 50, AtLeast(1),
-        "Partitions of __consumer_offsets when it is created, on first use; later it counts no"
-        " more."),
+        "Partitions of __consumer_offsets at its creation, on first use; later changes have no"
+        " effect."),
     Setting("offsets.topic.replication.factor", SHORT, 3, AtLeast(1),
         "Replicas of __consumer_offsets in Kafka.", effect=NONE),
     Setting("offsets.topic.segment.bytes", INT, 100 * MIB, AtLeast(1),
@@ -118,9 +121,9 @@ OFFSETS_SETTINGS: tuple[Setting, ...] = (
     Setting("offsets.topic.compression.codec", INT, 0, ANY,
         "The codec of __consumer_offsets in Kafka.", effect=NONE),
     Setting("offsets.retention.minutes", INT, 7 * 24 * 60, AtLeast(1),
-        "How long the offsets of an empty group are kept."),
+        "How long the coordinator keeps the offsets of an empty group."),
     Setting("offsets.retention.check.interval.ms", LONG, 600000, AtLeast(1),
-        "How often expired offsets are removed."),
+        "How often the coordinator removes expired offsets."),
     Setting("offsets.commit.timeout.ms", INT, 5000, AtLeast(1),
         "Kafka's wait for a commit's replicas.", effect=NONE),
     Setting("offsets.load.buffer.size", INT, 5 * MIB, AtLeast(1),

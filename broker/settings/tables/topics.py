@@ -71,32 +71,33 @@ def _topic(
 # fmt: off
 TOPIC_SETTINGS: tuple[Setting, ...] = (
     _topic("cleanup.policy", LIST, ("delete",), ListOf(("compact", "delete")),
-        "What goes: delete, by age and size; compact, all but the latest record of each key. With"
-        " compact, records without a key are refused. With neither, all is kept.",
+        "The records to delete. delete: by age and size. compact: all but the latest record of"
+        " each key; records without a key are refused. Without either, all records are kept.",
         "log.cleanup.policy"),
     _topic("compression.type", STRING, "producer",
         OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-        "The codec that batches are stored in, and served in from segments, which keep no batches:"
-        " there at the codec's fastest level, and for producer, which keeps what the producer"
-        " chose, not compressed at all.", "compression.type"),
+        "The codec of stored batches. Batches from segments are encoded with it again at its"
+        " fastest level, and for producer not compressed. producer keeps the producer's codec.",
+        "compression.type"),
     _topic("compression.gzip.level", INT, -1, Between(1, 9, also=-1),
-        "The level where compression.type is gzip; -1 is the codec's default.",
+        "The level if compression.type is gzip; -1 is the codec's default.",
         "compression.gzip.level"),
     _topic("compression.lz4.level", INT, 9, Between(1, 17),
-        "The level where compression.type is lz4.", "compression.lz4.level"),
+        "The level if compression.type is lz4.", "compression.lz4.level"),
     _topic("compression.zstd.level", INT, 3, Between(-131072, 22),
-        "The level where compression.type is zstd.", "compression.zstd.level"),
+        "The level if compression.type is zstd.", "compression.zstd.level"),
     _topic("delete.retention.ms", LONG, DAY_MS, AtLeast(0),
-        "How long a compacted topic keeps tombstones after they were compacted first.",
+        "How long a compacted topic keeps tombstones after their first compaction.",
         "log.cleaner.delete.retention.ms"),
     _topic("file.delete.delay.ms", LONG, MINUTE_MS, AtLeast(0),
-        "Kafka's delay before a file goes; objects go after log.delete.grace.ms.",
+        "Kafka's delay before it deletes a file; Tidelog deletes objects after"
+        " log.delete.grace.ms.",
         "log.segment.delete.delay.ms", effect=NONE),
     _topic("flush.messages", LONG, LONG_MAX, AtLeast(1),
-        "Kafka's number of records between fsyncs; here a record is durable when acknowledged.",
+        "Kafka's number of records between fsyncs; in Tidelog an acknowledged record is durable.",
         "log.flush.interval.messages", effect=NONE),
     _topic("flush.ms", LONG, LONG_MAX, AtLeast(0),
-        "Kafka's time between fsyncs; here a record is durable when acknowledged.",
+        "Kafka's time between fsyncs; in Tidelog an acknowledged record is durable.",
         "log.flush.interval.ms", "log.flush.scheduler.interval.ms", effect=NONE),
     _topic("follower.replication.throttled.replicas", LIST, (), _THROTTLED_REPLICAS,
         "Replicas whose copying Kafka throttles on the follower.", effect=NONE),
@@ -111,10 +112,10 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         "How long Kafka's tiered storage keeps records on local disks; -2 means retention.ms.",
         "log.local.retention.ms", effect=NONE),
     _topic("max.compaction.lag.ms", LONG, LONG_MAX, AtLeast(1),
-        "How old the oldest uncompacted record in the table may become, whatever the ratio is.",
+        "The maximum age of the oldest uncompacted record in the table, regardless of the ratio.",
         "log.cleaner.max.compaction.lag.ms"),
     _topic("max.message.bytes", INT, MESSAGE_BYTES_MAX_DEFAULT, AtLeast(0),
-        "The largest record batch that is accepted, as it is stored (compressed).",
+        "The largest accepted record batch, in stored (compressed) bytes.",
         "message.max.bytes"),
     _topic("message.timestamp.after.max.ms", LONG, HOUR_MS, AtLeast(0),
         "How far a CreateTime timestamp may lie after the broker's time (INVALID_TIMESTAMP).",
@@ -134,7 +135,7 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
         Synonym("log.cleaner.min.compaction.lag.ms",
             note="; at most log.cleaner.max.compaction.lag.ms")),
     _topic("min.insync.replicas", INT, 1, AtLeast(1),
-        "Replicas that acks=all waits for in Kafka; here the object store replicates.",
+        "Replicas that acks=all waits for in Kafka; in Tidelog the object store replicates.",
         "min.insync.replicas", effect=NONE),
     _topic("preallocate", BOOLEAN, False, ANY,
         "Whether Kafka preallocates its files.", "log.preallocate", effect=NONE),
@@ -143,30 +144,31 @@ TOPIC_SETTINGS: tuple[Setting, ...] = (
     _topic("remote.log.delete.on.disable", BOOLEAN, False, ANY,
         "Whether Kafka deletes tiered data when tiering ends.", effect=NONE),
     _topic("remote.storage.enable", BOOLEAN, False, OneOf((False,)),
-        "Kafka's tiered storage; cannot be enabled, as all data lies in the object store.",
+        "Kafka's tiered storage. It cannot be enabled: the object store holds all data.",
         effect=NONE),
     _topic("retention.bytes", LONG, -1, ANY,
-        "Stored bytes (compressed) that a partition keeps at least; negative means no limit.",
+        "The stored (compressed) bytes that a partition keeps at least; negative means no limit.",
         "log.retention.bytes"),
     _topic("retention.ms", LONG, 7 * DAY_MS, AtLeast(-1),
-        "How old records may become, by their timestamps; -1 means no limit.",
+        "The maximum age of records, by their timestamps; -1 means no limit.",
         "log.retention.ms",
         Synonym("log.retention.minutes", MINUTE_MS), Synonym("log.retention.hours", HOUR_MS)),
     _topic("segment.bytes", INT, 1024 * MIB, AtLeast(SEGMENT_BYTES_MIN),
-        "The largest segment: keys, values and headers before compression as it is rolled, the file"
-        " as it is merged. Both end where the file is large enough (roll.bytes,"
-        " merge.segment.bytes), so a larger value has no effect.", "log.segment.bytes"),
+        "The largest segment: bytes of keys, values and headers before compression for a roll,"
+        " bytes of the file for a merge. Rolls and merges also end at the size of roll.bytes and"
+        " merge.segment.bytes, so a larger value has no effect.", "log.segment.bytes"),
     _topic("segment.index.bytes", INT, 10 * MIB, AtLeast(4),
         "The size of one of Kafka's index files.", "log.index.size.max.bytes", effect=NONE),
     _topic("segment.jitter.ms", LONG, 0, AtLeast(0),
         "The random time that Kafka takes from segment.ms.",
         "log.roll.jitter.ms", Synonym("log.roll.jitter.hours", HOUR_MS, AtLeast(0)), effect=NONE),
     _topic("segment.ms", LONG, 7 * DAY_MS, AtLeast(1),
-        "The age at which records go from the WAL into a segment; roll.age.ms counts if it is less."
-        " The longest time between records of merged segments, which are deleted whole.",
+        "The age at which records go from the WAL into a segment; roll.age.ms counts if it is"
+        " less. Also the longest time between records of a merged segment, which is deleted as a"
+        " whole.",
         "log.roll.ms", Synonym("log.roll.hours", HOUR_MS, AtLeast(1))),
     _topic("unclean.leader.election.enable", BOOLEAN, False, ANY,
-        "Whether Kafka may elect a replica that lacks records; here none can lack any.",
+        "Whether Kafka may elect a replica that lacks records; in Tidelog no broker lacks records.",
         "unclean.leader.election.enable", effect=NONE),
 )
 # fmt: on
