@@ -1,1 +1,1 @@
-"""Fetches and lookups: from the tail in memory, from WAL objects and from segments."""
+"""Fetches and look-ups: from the tail in memory, from WAL objects and from segments."""

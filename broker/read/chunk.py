@@ -1,6 +1,6 @@
-"""A row group of a segment as the record batches that consumers are sent.
+"""A row group of a segment as record batches for consumers.
 
-Pure: bytes of the segment come in, batches come out.
+Pure: takes bytes of the segment, returns batches.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.wal.log.leader_epochs import EpochStart
 
 BATCH_BYTES = 256 * 1024
-"""Of records in a batch: small enough that a client's limits cut little off, large enough for the
-codecs."""
+"""Bytes of records in a batch: few enough that a client's limits cut little off, enough for codecs.
+"""
 SERVED_LEVELS: Final = {Compression.GZIP: 1, Compression.LZ4: 0, Compression.ZSTD: 1}
-"""What is served is compressed each time that it is read anew, so as fast as the codec can."""
+"""The codec's fastest level, since each read of a segment compresses again."""
 NO_LEADER_EPOCH = -1
 
 
 class Chunk:
-    """Batches one behind the other that cover all offsets in [first_offset, next_offset)."""
+    """Consecutive batches that cover all offsets in [first_offset, next_offset)."""
 
     __slots__ = ("_bases", "_batches", "_ends", "first_offset", "is_ahead", "next_offset")
 
     def __init__(self, batches: Sequence[EncodedBatch], *, is_ahead: bool) -> None:
-        """`is_ahead`: nobody has asked for it yet."""
+        """`is_ahead`: read ahead, and no reader has asked for it yet."""
         self._batches = batches
         self._bases = [batch.base_offset for batch in batches]
         self._ends = list(accumulate((batch.size_bytes for batch in batches), initial=0))
@@ -42,12 +42,14 @@ class Chunk:
         self.is_ahead = is_ahead
 
     def __len__(self) -> int:
-        """Bytes of all batches."""
+        """The bytes of all batches."""
         return self._ends[-1]
 
     def take(self, offset: int, bytes_max: int, *, at_least_one: bool) -> tuple[list[Buffer], int]:
-        """The batches from the one that holds an offset on, within `bytes_max`, and the offset
-        behind them. The first is returned even above `bytes_max` if `at_least_one`."""
+        """The batches from the one with an offset on, within `bytes_max`, and the next offset.
+
+        The first batch is returned even above `bytes_max` if `at_least_one`.
+        """
         first = bisect_right(self._bases, offset) - 1
         end = bisect_right(self._ends, self._ends[first] + bytes_max) - 1
         if at_least_one:
@@ -58,7 +60,7 @@ class Chunk:
 
 
 def buffers_of(batches: Sequence[EncodedBatch]) -> list[Buffer]:
-    """The batches as they are sent."""
+    """The bytes of the batches, as they are sent."""
     return [piece for batch in batches for piece in (batch.header, batch.records) if len(piece)]
 
 
@@ -72,9 +74,9 @@ def encode_group(
 ) -> list[EncodedBatch]:
     """A row group as batches, from bytes of its segment that begin at `start`.
 
-    They cover all offsets from where the group begins to where the next one does, of the segment's
-    range: so whoever reads on passes what is missing. `epochs`: who wrote which offsets. Offsets
-    below all of them are below the log's start and count to the first. CorruptObject.
+    They cover all offsets of the segment from the start of the group to the start of the next one,
+    so a reader passes missing offsets. `epochs`: the leader epochs of the offsets. Offsets below
+    all of them are below the log's start, and count to the first. CorruptObject.
     """
     (rows,) = index.decode(group, group, start, data)
     first, following = group_range(index, group)
@@ -95,7 +97,7 @@ def encode_group(
 
 
 def group_range(index: SegmentIndex, group: int) -> tuple[int, int]:
-    """The offsets that a row group answers for, the latter exclusive."""
+    """The offsets that a row group covers, the second exclusive."""
     identity = index.identity
     first = identity.base_offset if group == 0 else index.offsets_of(group)[0]
     if group + 1 < index.groups:
@@ -106,7 +108,7 @@ def group_range(index: SegmentIndex, group: int) -> tuple[int, int]:
 def _epochs_in(
     epochs: Sequence[EpochStart], first: int, following: int
 ) -> list[tuple[int, int, int]]:
-    """The parts of [first, following) that one leader epoch wrote each."""
+    """The parts of [first, following), each with its leader epoch."""
     starts = [epoch.start_offset for epoch in epochs]
     index = max(0, bisect_right(starts, first) - 1)
     parts = []

@@ -1,9 +1,9 @@
-"""Reads row groups of segments as batches: each once, however many readers want it, and ahead.
+"""Reads row groups of segments as batches: each once for all its readers, and ahead of them.
 
-A read on its way is a flight: one range of a segment with one or more row groups, which become
-chunks one by one. Whoever wants a chunk that a flight brings joins it. A flight that nobody waits
-for any more is cancelled, unless it was begun ahead of readers. What came is kept, encoded, within
-the memory that it shares with what was read from the WAL.
+A read under way is a flight: one range of a segment with one or more row groups, which become
+chunks one by one. A reader of a chunk that a flight brings joins the flight. A flight without
+readers is cancelled, unless it reads ahead. Chunks are kept, encoded, in the memory that they share
+with bytes read from the WAL.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ READS_AT_ONCE_MAX = 16
 READ_BYTES_AT_ONCE_MAX = 64 * 1024 * 1024
 AHEAD_AT_ONCE_MAX = 4
 AHEAD_BYTES_AT_ONCE_MAX = 32 * 1024 * 1024
-"""Of rows, as batches, while they are read and encoded."""
+"""Memory of rows, as batches, while they are read and encoded."""
 AHEAD_SHARE = 8
-"""Of the memory, one part is for what is read ahead of one reader."""
+"""The part of the memory that is for reads ahead of one reader, as a divisor."""
 RANGE_BYTES_MAX = 8 * 1024 * 1024
-"""What is read of a segment at a time, unless a row group alone is larger."""
+"""The bytes of one read of a segment, unless a row group alone is larger."""
 
 
 class ChunkSource(NamedTuple):
-    """What a reader reads: a partition's segments, and how their rows are to be served."""
+    """The source of a reader: a partition's segments, and the form of their batches."""
 
     partition: TopicPartition
     epochs: Sequence[EpochStart]
-    """The partition's leader epochs; those that wrote what segments hold never change."""
+    """The partition's leader epochs. Those of offsets in segments never change."""
     codec: Compression
 
 
@@ -63,17 +63,17 @@ class _Flight:
         }
         self.begun_ahead = is_ahead
         self.asked: set[int] = set()
-        """The row groups that somebody waits for, or has."""
+        """The row groups that readers wait for, or have."""
         self.waiting = 0
         self.size_bytes = sum(index.plain_bytes_of(group) for group in groups)
         self.task: asyncio.Task[None]
 
     async def arrival(self, group: int) -> Chunk:
-        """Wait for one of its chunks. The last one to give up ends a flight of its own."""
+        """Wait for one of its chunks. The last reader that gives up cancels the flight."""
         self.waiting += 1
         self.asked.add(group)
         try:
-            # Shielded: who gives up must not end what others wait for.
+            # Shielded: a reader that gives up must not end the others' wait.
             return await asyncio.shield(self.arrivals[group])
         finally:
             self.waiting -= 1
@@ -82,7 +82,7 @@ class _Flight:
 
 
 class ChunkReads:
-    """One broker's reads of segments. To be closed."""
+    """One broker's reads of segments. Must be closed."""
 
     def __init__(
         self, store: ObjectStore, offload: Offload, memory: ReadMemory, indexes: SegmentIndexes
@@ -93,24 +93,24 @@ class ChunkReads:
         self._indexes = indexes
         self._chunks: dict[_ChunkKey, Chunk] = {}
         self._flights: dict[_ChunkKey, _Flight] = {}
-        """Those that may be joined."""
+        """Flights that may be joined."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._gate = ReadGate(READS_AT_ONCE_MAX, READ_BYTES_AT_ONCE_MAX)
         self._ahead_gate = ReadGate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
         self._ahead_bytes = 0
         self._is_closed = False
         self.encoded = 0
-        """Chunks that were made."""
+        """Chunks made."""
         self.encoded_bytes = 0
         self.hits = 0
-        """Times that a chunk was in memory."""
+        """Look-ups that found the chunk in memory."""
         self.joined = 0
-        """Chunks that came with a read which had been begun for others."""
+        """Chunks that came with another reader's flight."""
         self.ahead_bytes_total = 0
-        """Bytes whose read was begun before anybody asked for them."""
+        """Bytes read before any reader asked for them."""
 
     async def close(self) -> None:
-        """End the reads that are under way; who waits for them is cancelled."""
+        """Cancel the reads under way, and with them their readers."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -119,7 +119,7 @@ class ChunkReads:
         await self._indexes.close()
 
     def held(self, source: ChunkSource, segment: Segment, offset: int) -> Chunk | None:
-        """The chunk that holds an offset which the segment covers, if it is in memory."""
+        """The chunk with an offset that the segment covers, if it is in memory."""
         segment_key = segment.key(source.partition.topic_id)
         index = self._indexes.get(segment_key)
         if index is None:
@@ -131,10 +131,11 @@ class ChunkReads:
         return chunk
 
     async def read(self, source: ChunkSource, segment: Segment, offset: int) -> Chunk:
-        """The chunk that holds an offset which the segment covers.
+        """The chunk with an offset that the segment covers.
 
-        A range read of the footer, unless it is in memory, and one of the row group. CorruptObject;
-        StoreError, of which ObjectNotFound may mean that the table has changed (F4).
+        Takes one range read for the footer, unless it is in memory, and one for the row group.
+        Raises CorruptObject and StoreError; ObjectNotFound may mean that the table has changed
+        (F4).
         """
         index = (await self._indexes.open(source.partition, segment)).index
         key = _ChunkKey(index.key, index.group_of(offset), source.codec)
@@ -152,9 +153,12 @@ class ChunkReads:
     def read_ahead(
         self, source: ChunkSource, segments: Iterable[Segment], offset: int, bytes_max: int
     ) -> None:
-        """Begin to read what a reader will want from an offset on, which the first of the segments
-        covers, about `bytes_max` of batches, unless half of that is here or on its way; as far as
-        the memory has room for what nobody has asked for yet. Who asks meets the errors."""
+        """Begin to read about `bytes_max` of batches from an offset on, for a later reader.
+
+        The first of the segments covers the offset. Nothing is read if half of the batches is in
+        memory or on its way. Reads ahead take at most the memory that is for them. Errors show in
+        `read`.
+        """
         if self._is_closed:
             return
         bytes_max = min(bytes_max, self._memory.bytes_max // AHEAD_SHARE)
@@ -185,8 +189,10 @@ class ChunkReads:
     def _following(
         self, source: ChunkSource, segments: Iterable[Segment], offset: int
     ) -> Iterator[tuple[SegmentIndex, int]]:
-        """The row groups from an offset on, up to a segment whose footer is not in memory: that is
-        read ahead too, and its row groups the next time."""
+        """The row groups from an offset on, up to a segment whose footer is not in memory.
+
+        That footer is read ahead too, and its row groups the next time.
+        """
         for segment in segments:
             index = self._indexes.get(segment.key(source.partition.topic_id))
             if index is None:
@@ -205,7 +211,7 @@ class ChunkReads:
             self._ahead_bytes += flight.size_bytes
         flight.task = asyncio.create_task(self._fly(source, flight), name="segment read")
         self._tasks[flight.task] = None
-        # Not in `_fly`: a task that is cancelled before its first step runs none of it.
+        # Not in `_fly`: a task that is cancelled before its first step runs no code of it.
         flight.task.add_done_callback(lambda _: self._landed(flight, keys))
         return flight
 
@@ -218,7 +224,7 @@ class ChunkReads:
             gate.leave(flight.size_bytes)
 
     async def _bring(self, source: ChunkSource, flight: _Flight) -> None:
-        """Read the range, and make its row groups chunks, one at a time."""
+        """Read the range, and make chunks of its row groups, one at a time."""
         index, groups = flight.index, list(flight.arrivals)
         start, data = await read_groups(self._store, index, groups[0], groups[-1])
         for group in groups:
@@ -249,14 +255,14 @@ class ChunkReads:
                 arrival.cancel()
             else:
                 arrival.set_exception(error)
-                # Seen: nobody may be waiting.
+                # Retrieve the error: no reader may be waiting.
                 arrival.exception()
 
 
 def _ranges(
     missing: Iterable[tuple[SegmentIndex, int]],
 ) -> Iterator[tuple[SegmentIndex, list[int]]]:
-    """Row groups that follow one another, joined as far as they may be read at a time."""
+    """Consecutive row groups, joined up to the bytes of one read."""
     run: list[int] = []
     of: SegmentIndex | None = None
     for index, group in missing:

@@ -1,13 +1,13 @@
-"""Reads what a partition's log holds below `table_next`: from segments, as record batches.
+"""Reads the part of a log below `table_next` from segments, as record batches.
 
-The table says which segments there are. A reader looks into the table anew whenever it goes on, so
-what happens to a segment meanwhile is no matter: a segment that was compacted or expired away and
-deleted while it was read is missing; then the table is read again (rule F4), and if it still lists
-the segment, that is corruption, and otherwise the reader goes on with what is there now. What was
-read of a segment stays right for as long as it is kept: segments never change.
+The table lists the segments. A reader looks at the table at each step, so changes of segments do
+not disturb it. A segment may be compacted or expired, and deleted, during a read. Then it is
+missing, and the reader reads the table again (rule F4). If the table still lists the segment, that
+is corruption; otherwise the reader continues with the present segments. Chunks in memory stay
+right, since segments never change.
 
 Offsets without a record (markers, aborted and compacted records, expired segments) are covered by
-the batch before them or by an empty one, so that whoever reads passes them.
+the batch before them, or by an empty one, so that readers pass them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 
 _ROW_BYTES = 30
-"""Of a record beside its key, value and headers."""
+"""The bytes of a record beside its key, value and headers."""
 
 
 ColdLoaded: TypeAlias = Mapping[ColdPart, Chunk | TidelogError]
-"""What was read for a part, or why it was not."""
+"""The result for each part: its chunk, or the error of the read."""
 
 
 class ColdFollowing(NamedTuple):
-    """What a reader of segments will want next."""
+    """The next part that a reader of segments will read."""
 
     log: PartitionLog
     codec: Compression
@@ -53,15 +53,15 @@ class ColdFollowing(NamedTuple):
 
 
 class ColdReader:
-    """One broker's readers of segments. `slice` never waits; `load` brings what it missed."""
+    """One broker's reads of segments. `slice` never waits; `load` reads the parts it missed."""
 
     def __init__(self, tables: TableSource, chunks: ChunkReads) -> None:
         self._tables = tables
         self.chunks = chunks
-        """The reads from the store, for what they count."""
+        """The reads from the store, for metrics."""
 
     async def close(self) -> None:
-        """End the reads that are under way."""
+        """Cancel the reads under way."""
         await self.chunks.close()
 
     def slice(
@@ -74,12 +74,12 @@ class ColdReader:
         at_least_one: bool,
         loaded: ColdLoaded,
     ) -> LogSlice:
-        """The batches from the one that holds `offset` on, up to `bytes_max` and to the table's
-        end, or somewhat beyond where the log does not know yet how far the table reaches.
+        """The batches from the one with `offset` on, up to `bytes_max` and to the table's end.
 
-        The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed part is
-        not in memory the slice ends, and names it in `missing`; an error in `loaded` is raised if
-        nothing was found before it.
+        It may go beyond, if the log has not learned yet how far the table reaches. The first batch
+        is returned even above `bytes_max` if `at_least_one`. If a needed part is not in memory, the
+        slice ends, and names it in `missing`. An error in `loaded` is raised if nothing was found
+        before it.
         """
         found = LogSlice(next_offset=offset)
         source = ChunkSource(log.partition, log.leader_epochs, codec)
@@ -118,8 +118,8 @@ class ColdReader:
         return found
 
     async def load(self, parts: Iterable[ColdPart]) -> ColdLoaded:
-        """Read parts from the store. What is in neither form in the answer has changed meanwhile:
-        a slice says what it is now."""
+        """Read parts from the store. A part without a chunk or an error in the answer has changed
+        meanwhile: the next slice names its present form."""
         wanted = list(dict.fromkeys(parts))
         outcomes = await asyncio.gather(*map(self._load, wanted))
         return {
@@ -129,11 +129,11 @@ class ColdReader:
         }
 
     async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
-        """Whether an extent whose object is missing is in the table by now (F4)."""
+        """Whether the table has an extent by now whose object is missing (F4)."""
         return await has_gone_on(self._tables, log, extent)
 
     def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
-        """Begin to read what a reader will want next. Nobody waits for it."""
+        """Begin to read the next part, for a later reader."""
         log, codec, offset = following
         table = self._table(log)
         if table is not None:
@@ -141,7 +141,7 @@ class ColdReader:
             self.chunks.read_ahead(source, _segments_from(table, offset), offset, bytes_max)
 
     def _table(self, log: PartitionLog) -> PartitionTable | None:
-        """The partition's part of the table, if it is known as far as the log says it reaches."""
+        """The partition's part of the table, if it is known up to the end that the log knows."""
         state = self._tables.get(log.partition.topic_id)
         if state is None:
             return None
@@ -169,7 +169,7 @@ class ColdReader:
         found.next_offset = following
 
     async def _load(self, part: ColdPart) -> Chunk | TidelogError | None:
-        """None: what was wanted is not there any more, or is known now."""
+        """None: the part does not exist any more, or is in memory now."""
         try:
             if part.segment is None:
                 await known_table(self._tables, part.source.partition, part.table_next)

@@ -1,5 +1,8 @@
-"""Finds rows of segments by their time: by the table's statistics, by those of the segment's row
-groups, then in two columns of one row group."""
+"""Finds rows of segments by time.
+
+It uses the table's statistics, then those of the segment's row groups, then two columns of one row
+group.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,22 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 
 LOOKS_MAX = 16
-"""Times that one look-up begins again because the table has changed."""
+"""Restarts of one look-up because the table has changed."""
 
 
 class TimedRow(NamedTuple):
-    """A row's place in the log and in time."""
+    """The offset and the time of a row."""
 
     offset: int
     timestamp_ms: int
 
 
 class _TableChangedError(Exception):
-    """A segment is not in the table any more."""
+    """The table does not list a segment any more."""
 
 
 class ColdTimes:
-    """One broker's look-ups. Errors: CorruptObject, StoreError."""
+    """One broker's look-ups by time. They raise CorruptObject and StoreError."""
 
     def __init__(self, tables: TableSource, indexes: SegmentIndexes) -> None:
         self._tables = tables
@@ -48,7 +51,7 @@ class ColdTimes:
     async def first_since(
         self, log: PartitionLog, timestamp_ms: int, lower: int
     ) -> TimedRow | None:
-        """The first row at or above the offset `lower` that is of that time or a later one."""
+        """The first row at or above the offset `lower` with that time or a later one."""
         return await self._settled(
             log, lambda table: self._first_since(log.partition, table, timestamp_ms, lower)
         )
@@ -58,7 +61,7 @@ class ColdTimes:
         return await self._settled(log, lambda table: self._latest(log.partition, table, lower))
 
     async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
-        """Whether an extent whose object is missing is in the table by now (F4)."""
+        """Whether the table has an extent by now whose object is missing (F4)."""
         return await has_gone_on(self._tables, log, extent)
 
     async def _settled(
@@ -66,7 +69,7 @@ class ColdTimes:
         log: PartitionLog,
         look: Callable[[PartitionTable], Awaitable[TimedRow | None]],
     ) -> TimedRow | None:
-        """Look, again where the table has changed under the look."""
+        """Look up, and again if the table changes meanwhile."""
         for _ in range(LOOKS_MAX):
             table = await known_table(self._tables, log.partition, log.table_next)
             try:
@@ -81,7 +84,7 @@ class ColdTimes:
         segment = _later(table.since(timestamp_ms), table.at(lower))
         while segment is not None:
             latest = segment.timestamp_max
-            # Only in a segment across the log's start may the rows be those that do not count.
+            # Only a segment across the log's start may have rows that do not count.
             if latest is not None and latest >= timestamp_ms and segment.last_row >= lower:
                 found = await self._in(
                     partition, segment, lambda reader: reader.first_since(timestamp_ms, lower)
@@ -123,12 +126,12 @@ def _latest_of(segment: Segment) -> int:
 
 
 def _order(row: TimedRow) -> tuple[int, int]:
-    """The latest first; of equals, the first in the log."""
+    """Sorts the latest first; of equal ones, the first in the log."""
     return -row.timestamp_ms, row.offset
 
 
 def _later(one: Segment | None, other: Segment | None) -> Segment | None:
-    """The one with the higher offsets; None where there is none of either kind."""
+    """The segment with the higher offsets; None if there is none."""
     if one is None or other is None:
         return None
     return max(one, other, key=lambda segment: segment.name.base_offset)

@@ -1,7 +1,7 @@
-"""Incremental fetch sessions (KIP-227): what a consumer asked for is remembered between requests.
+"""Incremental fetch sessions (KIP-227): the broker remembers a consumer's partitions.
 
-Pure: no I/O, no clock. A broker may decline a session by answering id 0; the client then sends full
-requests, so losing every session (a restart, an eviction) costs nothing but bytes.
+Pure: no I/O, no clock. The broker declines a session by answering id 0; the client then sends full
+requests. So the loss of all sessions (a restart, an eviction) costs nothing but bytes.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 
 TopicKey: TypeAlias = str | UUID
-"""A topic as the request names it: by name before Fetch v13, by id from v13 on."""
+"""A topic as requests name it: by name before Fetch v13, by id from v13 on."""
 PartitionKey: TypeAlias = tuple[TopicKey, int]
 
 
 class FetchSessionError(TidelogError):
-    """The session named by the request cannot go on; the client starts anew with a full request."""
+    """The named session cannot continue; the client starts anew with a full request."""
 
 
 class SessionNotFound(FetchSessionError):
-    """FETCH_SESSION_ID_NOT_FOUND."""
+    """Answered with FETCH_SESSION_ID_NOT_FOUND."""
 
 
 class InvalidSessionEpoch(FetchSessionError):
-    """INVALID_FETCH_SESSION_EPOCH."""
+    """Answered with INVALID_FETCH_SESSION_EPOCH."""
 
 
 class SessionTopicKeyMixed(FetchSessionError):
-    """FETCH_SESSION_TOPIC_ID_ERROR: names and topic ids within one session."""
+    """Names and topic ids within one session: answered with FETCH_SESSION_TOPIC_ID_ERROR."""
 
 
 @dataclass(slots=True)
 class FetchTarget:
-    """One partition of a fetch: where to read, and what the client was told last."""
+    """One partition of a fetch: the position, and the last answer to the client."""
 
     key: PartitionKey
     fetch_offset: int
@@ -54,9 +54,9 @@ class FetchTarget:
     def worth_telling(
         self, *, records: bool, error: bool, high_watermark: int, log_start: int
     ) -> bool:
-        """Whether an incremental answer must contain this partition; remembers what it tells."""
+        """Whether an incremental answer must contain this partition; stores the sent values."""
         changed = (high_watermark, log_start) != (self.told_high_watermark, self.told_log_start)
-        # An error is told again until it has gone, so nothing counts as told with it.
+        # An error is sent until it has gone, so the other values do not count as sent with it.
         self.told_high_watermark = -1 if error else high_watermark
         self.told_log_start = -1 if error else log_start
         return records or error or changed
@@ -64,7 +64,7 @@ class FetchTarget:
 
 @dataclass(slots=True)
 class FetchSession:
-    """The partitions that a client is reading, in the order in which they are served."""
+    """The partitions that a client is reading, in the order of service."""
 
     session_id: int
     by_id: bool
@@ -91,7 +91,7 @@ class FetchSession:
             self.targets.pop(key, None)
 
     def serve_last(self, keys: Iterable[PartitionKey]) -> None:
-        """Move partitions that were just served behind the others, so that none starves."""
+        """Move partitions that were just served after the others, so that none starves."""
         for key in keys:
             target = self.targets.pop(key, None)
             if target is not None:
@@ -100,7 +100,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What one request means: the partitions to read, and how to answer."""
+    """The meaning of one request: the partitions to read, and the form of the answer."""
 
     targets: list[FetchTarget]
     session: FetchSession | None
@@ -108,15 +108,15 @@ class FetchPlan:
 
     @property
     def session_id(self) -> int:
-        """The id to answer with; 0 where there is no session."""
+        """The id for the answer; 0 without a session."""
         return SESSIONLESS_ID if self.session is None else self.session.session_id
 
 
 class FetchSessions:
     """The broker's sessions, at most `slots_max` of them.
 
-    When it is full, the least recently used session gives way if it has been idle for
-    `eviction_seconds`; otherwise the newcomer is declined.
+    When all slots are taken, the least recently used session is evicted if it has been idle for
+    `eviction_seconds`. Otherwise the broker declines the new session.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class FetchSessions:
         by_id: bool,
         now: float,
     ) -> FetchPlan:
-        """Decide what a request reads. Raises FetchSessionError where its session is not ours."""
+        """The partitions that a request reads. Raises FetchSessionError for an unknown session."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH or not asked:

@@ -1,4 +1,4 @@
-"""Serves fetches: what is durable and visible now, or after a wait, within the client's limits."""
+"""Serves fetches: durable and visible records, at once or after a wait, within the limits."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
 
 LOAD_ROUNDS_MAX = 64
-"""Times that one fetch goes to the store; a response is cut there, never wrong."""
+"""Reads from the store for one fetch; then the answer is cut short, never wrong."""
 LOAD_BYTES_WANTED = 8 * 1024 * 1024
 LOAD_OBJECTS_MAX = 32
-"""What one fetch waits for at a time beyond what it cannot do without: enough that the answer is
-worth its price, not so much that the client waits for long."""
+"""Bytes that one fetch loads at a time beyond the indispensable ones.
+
+They are enough that the answer is worth its price, and few enough that the client waits little.
+"""
 AHEAD_BYTES_MAX = 16 * 1024 * 1024
-"""What is read ahead for one fetch's partitions together."""
+"""Bytes that are read ahead for all partitions of one fetch together."""
 READERS_REMEMBERED_MAX = 10_000
 SLICE_PARTITIONS = 128
-"""Partitions that a fetch looks at before others have their turn."""
+"""Partitions that a fetch reads before other tasks get a turn."""
 
 
 class Isolation(IntEnum):
-    """Which records a reader sees (KIP-98)."""
+    """The visibility of records for a reader (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -50,7 +52,7 @@ class Isolation(IntEnum):
 
 @dataclass(slots=True)
 class FetchLimits:
-    """What a client allows one answer to hold, and how long it waits for it."""
+    """The client's limits on one answer and on its wait."""
 
     bytes_min: int
     bytes_max: int
@@ -59,7 +61,7 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class PartitionRead:
-    """What one partition answers. Offsets are -1 with an error."""
+    """The answer for one partition. Offsets are -1 with an error."""
 
     target: FetchTarget
     code: ErrorCode = ErrorCode.NONE
@@ -69,23 +71,22 @@ class PartitionRead:
     aborted: Sequence[AbortedIndexEntry] | None = None
     found: LogSlice = field(default_factory=LogSlice)
     available_bytes: int = 0
-    """What there is, as far as the limits let it be read; what they cut off in the middle of a
-    batch counts too, as in Kafka."""
+    """The available bytes within the limits; as in Kafka, a batch that they cut counts too."""
     leader_epoch: int = -1
     log: PartitionLog | None = None
     following: Following | ColdFollowing | None = None
-    """What comes behind `found`, as far as the answer would have had room for it."""
+    """The position after `found`, as far as the answer has room."""
 
 
 class _Loaded(NamedTuple):
-    """What was loaded for one fetch, held until its answer is put together."""
+    """Bytes loaded for one fetch, held until its answer is complete."""
 
     wal: Loaded
     cold: ColdLoaded
 
 
 class Fetcher:
-    """Reads many partitions for one request. `find` gives a target's partition or raises."""
+    """Reads many partitions for one request. `find` returns a target's partition or raises."""
 
     def __init__(
         self,
@@ -97,8 +98,7 @@ class Fetcher:
         answers: AnswerMemory,
         turns: SliceTurns,
     ) -> None:
-        """`reader`: of what is in the WAL; `cold`: of what is in segments; `answers`: how large
-        they may be."""
+        """`reader` reads the WAL, `cold` the segments; `answers` limits the sizes of answers."""
         self._turns = turns
         self._reader = reader
         self._cold = cold
@@ -107,13 +107,13 @@ class Fetcher:
         self._may_serve = may_serve
         self._answers = answers
         self._parked: dict[Waiter, None] = {}
-        # Where sequential readers will ask next, and how much they have taken so far. Oldest first;
-        # what is forgotten is not read ahead.
+        # The next offsets of sequential readers, with the bytes that they took so far. Oldest
+        # first; forgotten ones are not read ahead.
         self._next_offsets: dict[tuple[TopicPartition, int], int] = {}
         self._is_closed = False
 
     def close(self) -> None:
-        """From now on nobody waits for records; who does is answered with what there is."""
+        """Stop long polling and answer every parked fetch now."""
         self._is_closed = True
         for waiter in self._parked:
             waiter.wake()
@@ -125,14 +125,14 @@ class Fetcher:
         isolation: Isolation,
         limits: FetchLimits,
     ) -> list[PartitionRead]:
-        """One answer per target, in order. Waits while there is less than the client wants."""
+        """One answer for each target, in order. Waits for as much as the client wants."""
         deadline = self._clock.monotonic() + limits.wait_ms_max / 1000
-        # Parked before the first look, so that nothing can come unseen between look and wait.
+        # Parked before the first read, so that no record arrives unseen between read and wait.
         queues = await self._turns.list_of(_queues(targets, find), SLICE_PARTITIONS)
         with Waiter(queues) as waiter, self._parking(waiter):
             while True:
                 bytes_max = min(limits.bytes_max, self._answers.answer_bytes_max)
-                # Nobody waits for more than the answer may hold.
+                # A wait for more than the answer may hold would never end.
                 bytes_min = min(limits.bytes_min, bytes_max)
                 reads = await self._read(targets, find, isolation, bytes_min, bytes_max)
                 remaining = deadline - self._clock.monotonic()
@@ -160,7 +160,7 @@ class Fetcher:
         bytes_max: int,
     ) -> list[PartitionRead]:
         loaded = _Loaded({}, {})
-        # What is loaded is held until the answer is put together, so it is limited like the answer.
+        # Loaded bytes are held until the answer is complete, so they are limited like the answer.
         loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
             reading = self._read_loaded(targets, find, isolation, bytes_max, loaded)
@@ -192,8 +192,10 @@ class Fetcher:
         return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
 
     def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
-        """Have read, while the answer is on its way, what those will ask for next who go through
-        their partitions in order: twice what they took, so that the steps grow."""
+        """Read ahead, while the answer is on its way, for clients that read in order.
+
+        It reads twice the bytes that they took, so that the steps grow.
+        """
         sequential = []
         for read in reads:
             following = read.following
@@ -215,9 +217,12 @@ class Fetcher:
     def _to_load(
         self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
     ) -> list[Extent | ColdPart]:
-        """What to load: the next part where nothing was found, elsewhere while there is less than
-        the client wants. So a partition whose records are not in memory is not passed over for
-        others. Where that makes the client wait anyway, more comes along, in turn of partitions."""
+        """The parts to load.
+
+        A partition without found records loads its next part. Others load while there is less than
+        the client wants. So a partition whose records are not in memory is not passed over. If the
+        client has to wait anyway, more parts are loaded too, in turn of partitions.
+        """
         is_enough = sum(read.available_bytes for read in reads) >= bytes_min
         chosen: dict[Extent | ColdPart, None] = {}
         for read in reads:
@@ -257,7 +262,7 @@ class Fetcher:
         bytes_max: int,
         loaded: _Loaded,
     ) -> Iterator[PartitionRead]:
-        """Read without waiting; the parts that have to be loaded first are named."""
+        """Read without waiting; parts that must be loaded first are named in `missing`."""
         room = bytes_max
         serves = False
         for number, target in enumerate(targets):
@@ -327,7 +332,7 @@ class Fetcher:
         at_least_one: bool,
         loaded: _Loaded,
     ) -> LogSlice:
-        """What lies in segments, and behind it what lies in the WAL."""
+        """The records in segments, followed by those in the WAL."""
         log = partition.log
         found = LogSlice(next_offset=offset)
         if offset < log.table_next:
@@ -352,14 +357,14 @@ class Fetcher:
 
 
 def served_codec(limits: BatchLimits) -> Compression:
-    """Of a topic's batches that come from segments, which know no producer's codec."""
+    """The codec of a topic's batches from segments, which do not know the producer's codec."""
     return limits.compression or Compression.NONE
 
 
 def _following(
     partition: Partition, found: LogSlice, upper: int, bytes_max: int
 ) -> Following | ColdFollowing:
-    """What lies behind what was found."""
+    """The position after the found records."""
     log = partition.log
     if found.next_offset < log.table_next:
         return ColdFollowing(log, served_codec(partition.limits), found.next_offset)
@@ -369,14 +374,14 @@ def _following(
 def _queues(
     targets: Sequence[FetchTarget], find: Callable[[FetchTarget], Partition]
 ) -> Iterator[WaitQueue]:
-    """Where to park. A partition that is not here makes the first look answer at once."""
+    """The queues to park in. An unknown partition makes the first read answer at once."""
     with contextlib.suppress(PartitionError):
         for target in targets:
             yield find(target).readers
 
 
 def epoch_error(asked: int, current: int) -> ErrorCode:
-    """What a client gets that names a leader epoch (KIP-320); -1 names none."""
+    """The error for a client that names a leader epoch (KIP-320); -1 names none."""
     if asked in (-1, current):
         return ErrorCode.NONE
     if asked < current:
@@ -385,8 +390,10 @@ def epoch_error(asked: int, current: int) -> ErrorCode:
 
 
 def _enough(reads: Sequence[PartitionRead], bytes_min: int) -> bool:
-    """Whether to answer at once: enough bytes, an error, or nothing to wait for. What is there but
-    was not loaded counts as enough."""
+    """Whether to answer at once: enough bytes, an error, or nothing to wait for.
+
+    Available bytes that were not loaded count too.
+    """
     available_bytes = 0
     for read in reads:
         if read.code is not ErrorCode.NONE or read.found.missing is not None:

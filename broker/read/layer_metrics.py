@@ -1,5 +1,4 @@
-"""What the layers below the broker count, as Prometheus families: the store, the WAL, snapshots,
-and what is read back."""
+"""Prometheus families of the layers below the broker: the store, the WAL, snapshots and reads."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tidelog.wal.read.tail_cache import TailCache
 
 
 class StoreCollector(Collector):
-    """Requests to the object store, each attempt counted."""
+    """The requests to the object store; each attempt counts."""
 
     def __init__(self, statistics: StoreStatistics) -> None:
         self._statistics = statistics
@@ -44,7 +43,7 @@ class StoreCollector(Collector):
         )
         outcomes = CounterMetricFamily(
             "tidelog_store_errors",
-            "Requests to the object store that were not answered with success.",
+            "Requests to the object store that did not succeed.",
             labels=["operation", "outcome"],
         )
         for name, seen in self._statistics.operations():
@@ -63,17 +62,17 @@ class StoreCollector(Collector):
 
 
 class UnservedCollector(Collector):
-    """Partitions that cannot be served, or not in full."""
+    """Partitions that cannot be served at all or in full."""
 
     def __init__(self, unserved: Callable[[], Sequence[tuple[str, CorruptObject]]]) -> None:
-        """`unserved`: names of partitions and what is to blame; called from any thread."""
+        """`unserved` returns partitions with their damaged objects; called from any thread."""
         self._unserved = unserved
 
     def collect(self) -> Iterator[Metric]:
-        """The family: a series a partition and damaged object."""
+        """The family: a series for each partition and damaged object."""
         family = GaugeMetricFamily(
             "tidelog_partition_unserved",
-            "Partitions of which something cannot be served, by the damaged or missing object.",
+            "Partitions that cannot be served in full, by the damaged or missing object.",
             labels=["partition", "object"],
         )
         for partition, key in sorted({(name, fault.key) for name, fault in self._unserved()}):
@@ -86,7 +85,7 @@ class UnservedCollector(Collector):
 
 
 class WalCollector(Collector):
-    """The incarnation's write-ahead log."""
+    """The metrics of the incarnation's write-ahead log."""
 
     def __init__(self, metrics: WalMetrics) -> None:
         self._metrics = metrics
@@ -94,10 +93,12 @@ class WalCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families."""
         metrics = self._metrics
-        yield _counter("tidelog_wal_puts", "WAL objects whose upload was begun.", metrics.puts)
-        yield _counter("tidelog_wal_slots", "WAL objects that are durable.", metrics.slots)
+        yield _counter("tidelog_wal_puts", "WAL objects whose upload began.", metrics.puts)
+        yield _counter("tidelog_wal_slots", "Durable WAL objects.", metrics.slots)
         yield _counter("tidelog_wal_bytes", "Bytes of durable WAL objects.", metrics.bytes)
-        yield _counter("tidelog_wal_batches", "Record batches in them.", metrics.batches)
+        yield _counter(
+            "tidelog_wal_batches", "Record batches in durable WAL objects.", metrics.batches
+        )
         yield HistogramMetricFamily(
             "tidelog_wal_put_seconds",
             "Time from a WAL object's upload to its confirmation.",
@@ -111,7 +112,7 @@ class WalCollector(Collector):
 
 
 class SnapshotCollector(Collector):
-    """The snapshots of the coordinators' states."""
+    """The metrics of snapshots of the coordinators' states."""
 
     def __init__(self, metrics: SnapshotMetrics) -> None:
         self._metrics = metrics
@@ -122,15 +123,15 @@ class SnapshotCollector(Collector):
         yield _counter(
             "tidelog_state_snapshots", "Snapshots of coordinators' states.", metrics.written
         )
-        yield _counter("tidelog_state_snapshot_bytes", "Bytes of them.", metrics.bytes)
+        yield _counter("tidelog_state_snapshot_bytes", "Bytes of these snapshots.", metrics.bytes)
         yield _counter(
             "tidelog_state_snapshot_seconds",
-            "Time from their capture until they were durable.",
+            "Time from a snapshot's capture until it was durable.",
             metrics.seconds,
         )
         yield _counter(
             "tidelog_state_snapshot_failures",
-            "Snapshots that could not be written and are tried again.",
+            "Failed snapshots, each of which is retried.",
             metrics.failures,
         )
 
@@ -140,7 +141,7 @@ class SnapshotCollector(Collector):
 
 
 class ReadCollector(Collector):
-    """What consumers read: from memory, and from WAL objects."""
+    """The metrics of consumers' reads from memory and from WAL objects."""
 
     def __init__(
         self, tail: TailCache, memory: ReadMemory, reads: ObjectReads, chunks: ChunkReads
@@ -168,16 +169,16 @@ class ReadCollector(Collector):
             "tidelog_tail_cache_misses", "Look-ups that the tail cache did not serve.", tail.misses
         )
         yield _counter(
-            "tidelog_reads_joined", "Extents that came with a read begun for others.", reads.joined
+            "tidelog_reads_joined", "Extents that came with another reader's read.", reads.joined
         )
         yield _counter(
             "tidelog_read_ahead_bytes",
-            "Bytes whose read was begun before anybody asked for them.",
+            "Bytes read before any reader asked for them.",
             reads.ahead_bytes_total + self._chunks.ahead_bytes_total,
         )
         yield _counter(
             "tidelog_read_ahead_wasted_bytes",
-            "Bytes of them that were dropped before anybody asked for them.",
+            "Bytes read ahead that were dropped before any reader asked for them.",
             memory.wasted_bytes,
         )
 
@@ -187,7 +188,7 @@ class ReadCollector(Collector):
 
 
 class ColdReadCollector(Collector):
-    """What consumers read of segments."""
+    """The metrics of consumers' reads from segments."""
 
     def __init__(self, chunks: ChunkReads, indexes: SegmentIndexes) -> None:
         self._chunks = chunks
@@ -198,15 +199,13 @@ class ColdReadCollector(Collector):
         chunks, indexes = self._chunks, self._indexes
         yield GaugeMetricFamily(
             "tidelog_segment_index_cache_bytes",
-            "Bytes in memory of segments' footers, about.",
+            "Approximate bytes of segments' footers in memory.",
             value=indexes.size_bytes,
         )
-        yield _counter(
-            "tidelog_segment_footers", "Footers of segments that were read.", indexes.opened
-        )
+        yield _counter("tidelog_segment_footers", "Footers of segments read.", indexes.opened)
         yield _counter(
             "tidelog_cold_chunks",
-            "Row groups that were read and encoded as record batches.",
+            "Row groups read and encoded as record batches.",
             chunks.encoded,
         )
         yield _counter("tidelog_cold_chunk_bytes", "Bytes of these batches.", chunks.encoded_bytes)
@@ -215,7 +214,7 @@ class ColdReadCollector(Collector):
         )
         yield _counter(
             "tidelog_cold_chunks_joined",
-            "Row groups that came with a read begun for others.",
+            "Row groups that came with another reader's read.",
             chunks.joined,
         )
 
@@ -225,7 +224,7 @@ class ColdReadCollector(Collector):
 
 
 def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Prometheus' buckets: how many were at most each bound."""
+    """The cumulative counts by upper bounds, for Prometheus."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):

@@ -1,8 +1,8 @@
-"""Reads a partition's durable record batches: from the tail cache, else from what was read back.
+"""Reads a partition's durable record batches from the tail cache, else from bytes read back.
 
-Only what an extent lists is ever read, and extents are listed when they are durable, so a reader
-can see nothing that is not. Bytes from the store are checked (offsets, lengths, checksums) before
-anybody gets them; bytes in the cache are the very bytes that were acknowledged.
+A reader reads only listed extents, and extents are listed once they are durable. So a reader never
+sees a record that is not durable. Bytes from the store are checked (offsets, lengths, checksums)
+before any reader gets them. Bytes in the cache are the very bytes that were acknowledged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _INT32 = struct.Struct(">i")
 
 
 Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
-"""What was read from the store for the extent at a place, or why it was not."""
+"""The result for the extent at a place: its bytes, or the error of the read."""
 
 
 class Following(NamedTuple):
-    """What a reader will want next: the extents from an offset on, below `upper`, so many bytes."""
+    """A reader's next read: extents from an offset on, below `upper`, so many bytes."""
 
     extents: Extents
     offset: int
@@ -39,7 +39,7 @@ class Following(NamedTuple):
 
 
 class LogReader:
-    """One broker's readers. `slice` never waits; `load` brings what it missed into the cache."""
+    """One broker's reads of WAL extents. `slice` never waits; `load` reads missing extents."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class LogReader:
         self._read_cache = read_cache
         self._reads = ObjectReads(store, read_cache)
         self._cursors_max = cursors_max
-        # Where sequential readers go on, so that they need not walk an extent from its beginning.
+        # The positions of sequential readers, so that they need not walk an extent from its start.
         self._cursors: dict[tuple[str, int, int], int] = {}
 
     @property
     def reads(self) -> ObjectReads:
-        """The reads from the store, for what they count."""
+        """The reads from the store, for metrics."""
         return self._reads
 
     async def close(self) -> None:
-        """End the reads that are under way."""
+        """Cancel the reads under way."""
         await self._reads.close()
 
     def slice(
@@ -75,12 +75,12 @@ class LogReader:
         loaded: Loaded,
         goes_on: bool = False,
     ) -> LogSlice:
-        """The batches from the one that holds `offset` on, below `upper`, up to `bytes_max`.
+        """The batches from the one with `offset` on, below `upper`, up to `bytes_max`.
 
-        The first batch is returned even above `bytes_max` if `at_least_one`. Where a needed extent
-        is neither cached nor among those just loaded the slice ends, and names it in `missing`.
-        An error in `loaded` is raised where nothing was found before it, here or, if the slice
-        `goes_on`, in what it goes on from.
+        The first batch is returned even above `bytes_max` if `at_least_one`. If a needed extent is
+        neither cached nor in `loaded`, the slice ends, and names it in `missing`. An error in
+        `loaded` is raised if nothing was found before it. With `goes_on`, the caller has found
+        batches before this slice.
         """
         found = LogSlice(next_offset=offset)
         for extent in extents.from_offset(offset):
@@ -118,10 +118,10 @@ class LogReader:
         return found
 
     async def load(self, extents: Iterable[Extent]) -> Loaded:
-        """Read extents from the store, as few ranges; these also enter the read cache.
+        """Read extents from the store, in few ranges. They also enter the read cache.
 
-        An extent that cannot be read or proved right has its error in place of its bytes. One that
-        is wrong in a range that others share is read once more by itself.
+        An extent that cannot be read or proved has its error in place of its bytes. If it is wrong
+        in a range that others share, it is read once more by itself.
         """
         loaded: dict[Place, memoryview | CorruptObject | StoreError] = {}
         shared, alone = [], []
@@ -148,8 +148,10 @@ class LogReader:
         return loaded
 
     def missing(self, following: Following) -> Iterator[Extent]:
-        """The extents that a reader will want and that are not in memory: the next one, and those
-        after it that are wanted for the most part."""
+        """The extents of a reader's next read that are not in memory.
+
+        These are the first one, and those after it of which it takes the larger part.
+        """
         room = following.bytes_max
         for extent in following.extents.from_offset(following.offset):
             is_next = room == following.bytes_max
@@ -162,7 +164,7 @@ class LogReader:
                 yield extent
 
     def read_ahead(self, followings: Iterable[Following], bytes_max: int) -> None:
-        """Begin to read what readers will want next, in turn of readers. Nobody waits for it."""
+        """Begin to read the next extents of readers, in turn of readers."""
         chosen = []
         for extent in in_turn([self.missing(following) for following in followings]):
             bytes_max -= extent.length
@@ -176,15 +178,17 @@ class LogReader:
         return self._tail.whole(key)
 
     async def read_extent(self, extent: Extent) -> memoryview:
-        """One extent's bytes, from wherever they are. Raises CorruptObject or StoreError."""
+        """One extent's bytes, from memory or the store. Raises CorruptObject or StoreError."""
         outcome = (await self.load([extent]))[extent.place]
         if isinstance(outcome, TidelogError):
             raise outcome
         return outcome
 
     def _held(self, extent: Extent) -> memoryview | None:
-        """An extent's bytes if they are in memory. What was read back is checked when it is first
-        asked for; where it is wrong it is as if it were not here."""
+        """An extent's bytes, if they are in memory.
+
+        Bytes that were read back are checked at their first use; wrong ones count as absent.
+        """
         key, position, length = extent.key, extent.position, extent.length
         data = self._tail.get(key, position, length)
         if data is not None:
@@ -202,7 +206,7 @@ class LogReader:
         return None
 
     def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
-        """Where the batch that holds `offset` begins; batches within an extent have no gaps."""
+        """The position of the batch with `offset`; batches within an extent have no gaps."""
         if offset <= extent.base_offset:
             return 0
         known = self._cursors.get((extent.key, extent.position, offset))
@@ -222,12 +226,12 @@ class LogReader:
 
 
 def is_missing(outcome: object) -> bool:
-    """Whether this is the error of an object that is not there."""
+    """Whether this is the error of a missing object."""
     return isinstance(outcome, CorruptObject) and isinstance(outcome.__cause__, ObjectNotFound)
 
 
 def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
-    """The first of each row, then the second of each, and so on."""
+    """The first item of each row, then the second of each, and so on."""
     while rows:
         left = []
         for row in rows:
@@ -241,8 +245,10 @@ def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
 def _end(
     data: memoryview, start: int, upper: int, bytes_max: int, at_least_one: bool
 ) -> tuple[int, int]:
-    """Where to stop: the end of the last whole batch below `upper` and within `bytes_max`, and the
-    base offset of the batch there (-1 at the extent's end)."""
+    """The end of the last whole batch, and the next batch's base offset (-1 at the extent's end).
+
+    The batch is below `upper` and within `bytes_max`.
+    """
     position, size, unpack = start, len(data), _BASE_AND_LENGTH.unpack_from
     limit = start + bytes_max
     while position < size:
@@ -257,7 +263,7 @@ def _end(
 def _proven(
     extent: Extent, outcome: StoredRange | StoreError
 ) -> memoryview | CorruptObject | StoreError:
-    """An extent's bytes in what was read, checked."""
+    """The checked bytes of an extent."""
     if isinstance(outcome, ObjectNotFound):
         missing = MissingObject(extent.key, "it is missing")
         missing.__cause__ = outcome
@@ -266,7 +272,7 @@ def _proven(
         return outcome
     data = outcome.view(extent.position, extent.length)
     try:
-        # An adopted batch is stamped each time: what is kept is what others may have adopted too.
+        # Each read stamps an adopted batch: other partitions may have adopted the cached bytes too.
         verified = verify(extent, data)
     except CorruptObject as error:
         return error

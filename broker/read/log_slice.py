@@ -1,4 +1,4 @@
-"""What was found of a partition's log, and what has to be loaded before there is more."""
+"""The found part of a partition's log, and the parts to load before there is more."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ class ColdPart(NamedTuple):
     """A part of a table that is not in memory."""
 
     key: str
-    """The segment's, or the beginning of the table log's."""
+    """The key of the segment, or the prefix of the table's log."""
     length: int
-    """About how much memory it takes."""
+    """The approximate memory that it takes."""
     source: ChunkSource
     offset: int
     segment: Segment | None
-    """Where the offset is; None if the table has to be read first, or is too old."""
+    """The segment with the offset; None if the table must be read first, or is outdated."""
     table_next: int
-    """Where the table ends at least."""
+    """The table ends here or later."""
 
 
 @dataclass(slots=True)
 class LogSlice:
-    """Whole batches from one partition, in offset order, up to `next_offset`. `is_cut`: the next
-    one does not fit. `missing`: what has to be loaded before the slice can go on."""
+    """Whole batches of one partition, in offset order, up to `next_offset`.
+
+    `is_cut`: the next batch does not fit. `missing`: the part to load before the slice can
+    continue.
+    """
 
     buffers: list[Buffer] = field(default_factory=list)
     size_bytes: int = 0
@@ -38,7 +41,7 @@ class LogSlice:
     missing: Extent | ColdPart | None = None
 
     def add(self, rest: LogSlice) -> None:
-        """Go on with what follows."""
+        """Append a slice that continues this one."""
         self.buffers += rest.buffers
         self.size_bytes += rest.size_bytes
         self.next_offset = rest.next_offset

@@ -1,8 +1,8 @@
-"""Reads ranges of WAL objects: each once, however many readers want it, and ahead of readers.
+"""Reads ranges of WAL objects: each once for all its readers, and ahead of them.
 
-A read on its way is a flight. Whoever wants bytes that a flight brings joins it. A flight that
-nobody waits for any more is cancelled, unless it was begun ahead of readers. What came is kept in
-the read cache, for the readers of other partitions of the same object.
+A read under way is a flight. A reader of bytes that a flight brings joins the flight. A flight
+without readers is cancelled, unless it reads ahead. The bytes stay in the read cache, for readers
+of other partitions of the same object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Flight:
     def __init__(self, planned: PlannedRead, *, is_ahead: bool) -> None:
         self.planned = planned
         self.is_ahead = is_ahead
-        """Nobody has asked for it yet."""
+        """Read ahead, and no reader has asked for it yet."""
         self.waiting = 0
         self.stored: StoredObject | None = None
         self.task: asyncio.Task[StoredRange | StoreError]
@@ -44,19 +44,19 @@ class _Flight:
         return start <= extent.position and extent.position + extent.length <= end
 
     def join(self) -> None:
-        """Wait for it; followed by `leave`."""
+        """Wait for it; must be followed by `leave`."""
         self.waiting += 1
         self.is_ahead = False
 
     def leave(self) -> None:
-        """Wait no more. The last one ends a flight that is still under way."""
+        """Stop waiting. The last reader cancels a flight that is still under way."""
         self.waiting -= 1
         if self.waiting == 0:
             self.task.cancel()
 
 
 class ObjectReads:
-    """One broker's reads of WAL objects. To be closed."""
+    """One broker's reads of WAL objects. Must be closed."""
 
     def __init__(self, store: ObjectStore, cache: ReadCache) -> None:
         self._store = store
@@ -66,17 +66,17 @@ class ObjectReads:
         self._ahead_gate = ReadGate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
         self._tasks: dict[asyncio.Task[StoredRange | StoreError], None] = {}
         self._flights: dict[str, list[_Flight]] = {}
-        """Those that may be joined, by object."""
+        """Flights that may be joined, by object."""
         self._ahead = 0
         self._ahead_bytes = 0
         self._is_closed = False
         self.joined = 0
-        """Extents that came with a read which had been begun for others."""
+        """Extents that came with another reader's flight."""
         self.ahead_bytes_total = 0
-        """Bytes whose read was begun before anybody asked for them."""
+        """Bytes read before any reader asked for them."""
 
     async def close(self) -> None:
-        """End the reads that are under way; who waits for them is cancelled."""
+        """Cancel the reads under way, and with them their readers."""
         self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -86,10 +86,10 @@ class ObjectReads:
     async def read(
         self, extents: Sequence[Extent], *, alone: bool = False
     ) -> Mapping[Place, StoredRange | StoreError]:
-        """The ranges that hold these extents, which are not cached, or why they could not be read.
+        """The ranges with these extents, which are not cached, or the errors of the reads.
 
-        Where an object ends too early its range is shorter. `alone`: each extent in a read of its
-        own, shared with nobody and not kept.
+        If an object ends too early, its range is shorter. `alone`: each extent in a read of its own
+        that is neither shared nor kept.
         """
         joined: dict[Place, _Flight] = {}
         try:
@@ -110,19 +110,21 @@ class ObjectReads:
                     flight = next(each for each in begun if each.covers(extent))
                     flight.join()
                     joined[extent.place] = flight
-            # Shielded: who gives up must not end what others wait for.
+            # Shielded: a reader that gives up must not end the others' wait.
             return {place: await asyncio.shield(each.task) for place, each in joined.items()}
         finally:
             for flight in joined.values():
                 flight.leave()
 
     def used(self, extent: Extent) -> None:
-        """Somebody has found this extent in the cache."""
+        """Note that a reader found this extent in the cache."""
         self._demand.want(extent)
 
     def read_ahead(self, extents: Iterable[Extent]) -> None:
-        """Begin to read extents that will be wanted soon and are not cached, as far as half of the
-        read cache can hold what nobody has asked for yet. Who asks for them meets the errors."""
+        """Begin to read extents that are not cached, for a later reader.
+
+        Reads ahead without readers take at most half of the read cache. Errors show in `read`.
+        """
         if self._is_closed or not self._cache.memory.bytes_max:
             return
         memory = self._cache.memory
@@ -162,7 +164,7 @@ class ObjectReads:
         gate = self._ahead_gate if is_ahead else self._gate
         flight.task = asyncio.create_task(self._fly(flight, gate, kept=kept), name="object read")
         self._tasks[flight.task] = None
-        # Not in `_fly`: a task that is cancelled before its first step runs none of it.
+        # Not in `_fly`: a task that is cancelled before its first step runs no code of it.
         flight.task.add_done_callback(lambda _: self._landed(flight, is_ahead=is_ahead))
         return flight
 

@@ -17,22 +17,23 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 
 _DECOMPRESSED_BYTES_MAX = 2**31 - 1
-"""Kafka's own: what was once accepted can be read, whatever `decompressed.bytes.max` is now."""
+"""Kafka's limit: accepted batches stay readable, whatever `decompressed.bytes.max` is now."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record's place in time and in the log."""
+    """The timestamp and the offset of a record."""
 
     timestamp_ms: int
     offset: int
 
 
 class OffsetLookup:
-    """Looks into the segments, then into the batches that the extents' maximum timestamps point to.
+    """Searches the segments, then the batches that the extents' maximum timestamps point to.
 
-    While it looks, what the WAL held may get into the table. So it goes on there until the table
-    ends where it did before the look, and takes the extents as they are then. What is in the table
-    is decided: it may be shown, whatever was visible when the look-up began.
+    Meanwhile records may move from the WAL into the table. So it searches the table until the
+    table's end is the same before and after a search, and then takes the extents as they are.
+    Records in the table are decided: they may be shown, even if they were not visible when the
+    look-up began.
     """
 
     def __init__(self, cold: ColdTimes, reader: LogReader, offload: Offload) -> None:
@@ -43,13 +44,17 @@ class OffsetLookup:
     async def at_or_after(
         self, partition: Partition, timestamp_ms: int, upper: int
     ) -> TimestampOffset | None:
-        """The first record below `upper` that is not older than the timestamp; None if there is
-        none. Raises CorruptObject or StoreError."""
+        """The first record below `upper` that is not older than the timestamp; None without one.
+
+        Raises CorruptObject or StoreError.
+        """
         return await _settled(lambda: self._at_or_after(partition, timestamp_ms, upper))
 
     async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
-        """The first of the records below `upper` with the largest timestamp; None where there is
-        none. Raises CorruptObject or StoreError."""
+        """The first of the records below `upper` with the largest timestamp; None without records.
+
+        Raises CorruptObject or StoreError.
+        """
         return await _settled(lambda: self._of_maximum(partition, upper))
 
     async def _at_or_after(
@@ -82,8 +87,8 @@ class OffsetLookup:
             if row is not None:
                 newest = _newer(newest, TimestampOffset(row.timestamp_ms, row.offset))
             looked_to = table_next
-        # Of an extent's records the newest may be a marker, or lie outside of what can be read:
-        # then another extent may hold a newer one, until none can.
+        # The newest record of an extent may be a marker, or lie outside of the readable range. Then
+        # another extent may hold a newer one, until none can.
         for extent in log.extents.copy(upper).by_max_timestamp():
             if newest is not None and _newer(newest, _best_of(extent)) == newest:
                 break
@@ -102,14 +107,16 @@ class OffsetLookup:
 
 
 class _TableHasGoneOnError(Exception):
-    """What was looked for in the WAL is in the table."""
+    """The table has the records that the search expected in the WAL."""
 
 
 async def _settled(
     look: Callable[[], Awaitable[TimestampOffset | None]],
 ) -> TimestampOffset | None:
-    """Look, and again where the table has gone on under the look. It ends: each time the log knows
-    more of the table than before."""
+    """Search, and again if the table advances meanwhile.
+
+    It ends: each time the log knows more of the table than before.
+    """
     while True:
         try:
             return await look()
@@ -134,7 +141,7 @@ def first_at_or_after(
 
 
 def _best_of(extent: Extent) -> TimestampOffset:
-    """What could be found in an extent at best."""
+    """The best result that an extent allows, by its index."""
     return TimestampOffset(extent.max_timestamp, extent.base_offset)
 
 
@@ -154,7 +161,7 @@ def first_of_newest(data: Buffer, lower: int, upper: int) -> TimestampOffset | N
 
 
 def _newer(one: TimestampOffset | None, other: TimestampOffset | None) -> TimestampOffset | None:
-    """The one with the larger timestamp; of equals the first in the log."""
+    """The one with the larger timestamp; of equal ones, the first in the log."""
     return max(
         (each for each in (one, other) if each is not None),
         key=lambda each: (each.timestamp_ms, -each.offset),

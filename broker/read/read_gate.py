@@ -1,4 +1,4 @@
-"""How much is read from the store at a time."""
+"""Limits the reads from the store by their number and bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class ReadGate:
-    """Admits reads in their order, within a number and a sum of bytes; one is always admitted."""
+    """Admits reads in order, within a number and a sum of bytes; one is always admitted."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
@@ -17,7 +17,7 @@ class ReadGate:
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
 
     async def enter(self, size: int) -> None:
-        """Wait for one's turn. Every entry is followed by `leave`."""
+        """Wait for admission. Must be followed by `leave`."""
         if not self._queue and self._fits(size):
             self._count += 1
             self._bytes += size
@@ -32,7 +32,7 @@ class ReadGate:
             raise
 
     def leave(self, size: int) -> None:
-        """Make room for those who wait."""
+        """Make room for waiting reads."""
         self._count -= 1
         self._bytes -= size
         while self._queue:

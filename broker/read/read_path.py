@@ -1,5 +1,4 @@
-"""The way from the bucket to who reads a log: the WAL's tail in memory, WAL objects, segments. Put
-together here, with what it counts."""
+"""Assembles the read path: the tail in memory, WAL objects and segments, with their metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from tidelog.wal.read.tail_cache import TailCache
 
 
 class ReadPath:
-    """One incarnation's."""
+    """The read path of one incarnation."""
 
     def __init__(self, environment: BrokerEnvironment, settings: BrokerSettings) -> None:
         self._environment = environment
@@ -35,12 +34,12 @@ class ReadPath:
         self.tail = TailCache(settings.integer("tail.cache.bytes"))
         self._memory = ReadMemory(settings.integer("read.cache.bytes"))
         self.log = LogReader(store, self.tail, ReadCache(self._memory))
-        """What is not in tables yet."""
+        """Reads of records that are not in tables yet."""
         self._indexes = SegmentIndexes(
             store, background, settings.integer("segment.index.cache.bytes")
         )
         self.chunks = ChunkReads(store, background, self._memory, self._indexes)
-        """Of segments."""
+        """The footers of segments."""
 
     def fetcher(
         self,
@@ -50,22 +49,22 @@ class ReadPath:
         answers: AnswerMemory,
         turns: SliceTurns,
     ) -> Fetcher:
-        """Answers fetches from all of it."""
+        """A fetcher on this path."""
         cold = ColdReader(tables, self.chunks)
         return Fetcher(self.log, cold, self._environment.clock, may_serve, faults, answers, turns)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
-        """Finds offsets by their time in all of it."""
+        """A look-up of offsets by time on this path."""
         return OffsetLookup(
             ColdTimes(tables, self._indexes), self.log, self._environment.background
         )
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
-        """Tell what is counted here."""
+        """Register the metrics of this path."""
         registry.register(ReadCollector(self.tail, self._memory, self.log.reads, self.chunks))
         registry.register(ColdReadCollector(self.chunks, self._indexes))
 
     async def close(self) -> None:
-        """End what is being read."""
+        """Cancel the reads under way."""
         await self.log.close()
         await self.chunks.close()

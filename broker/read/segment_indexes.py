@@ -1,4 +1,4 @@
-"""The footers of segments that were read last, within a budget; each is read once for all."""
+"""The footers of the last segments read, within a budget of memory; each is read once for all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import SegmentReader
 
 MEMORY_A_BYTE = 10
-"""What a footer takes in memory for each stored byte, about, decoded and indexed."""
+"""The approximate memory of a decoded and indexed footer for each stored byte."""
 OPENS_AT_ONCE_MAX = 16
 OPEN_BYTES_AT_ONCE_MAX = 16 * 1024 * 1024
 
 
 class SegmentIndexes:
-    """To be closed. Wrong footers are not kept: who asks again reads again."""
+    """Footers of segments. Must be closed. Wrong footers are not kept, but read again."""
 
     def __init__(self, store: ObjectStore, offload: Offload, bytes_max: int) -> None:
         self._store = store
@@ -32,10 +32,10 @@ class SegmentIndexes:
         self._gate = ReadGate(OPENS_AT_ONCE_MAX, OPEN_BYTES_AT_ONCE_MAX)
         self.size_bytes = 0
         self.opened = 0
-        """Footers that were read."""
+        """Footers read."""
 
     async def close(self) -> None:
-        """End the reads that are under way."""
+        """Cancel the reads under way."""
         tasks = list(self._opening.values())
         for task in tasks:
             task.cancel()
@@ -50,18 +50,20 @@ class SegmentIndexes:
         return reader.index
 
     async def open(self, partition: TopicPartition, segment: Segment) -> SegmentReader:
-        """A segment with its index, by one range read if it is not in memory. Errors as those of
-        `SegmentReader.open`."""
+        """A reader of a segment; takes one range read if the footer is not in memory.
+
+        Raises the errors of `SegmentReader.open`.
+        """
         key = segment.key(partition.topic_id)
         reader = self._held.get(key)
         if reader is not None:
             self._held.move_to_end(key)
             return reader
-        # Shielded: who gives up must not end what others wait for; it is one small read.
+        # Shielded: a reader that gives up must not end the others' wait; it is one small read.
         return await asyncio.shield(self.begin(partition, segment))
 
     def begin(self, partition: TopicPartition, segment: Segment) -> asyncio.Task[SegmentReader]:
-        """Begin to read a footer that is not in memory; nobody has to wait for it."""
+        """Begin to read a footer that is not in memory, for a later reader."""
         key = segment.key(partition.topic_id)
         task = self._opening.get(key)
         if task is None:
@@ -80,7 +82,7 @@ class SegmentIndexes:
 
     def _opened(self, key: str, segment: Segment, task: asyncio.Task[SegmentReader]) -> None:
         del self._opening[key]
-        # Asking for the error marks it as seen: nobody may have waited.
+        # Retrieve the error: no reader may be waiting.
         if task.cancelled() or task.exception() is not None:
             return
         size = segment.tail_bytes * MEMORY_A_BYTE
