@@ -1,1 +1,1 @@
-"""What Tidelog costs and how fast it is, beside its peers in the same run."""
+"""Measures Tidelog's costs and speed beside its peers, in the same run."""

@@ -41,12 +41,14 @@ PARTS = (
 
 
 def main() -> int:
-    """Run the parts that were asked for; exit code 1 if a peer is missing that was."""
+    """Run the requested parts; exit code 1 if a requested peer is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--without", choices=("kafka", "minio"), action="append", default=[])
-    parser.add_argument("--share", type=float, default=1.0, help="of the bytes of each load")
-    parser.add_argument("--records", type=int, default=500, help="of each latency measurement")
+    parser.add_argument("--share", type=float, default=1.0, help="the share of each load's bytes")
+    parser.add_argument(
+        "--records", type=int, default=500, help="records of each latency measurement"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "BENCHMARKS.md")
     arguments = parser.parse_args()
     parts = arguments.only or PARTS
@@ -58,7 +60,7 @@ def main() -> int:
         for part in PARTS:
             if part in parts:
                 measure(part, results, folder, arguments)
-                # Behind each part: whatever ends the run does not take this one along.
+                # After each part: a later failure does not lose its results.
                 write(results, arguments.output)
     except (JarsNotAvailable, KafkaNotAvailable, MissingTool, spark.NotEnoughSpace) as error:
         print(error, file=sys.stderr)
@@ -70,7 +72,7 @@ def main() -> int:
 
 
 def write(results: report.Results, output: Path) -> None:
-    """Put what is measured so far into the page."""
+    """Update the page with the results so far."""
     before = output.read_text() if output.exists() else ""
     output.write_text(page.with_tables(before, report.tables(results), report.run_of(results)))
 
@@ -78,7 +80,7 @@ def write(results: report.Results, output: Path) -> None:
 def measure(
     part: str, results: report.Results, folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """One of PARTS."""
+    """Measure one of PARTS."""
     share: float = arguments.share
     match part:
         case "throughput":
@@ -108,7 +110,7 @@ def measure(
 
 
 def measure_conversions(results: report.Results, share: float) -> None:
-    """Every shape both ways, without a broker."""
+    """Measure every shape both ways, without a broker."""
     for shape in conversion.SHAPES:
         print(f"measuring {shape.label}", file=sys.stderr, flush=True)
         found = conversion.measure_conversion(shape, int(CONVERSION_BYTES * share))
@@ -116,7 +118,7 @@ def measure_conversions(results: report.Results, share: float) -> None:
 
 
 def measure_rolls(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:
-    """Every shape through a broker, and what producers feel of a roll."""
+    """Roll every shape through a broker, and measure the producers' latencies during a roll."""
     total_bytes = int(ROLL_BYTES * arguments.share)
     for number, shape in enumerate(roll.SHAPES):
         print(f"rolling {shape.label}", file=sys.stderr, flush=True)
@@ -127,8 +129,7 @@ def measure_rolls(results: report.Results, folder: Path, arguments: argparse.Nam
 def measure_throughput(
     results: report.Results, folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """Every shape against a broker on the filesystem store, which rolls nothing meanwhile, and
-    against Kafka, in turn."""
+    """Measure every shape against Kafka and a broker on the filesystem store that does not roll."""
     with contextlib.ExitStack() as stack:
         bucket = folder / "bucket"
         bucket.mkdir(parents=True)
@@ -145,7 +146,7 @@ def measure_throughput(
 
 
 def measure_rolling(results: report.Results, folder: Path, share: float) -> None:
-    """Some shapes against a broker on the filesystem store that rolls them at the same time."""
+    """Measure some shapes against a broker on the filesystem store that rolls them meanwhile."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     with tidelog("rolling", f"file://{bucket}", folder, **throughput.ROLLING_SOON) as target:
@@ -158,7 +159,7 @@ def measure_rolling(results: report.Results, folder: Path, share: float) -> None
 
 
 def measure_broker_alone(results: report.Results, folder: Path, share: float) -> None:
-    """Some shapes on a store in memory; a new broker each, as that store forgets nothing."""
+    """Measure some shapes on a store in memory, each with a new broker, since it frees nothing."""
     for shape in throughput.BROKER_ALONE:
         print(f"measuring {shape.label}, in memory", file=sys.stderr, flush=True)
         with tidelog("alone", "memory://bench", folder, **throughput.WAL_ALONE) as target:
@@ -169,7 +170,7 @@ def measure_broker_alone(results: report.Results, folder: Path, share: float) ->
 
 
 def measure_latency(results: report.Results, folder: Path, arguments: argparse.Namespace) -> None:
-    """Acknowledgements on the filesystem store and on MinIO, each beside its bare PUTs."""
+    """Measure acknowledgements on the filesystem store and on MinIO, each beside its bare PUTs."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     with tidelog("file", f"file://{bucket}", folder) as target:
@@ -190,7 +191,7 @@ def measure_latency(results: report.Results, folder: Path, arguments: argparse.N
 def measure_transactions(
     results: report.Results, folder: Path, arguments: argparse.Namespace
 ) -> None:
-    """Transactions and groups, on a broker with the filesystem store and on Kafka."""
+    """Measure transactions and groups, on Kafka and on a broker with the filesystem store."""
     print("measuring transactions and groups", file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         bucket = folder / "bucket"

@@ -1,4 +1,4 @@
-"""Consuming what lies in segments alone, from a broker that has nothing of it in memory yet."""
+"""Consuming from segments alone, with a broker that has none of them in memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FLUSH_SECONDS_MAX = 300
 
 
 class ColdShape(NamedTuple):
-    """What was produced, and who reads it."""
+    """The produced records and their readers."""
 
     record_bytes: int
     partitions: int
     total_bytes: int
     compression: str = "producer"
-    """`compression.type` of the topic; with producer, what comes from segments is uncompressed."""
+    """`compression.type` of the topic; with producer, batches from segments are uncompressed."""
     readers: int = 1
-    """Each reads all."""
+    """The number of readers, each of which reads all records."""
 
     @property
     def records(self) -> int:
@@ -33,12 +33,12 @@ class ColdShape(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """One for all shapes that read the same."""
+        """One topic for all shapes with the same records."""
         return f"cold.{self.record_bytes}.{self.partitions}.{self.compression}"
 
     @property
     def label(self) -> str:
-        """As the report's rows say it."""
+        """The label in the report's rows."""
         size = (
             f"{self.record_bytes} B"
             if self.record_bytes < KIB
@@ -62,7 +62,7 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """One shape. Rates are of the records' own bytes, of all readers together."""
+    """The result of one shape. Rates are of the records' own bytes, of all readers together."""
 
     megabytes_a_second: float
     cpu_seconds_a_gb: float
@@ -73,12 +73,12 @@ class Cold:
 
     @property
     def megabytes_a_core_second(self) -> float:
-        """What one core of the server would give if it did nothing else."""
+        """The rate of one core of the server that does nothing else."""
         return 1000 / self.cpu_seconds_a_gb
 
 
 def measure_cold(folder: Path, share: float) -> list[tuple[ColdShape, Cold]]:
-    """Produce, roll, begin again with a new broker for each shape, and read."""
+    """Produce and roll; then read each shape with a new broker."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     store = f"file://{bucket}"

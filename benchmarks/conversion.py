@@ -1,4 +1,4 @@
-"""CPU time of turning record batches into segments and segments into batches, in this process."""
+"""CPU time of converting record batches to segments and back, in this process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
 GB = 1_000_000_000
 _TOPIC_ID, _SEGMENT_ID = UUID(int=1), UUID(int=2)
 _DIFFERENT_BATCHES_MAX = 1000
-"""More take longer to make than to measure; fewer would compress too well."""
+"""More batches take longer to make than to measure; fewer would compress too well."""
 _RUNS = 3
-"""The least of some runs: what else the machine does can only add."""
+"""The minimum of some runs counts: other work of the machine can only add to it."""
 
 
 class ConversionShape(NamedTuple):
@@ -36,27 +36,27 @@ class ConversionShape(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What the report calls it."""
+        """The label in the report."""
         headers = ", key and 2 headers" if self.with_headers else ""
         codec = "" if self.codec is Compression.NONE else f", {self.codec.name.lower()}"
         return f"{self.record_bytes} B{headers}, {self.batch_records} a batch{codec}"
 
 
 class Conversion(NamedTuple):
-    """CPU seconds for a GB of values, one way each."""
+    """CPU seconds for a GB of values, in each direction."""
 
     decode_seconds_a_gb: float
     """Batches to rows."""
     write_seconds_a_gb: float
     """Rows to a segment."""
     read_seconds_a_gb: float
-    """A segment to rows, of the columns that a consumer is sent."""
+    """A segment to rows, with the columns that consumers get."""
     encode_seconds_a_gb: float
     """Rows to batches."""
     stored_bytes_a_byte: float
-    """Of the segment, for each byte of values."""
+    """The segment's bytes for each byte of values."""
     log_bytes_a_byte: float
-    """Of the batches that it was made of."""
+    """The source batches' bytes for each byte of values."""
 
     @property
     def roll_seconds_a_gb(self) -> float:
@@ -82,7 +82,7 @@ SHAPES = (
 
 
 def measure_conversion(shape: ConversionShape, total_bytes: int) -> Conversion:
-    """Both ways; rows are encoded with the codec that they came in."""
+    """Convert both ways; rows are encoded with their original codec."""
     batches = max(1, total_bytes // (shape.record_bytes * shape.batch_records))
     raw_bytes = batches * shape.batch_records * shape.record_bytes
     buffer = log_of(shape, batches)
@@ -126,7 +126,7 @@ def measure_conversion(shape: ConversionShape, total_bytes: int) -> Conversion:
 
 
 def log_of(shape: ConversionShape, batches: int) -> bytes:
-    """A log of that many batches at consecutive offsets; a few different ones in turn."""
+    """A log of that many batches at consecutive offsets; a few different ones alternate."""
     chance = random.Random(0)
     different = [_batch(shape, chance) for _ in range(min(batches, _DIFFERENT_BATCHES_MAX))]
     stamped = []

@@ -1,5 +1,7 @@
-"""Counts the requests that go to a server, by standing between: a request begins where a client
-sends a method's name at the beginning of what it sends."""
+"""Counts the requests to a server as a proxy.
+
+A request begins when a client's packet begins with a method's name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class CountingProxy:
-    """Passes bytes on between clients and one server."""
+    """Forwards bytes between clients and one server."""
 
     def __init__(self, server_url: str) -> None:
         parts = urlsplit(server_url)
@@ -26,7 +28,7 @@ class CountingProxy:
         self._lock = threading.Lock()
 
     def serve(self) -> None:
-        """Take connections, until the listener is closed."""
+        """Accept connections until the listener is closed."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -53,7 +55,7 @@ class CountingProxy:
             each.close()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""What clients feel of a store whose requests take long, in units of its PUT, and what it costs."""
+"""Clients' latencies and the costs on a store with slow requests, in units of its PUT."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ WARMUP_SECONDS = 3
 TRANSACTIONS = 40
 COLD_BYTES = 100_000_000
 FULL_BYTES = 4_000_000
-"""Of each partition, up to FULL_PARTITIONS, for a client that sends as fast as it can."""
+"""Bytes for each partition, up to FULL_PARTITIONS, of a client that sends at full speed."""
 FULL_PARTITIONS = 8
 NO_LIMIT, DEFAULT_LIMIT, CHEAP_LIMIT = 0, 10, 4
 PUT_DOLLARS = 0.005 / 1000
 MONTH_SECONDS = 30 * 24 * 3600
 PEER_SECONDS, PEER_BYTES = 0.25, 8 << 20
-"""When AutoMQ uploads by default: after so long, or so much."""
+"""AutoMQ's defaults for an upload: so much time, or so many bytes."""
 
 
 class Distance(NamedTuple):
-    """How long a store takes."""
+    """The latencies of a store."""
 
     put_ms: int
     get_ms: int
 
 
 class Feel(NamedTuple):
-    """What one client feels."""
+    """The latencies of one client."""
 
     label: str
     megabytes_a_second: float
@@ -49,18 +49,18 @@ class Feel(NamedTuple):
 
 @dataclass(slots=True)
 class Felt:
-    """What was measured on one store."""
+    """The measurements on one store."""
 
     distance: Distance
     full: list[tuple[str, float]] = field(default_factory=list)
-    """Clients that send as fast as they can: MB/s."""
+    """The rates of clients at full speed, in MB/s."""
     paced: list[Feel] = field(default_factory=list)
     cold_megabytes_a_second: float = 0.0
     transaction: dict[str, float] = field(default_factory=dict)
 
 
 class Price(NamedTuple):
-    """What a rate costs under a limit of PUTs a second."""
+    """The cost of a rate under a limit of PUTs a second."""
 
     wanted_megabytes_a_second: float
     limit: int
@@ -76,7 +76,7 @@ class Price(NamedTuple):
 
 @dataclass(slots=True)
 class Distant:
-    """All of it."""
+    """All measurements."""
 
     felt: list[Felt] = field(default_factory=list)
     prices: list[Price] = field(default_factory=list)
@@ -89,16 +89,16 @@ RATES = {
     10.0: ("batch.size=65536",),
     100.0: ("batch.size=524288", "max.request.size=8388608", "buffer.memory=134217728"),
 }
-"""MB/s, and what a client sets for them: see `docs/OPERATIONS.md`."""
+"""Rates in MB/s, each with the client's settings for it: see `docs/OPERATIONS.md`."""
 
 
 def dollars_a_month(puts_a_second: float) -> float:
-    """What S3 asks for so many PUTs."""
+    """S3's price of so many PUTs."""
     return puts_a_second * MONTH_SECONDS * PUT_DOLLARS
 
 
 def measure_distant(folder: Path, cache: Path) -> Distant:
-    """All of it."""
+    """Run all measurements."""
     lib = kafka_jars(cache)
     found = Distant()
     for distance in DISTANCES:
@@ -176,7 +176,7 @@ def _all_paced(lib: Path, target: Target) -> list[Feel]:
 
 
 def _cold(folder: Path, distance: Distance) -> float:
-    """A consumer from the beginning, where nothing is in memory."""
+    """The rate of a consumer from the beginning, with no records in memory."""
     cold = {**WAL_ALONE, "tail.cache.bytes": 0}
     with distant(folder, *distance, **cold) as target:
         target.create_topic("cold", 16)
@@ -205,7 +205,7 @@ def _java(
     seconds: float = SECONDS,
     settings: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Kafka's own client, with its default settings but for these."""
+    """Run Kafka's own client with its default settings, except for these."""
     warmup = WARMUP_SECONDS if seconds > WARMUP_SECONDS else 0
     numbers = (partitions, bytes_a_second, seconds, RECORD_BYTES, warmup)
     arguments = [target.bootstrap, topic, *map(str, numbers), *settings]
@@ -229,7 +229,7 @@ def _feel(label: str, result: dict[str, Any]) -> Feel:
 
 
 class _Topics:
-    """Topics of one broker, each used once."""
+    """New topics of one broker."""
 
     made = 0
 
@@ -238,7 +238,7 @@ class _Topics:
         self._partitions = partitions
 
     def new(self) -> str:
-        """One more."""
+        """A topic that was not used before."""
         _Topics.made += 1
         topic = f"distant.{_Topics.made}"
         self._target.create_topic(topic, self._partitions)

@@ -1,4 +1,4 @@
-"""The tables of what was measured on stores whose requests take long."""
+"""The tables of the measurements on stores with slow requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.distant import (
 
 
 def distant_lines(found: Distant) -> list[str]:
-    """All of them."""
+    """All tables."""
     lines: list[str] = []
     for felt in found.felt:
         lines += _felt(felt)

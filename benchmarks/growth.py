@@ -1,14 +1,13 @@
-"""What a bucket holds while a producer writes for an hour: `make growth MINUTES=60`.
+"""The growth of a bucket while a producer writes for an hour: `make growth MINUTES=60`.
 
-A broker with the default settings on a filesystem store; producers that send record after record,
-each when the one before is acknowledged, so that nearly every record is a WAL slot of its own. Each
-minute: the slots that were written and the objects that were deleted a second, what waits for the
-grace and for its deletion, the objects that lie in the bucket, how many minutes it took to write
-that many, and how long acknowledgements took.
+A broker runs with default settings on a filesystem store. Each producer sends a record when the
+previous one is acknowledged, so nearly every record is a WAL slot of its own. Each minute's line
+shows: slots written and objects deleted per second, objects that wait for the grace and for
+deletion, objects in the bucket, the minutes that it took to write so many, and latencies.
 
-Prints a table, line by line as it is measured. Exit code 1 if the bucket held more minutes of
-writing in the last third of the time than in the second. Minutes of writing, not objects, are
-compared: the number of objects follows the load, which a machine rarely keeps steady for an hour.
+Prints a table, line by line as it measures. Exit code 1 if the bucket held more minutes of writing
+in the last third of the time than in the second. It compares minutes of writing, not objects: the
+number of objects follows the load, which a machine rarely keeps steady for an hour.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What one minute has shown."""
+    """The measurements of one minute."""
 
     number: int
     slots_a_second: float
@@ -54,12 +53,12 @@ class Minute:
     waiting: int
     objects: int
     held: float
-    """The minutes before this one's end in which that many slots were written."""
+    """The minutes before this one's end in which so many slots were written."""
     p50_ms: float
     p99_ms: float
 
     def row(self) -> str:
-        """The table's line."""
+        """The minute's line of the table."""
         cells = (
             str(self.number),
             f"{self.slots_a_second:.0f}",
@@ -77,7 +76,7 @@ class Minute:
 def measure(
     folder: Path, minutes: int, producers: int, rate: float, settings: dict[str, str]
 ) -> list[Minute]:
-    """Minute by minute, printed as it comes."""
+    """Measure minute by minute, and print each."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---:|' * len(COLUMNS)}", flush=True)
@@ -106,7 +105,7 @@ def measure(
 
 
 def is_level(held: list[float]) -> bool:
-    """Whether the last third of the minutes held no more minutes of writing than the second."""
+    """Whether the last third held no more minutes of writing than the second."""
     third = len(held) // 3
     if third == 0:
         return True
@@ -114,7 +113,7 @@ def is_level(held: list[float]) -> bool:
 
 
 def minutes_held(slots_a_second: list[float], objects: int) -> float:
-    """The last minutes in which that many slots were written; all of them if fewer were."""
+    """The last minutes in which so many slots were written; all minutes if fewer were written."""
     rest = objects / MINUTE
     for minutes, rate in enumerate(reversed(slots_a_second)):
         if rest <= rate:
@@ -168,7 +167,7 @@ def _counters(http: str) -> dict[str, float]:
 
 
 def _count(bucket: Path) -> int:
-    """Objects in the bucket; nothing is asked of the files, so the broker hardly feels it."""
+    """Objects in the bucket; reads no file, so the broker is hardly disturbed."""
     number = 0
     for folder, _, files in os.walk(bucket):
         if ".tidelog" not in folder:
@@ -176,13 +175,13 @@ def _count(bucket: Path) -> int:
     return number
 
 
-# In a process of its own.
+# The part below runs in a process of its own.
 
 
 def _load(bootstrap: str, producers: int, rate: float) -> None:
-    """Records one after the other from each producer; a line of JSON each minute, until killed.
+    """Send records one after the other from each producer; print a line of JSON each minute.
 
-    A producer that is behind its rate sends at once, but makes good no more than a second.
+    Runs until killed. A late producer sends at once, but catches up by at most a second.
     """
     milliseconds: list[float] = []
 
@@ -225,12 +224,12 @@ def _load(bootstrap: str, producers: int, rate: float) -> None:
 
 
 def main() -> int:
-    """The whole run, or its load."""
+    """Run the whole measurement, or only its load."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=60)
     parser.add_argument("--producers", type=int, default=1)
     parser.add_argument(
-        "--rate", type=float, default=math.inf, help="records a second at most (default: no limit)"
+        "--rate", type=float, default=math.inf, help="maximum records a second (default: no limit)"
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--load", metavar="BOOTSTRAP")
@@ -243,7 +242,7 @@ def main() -> int:
             Path(folder), arguments.minutes, arguments.producers, arguments.rate, settings
         )
     level = is_level([each.held for each in found])
-    print(f"\n{'level' if level else 'growing'}: {found[-1].objects} objects in the end")
+    print(f"\n{'level' if level else 'growing'}: {found[-1].objects} objects at the end")
     return 0 if level else 1
 
 

@@ -1,4 +1,4 @@
-"""How long an acknowledgement takes, against a bare PUT to the same store in the same run."""
+"""Latency of an acknowledgement, against a bare PUT to the same store in the same run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tidelog.storage.stores.location import open_store
 
 RECORD_BYTES = 1024
 OBJECT_BYTES = 1600
-"""About what a WAL object with one such record has."""
+"""The approximate size of a WAL object with one such record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds."""
+    """Latencies in milliseconds."""
 
     p50_ms: float
     p99_ms: float
 
 
 def of_puts(store_url: str, count: int, warmup: int = 20) -> Latency:
-    """Creating objects one after the other with the same client library as the broker's."""
+    """Create objects one after the other with the broker's client library."""
 
     async def run() -> list[float]:
         store = open_store(store_url, SystemClock(), SystemEntropy())
@@ -48,7 +48,7 @@ def of_puts(store_url: str, count: int, warmup: int = 20) -> Latency:
 
 
 def of_acknowledgements(target: Target, topic: str, count: int, seconds: float = 0) -> Latency:
-    """Producing one record after the other: so many, and for so long."""
+    """Produce one record after the other: at least so many, and for so long."""
     target.create_topic(topic, 1)
     found = target.load("latency", topic, records=count, seconds=seconds, record_bytes=RECORD_BYTES)
     return Latency(found["p50_ms"], found["p99_ms"])

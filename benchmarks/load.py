@@ -1,4 +1,4 @@
-"""The client's side of a measurement, in a process of its own: confluent-kafka, the same for all.
+"""The client's side of a measurement, in a process of its own; always with confluent-kafka.
 
     python -m benchmarks.load produce --bootstrap HOST:PORT --topic T ...
     python -m benchmarks.load consume --bootstrap HOST:PORT --topic T ...
@@ -32,7 +32,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def produce(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Send `records` records of one size, round robin over the partitions, as fast as it goes."""
+    """Send `records` records of one size at full speed, round robin over the partitions."""
     pool = os.urandom(4 * _MIB + arguments.record_bytes)
     payloads = [
         pool[start : start + arguments.record_bytes]
@@ -59,7 +59,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, Any]:
     run = max(1, arguments.batch_bytes // (arguments.record_bytes + 20))
     started = time.perf_counter()
     for number in range(arguments.records):
-        # A batch's worth to one partition, then the next: batches fill as a busy client's do.
+        # A batch's worth to one partition, then to the next: batches fill as with a busy client.
         partition = number // run % arguments.partitions
         while True:
             try:
@@ -118,8 +118,10 @@ def consume(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def latency(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One record after the other: from the call to its acknowledgement. As many as are asked for,
-    and for as long."""
+    """Send one record after the other, and measure each call until its acknowledgement.
+
+    Sends at least the given number, and for the given time.
+    """
     producer = Producer(
         {
             "bootstrap.servers": arguments.bootstrap,
@@ -161,9 +163,11 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def paced(arguments: argparse.Namespace) -> dict[str, Any]:
-    """So many bytes a second for so long, record by record over the partitions, with the client's
-    default settings: from the moment at which a record was due to its acknowledgement. The first
-    seconds do not count."""
+    """Send so many bytes a second for so long, record by record over the partitions.
+
+    The client has its default settings. Latencies count from the moment at which a record was due
+    to its acknowledgement. The first seconds do not count.
+    """
     producer = Producer(
         {
             "bootstrap.servers": arguments.bootstrap,
@@ -210,8 +214,10 @@ def paced(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def tail(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A consumer at the end of the log while another client writes: from the moment at which a
-    record was due to its arrival."""
+    """Consume at the end of the log while another client writes.
+
+    Latencies count from the moment at which a record was due to its arrival.
+    """
     partitions = [TopicPartition(arguments.topic, p) for p in range(arguments.partitions)]
     consumer = Consumer(
         {

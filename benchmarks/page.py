@@ -1,8 +1,7 @@
 """docs/BENCHMARKS.md as sections: tables, each with the run that measured it, then prose.
 
-A run replaces the tables that it has measured and leaves the others as they are, and so does each
-of its parts: who measures one part again, or is interrupted, loses nothing. The prose behind the
-tables is written by hand and kept.
+A run replaces the tables that it has measured, after each of its parts, and keeps the others. So an
+interrupted or partial run loses nothing. The prose after the tables is written by hand and kept.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _SECTIONS = re.compile(r"^(?=## )", re.MULTILINE)
 
 
 def with_tables(before: str, tables: str, run: str) -> str:
-    """The page `before` with new tables, each below a heading `## ...`. `run`: what measured them.
+    """The page `before` with new tables, each below a heading `## ...`. `run`: its description.
 
-    A new table stands in the place of the one with its heading, else behind the new one before it.
+    A new table replaces the one with its heading; else it follows the new table before it.
     """
     sections = _sections(before)
     notes = sections.pop(NOTES, f"{NOTES}\n")
@@ -40,6 +39,6 @@ def with_tables(before: str, tables: str, run: str) -> str:
 
 
 def _sections(text: str) -> dict[str, str]:
-    """By heading, with it; what stands before the first one is left out."""
+    """The sections by heading, each with its heading; text before the first one is left out."""
     found = [each for each in _SECTIONS.split(text) if each.startswith("## ")]
     return {each.partition("\n")[0].strip(): each for each in found}

@@ -1,5 +1,4 @@
-"""How long a coordinator takes to know everything again, and how much memory that takes: from a
-snapshot and from its whole log.
+"""The time and the memory to load a coordinator's state, from a snapshot and from its whole log.
 
 Each measurement is a process of its own: `python -m benchmarks.recovery STATE SOURCE FOLDER`.
 """
@@ -55,7 +54,7 @@ _NOW_MS = 1_800_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One state: what it takes to snapshot it, and to have it again."""
+    """The costs of one state: of its snapshot, and of loading it."""
 
     label: str
     rows: int
@@ -63,17 +62,17 @@ class Recovery:
     log_mb: float
     write_seconds: float
     longest_pause_ms: float
-    """Of the event loop, while the snapshot is written."""
+    """The longest pause of the event loop while the snapshot is written."""
     from_snapshot_seconds: float
     from_log_seconds: float
     snapshot_memory_mb: float
-    """What the process grows by."""
+    """The growth of the process's memory."""
     log_memory_mb: float
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A coordinator with very much to remember."""
+    """A coordinator with a very large state."""
 
     label: str
     origin: SnapshotOrigin
@@ -84,7 +83,7 @@ class State:
 
 
 class DurableLog:
-    """A log of so many records, all of them durable."""
+    """A log of so many durable records."""
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
@@ -100,7 +99,7 @@ class DurableLog:
 
 
 def state_of(name: str) -> State:
-    """The state that is measured."""
+    """A state to measure."""
     if name == "offsets":
         return State(
             "1,000,000 group offsets",
@@ -132,7 +131,7 @@ def _offsets() -> Iterator[OffsetStored]:
 
 def _transactions() -> Iterator[TransactionStored]:
     for number in range(TRANSACTIONAL_IDS):
-        # One in ten is in the midst of a transaction.
+        # One in ten has an open transaction.
         is_ongoing = number % 10 == 0
         topic = f"topic-{number % 50}"
         partitions = [EnlistedPartition(topic, each) for each in range(3 if is_ongoing else 0)]
@@ -152,7 +151,7 @@ def _transactions() -> Iterator[TransactionStored]:
 
 
 def measure_recovery(folder: Path) -> list[Recovery]:
-    """Both states."""
+    """Measure both states."""
     folder.mkdir(parents=True)
     found = []
     for name in ("offsets", "transactions"):
@@ -185,11 +184,11 @@ def _measured(name: str, source: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-# In a process of its own.
+# The part below runs in a process of its own.
 
 
 async def run(state: State, source: str, folder: Path) -> dict[str, float]:
-    """Write log and snapshot of the state, or make it again from one of them."""
+    """Write the log and the snapshot of the state, or load it from one of them."""
     clock, offload = SystemClock(), ThreadOffload()
     metrics = SnapshotMetrics()
     store = open_store(f"file://{folder}/bucket", clock, SystemEntropy())
@@ -208,7 +207,7 @@ async def run(state: State, source: str, folder: Path) -> dict[str, float]:
     try:
         if source == "write":
             rows = _write_log(state, log_path)
-            # A full garbage collection over such a state takes longer than all that is measured.
+            # A full garbage collection over such a state takes longer than the measured work.
             settle_garbage()
             pauses = asyncio.create_task(_longest_pause())
             await asyncio.sleep(0)
@@ -253,7 +252,7 @@ def _write_log(state: State, path: Path) -> int:
 
 
 async def _replay(state: State, objects: Iterator[bytes], offload: ThreadOffload) -> int:
-    """As a coordinator does: an object of the log at a time, decoded in a worker thread."""
+    """Load as a coordinator does: an object of the log at a time, decoded in a worker thread."""
     count = 0
     for piece in objects:
         records = await offload.run(decode_log, piece, 0, state.codec)
@@ -274,7 +273,7 @@ def _objects(path: Path) -> Iterator[bytes]:
 
 
 async def _longest_pause() -> float:
-    """How long the event loop was held up at most, in seconds, until cancelled."""
+    """The longest pause of the event loop in seconds, until cancelled."""
     longest, last = 0.0, time.perf_counter()
     try:
         while True:

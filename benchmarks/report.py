@@ -1,4 +1,4 @@
-"""What was measured, as tables (`page` has where they stand), with the command and the machine."""
+"""The measurements as tables for `page`, with the command and the machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
 
 @dataclass(slots=True)
 class Results:
-    """All that one run measured."""
+    """All measurements of one run."""
 
     command: str
     throughput: list[tuple[Shape, dict[str, dict[str, Measured]]]] = field(default_factory=list)
     rolling: list[tuple[Shape, dict[str, Measured]]] = field(default_factory=list)
-    """By a broker that rolls them at the same time."""
+    """With a broker that rolls the records meanwhile."""
     broker_alone: list[tuple[Shape, dict[str, Measured]]] = field(default_factory=list)
     """On a store in memory."""
     latency: dict[str, tuple[Latency, Latency, int]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Results:
     idle_memory_mb: float = 0.0
     transactions: dict[str, Transactions] = field(default_factory=dict)
     transaction_put: Latency | None = None
-    """The bare PUT of the store that the transactions were measured on."""
+    """The bare PUT of the store of the transactions."""
     scale: Scale | None = None
     conversion: list[tuple[ConversionShape, Conversion]] = field(default_factory=list)
     rolls: list[tuple[RollShape, Rolled]] = field(default_factory=list)
@@ -52,12 +52,12 @@ class Results:
 
 
 def run_of(results: Results) -> str:
-    """By what, where and of which commit it was measured."""
+    """The command, the machine and the commit of the measurements."""
     return f"By `{results.command}` on {_machine()}, commit {_commit()}."
 
 
 def tables(results: Results) -> str:
-    """A section a table, for what was measured."""
+    """A section for each table with measurements."""
     lines: list[str] = []
     if results.throughput:
         for direction in ("produce", "consume"):

@@ -1,5 +1,6 @@
-"""How long a broker takes from its start to ready, life after life, where each life ends by kill -9
-under transactional load; and until the first transaction of the next life is committed.
+"""The time of a broker's start, life after life, each ended by kill -9 under transactional load.
+
+Also the time until the first transaction of the next life is committed.
 
     python -m benchmarks.restarts --lives 10 --seconds 8 8 --get-ms 100 FOLDER
 
@@ -29,7 +30,7 @@ PRODUCERS = 2
 SEED = 1
 COMMIT_SECONDS_MAX = 60.0
 COMPARED = 10
-"""The restart that is set against the first, and how many a median is of."""
+"""The restart that is compared with the first, and the number of restarts of a median."""
 RECONNECT_MS = 50
 
 
@@ -38,24 +39,24 @@ class Life:
     """One start of the broker."""
 
     ready_seconds: float
-    """From the start of the process to its ready line."""
+    """The time from the start of the process to its ready line."""
     commit_seconds: float
-    """From the start of the process to the first commit of a new transactional producer."""
+    """The time from the start to the first commit of a new transactional producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """A row of lives."""
+    """The starts of consecutive lives."""
 
     label: str
     lives: list[Life]
     slots: int
-    """WAL slots that all lives together have written."""
+    """WAL slots that all lives together wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Lives of so many seconds, drawn between two bounds, on a store that answers so late."""
+    """Lives of random lengths between two bounds, on a store with a given latency."""
 
     label: str
     lives: int
@@ -73,7 +74,7 @@ SCENARIOS = (
 
 
 def measure_restarts(folder: Path) -> list[Restarts]:
-    """All scenarios."""
+    """Run all scenarios."""
     found = []
     for number, scenario in enumerate(SCENARIOS):
         print(f"restarting, {scenario.label}", file=sys.stderr, flush=True)
@@ -82,7 +83,7 @@ def measure_restarts(folder: Path) -> list[Restarts]:
 
 
 def measure(scenario: Scenario, folder: Path) -> Restarts:
-    """One scenario. The first life finds an empty bucket."""
+    """Run one scenario. The first life finds an empty bucket."""
     (folder / "bucket").mkdir(parents=True)
     drawn = random.Random(SEED)
     port = free_ports(1)[0]
@@ -116,7 +117,7 @@ def measure(scenario: Scenario, folder: Path) -> Restarts:
 
 
 def _newest_slots(bucket: Path) -> list[Path]:
-    # What lies behind the end of a WAL are the seals of whoever took it over, a few.
+    # After the end of a WAL there are only a few seals of those that took it over.
     wals = sorted((bucket / "wal").iterdir())
     return [max(path for path in wal.iterdir() if path.stat().st_size > 64) for wal in wals]
 
@@ -133,11 +134,11 @@ def _start_load(bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-# In a process of its own.
+# The part below runs in a process of its own.
 
 
 def _load(bootstrap: str) -> None:
-    """Transactions until killed, through every death of the broker."""
+    """Commit transactions until killed, through all deaths of the broker."""
 
     def work(number: int) -> None:
         while True:
@@ -179,7 +180,7 @@ def _transact(producer: Producer) -> None:
 
 
 def main() -> None:
-    """One scenario, or the load of one."""
+    """Run one scenario, or the load of one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--load", metavar="BOOTSTRAP")

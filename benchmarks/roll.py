@@ -1,5 +1,4 @@
-"""What it costs to bring records from the WAL into tables, through a broker, and what producers
-feel of it."""
+"""The costs of rolls through a broker, and producers' latencies during rolls."""
 
 from __future__ import annotations
 
@@ -25,17 +24,17 @@ from tidelog.network import SocketNetwork
 NEVER = 1 << 40
 ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
 WITHOUT_MERGES = {"wal.objects.max": (1 << 31) - 1}
-"""Of WAL objects, of which one record after the other makes thousands."""
+"""Turns merges of WAL objects off: single records make thousands of objects."""
 FLUSH_SECONDS_MAX = 300
 AWAITED_SECONDS_MAX = 120.0
 ASKED_ROUNDS = 8
 DUE_ROUNDS = 3
 DUE_BYTES = 150_000_000
-"""Of values: more than `roll.bytes` in the WAL."""
+"""Bytes of values: more than `roll.bytes` in the WAL."""
 DUE_ROLLED_BYTES = 120_000_000
-"""Of the WAL, taken up when such a roll is all but done."""
+"""WAL bytes read when such a roll is almost done."""
 DUE_SECONDS = 12.0
-"""Of measurement: less than that takes."""
+"""Seconds of measurement: less than the roll takes."""
 
 
 class RollShape(NamedTuple):
@@ -47,7 +46,7 @@ class RollShape(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What the report calls it."""
+        """The label in the report."""
         codec = "" if self.codec == "none" else f", {self.codec}"
         return f"{self.record_bytes} B, batches of {self.batch_bytes // 1024} KiB{codec}"
 
@@ -66,30 +65,30 @@ class Rolled:
     """The roll of one partition."""
 
     cpu_seconds_a_gb: float
-    """Of the broker, for a GB of values."""
+    """The broker's CPU seconds for a GB of values."""
     megabytes_a_second: float
-    """Of values."""
+    """MB of values a second."""
     stored_bytes_a_byte: float
-    """Of the segments, for each byte of values."""
+    """Bytes of the segments for each byte of values."""
     extra_memory_mb: float
-    """The peak while rolling above what was resident before, when something was rolled already."""
+    """The peak memory of a roll above the memory before it, after an earlier roll."""
     first_extra_memory_mb: float
-    """The same of the process's first roll, of as much."""
+    """The same for the process's first roll, of as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Felt:
-    """What producers feel of a roll: medians of some rounds."""
+    """Producers' latencies during a roll: medians of some rounds."""
 
     store: str
     how: str
-    """The other topic is rolled."""
+    """How the other topic is rolled."""
     without: Latency
     during: Latency
 
 
 def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
-    """Produce to one partition of a broker on the filesystem store, then have it rolled."""
+    """Produce to one partition of a broker on the filesystem store, then roll it."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     with tidelog("roll", f"file://{bucket}", folder, **ONLY_ON_REQUEST) as target:
@@ -110,8 +109,10 @@ def measure_roll(folder: Path, shape: RollShape, total_bytes: int) -> Rolled:
 
 
 def measure_felt(folder: Path, records: int, backlog_bytes: int) -> list[Felt]:
-    """Acknowledgements of one record after the other, with nothing else and while another topic is
-    rolled, in turn: where only the broker can make them late, and where one disk serves both."""
+    """Measure acknowledgements of single records, alone and while another topic is rolled, in turn.
+
+    Once only the broker can delay them, once one disk serves both.
+    """
     found = []
     for store in ("in memory", "on the filesystem"):
         for measured in (_felt_of_due, _felt_of_asked):
@@ -124,7 +125,7 @@ def measure_felt(folder: Path, records: int, backlog_bytes: int) -> list[Felt]:
 
 
 def _felt_of_due(store: str, url: str, folder: Path, records: int, _: int) -> Felt:
-    """By the usual settings of rolls: of what has become enough for a file."""
+    """Roll with the default settings, when there is enough for a file."""
     without, during = [], []
     with tidelog("due", url, folder, **WITHOUT_MERGES) as target:
         of_acknowledgements(target, "warm-up", records)
@@ -142,7 +143,7 @@ def _felt_of_due(store: str, url: str, folder: Path, records: int, _: int) -> Fe
 
 
 def _rolled_bytes(target: Target) -> float:
-    """Of the WAL, taken up so far."""
+    """WAL bytes read so far."""
     assert target.metrics_url is not None
     return scrape(target.metrics_url)["tidelog_roll_wal_bytes_total"]
 
@@ -156,7 +157,7 @@ def _await_rolled(target: Target, wal_bytes: float) -> None:
 
 
 def _felt_of_asked(store: str, url: str, folder: Path, records: int, backlog_bytes: int) -> Felt:
-    """As fast as can be, since somebody waits."""
+    """Roll at full speed, since a client waits."""
     without, during = [], []
     with tidelog("asked", url, folder, **ONLY_ON_REQUEST, **WITHOUT_MERGES) as target:
         of_acknowledgements(target, "warm-up", records)
@@ -174,14 +175,14 @@ def _felt_of_asked(store: str, url: str, folder: Path, records: int, backlog_byt
 
 
 def _fill(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:
-    """Produce what is to be rolled, and wait until it is all that there is to do."""
+    """Produce the records to roll, and wait until no other work is left."""
     records = _produce(target, topic, shape, total_bytes)
     _settle(target)
     return records
 
 
 def _extra_memory(target: Target, topic: str, records: int) -> tuple[float, float]:
-    """Roll a topic: MB of the peak above what was resident before, and the seconds it took."""
+    """Roll a topic: MB of the peak above the memory before, and the seconds it took."""
     target.reset_peak_memory()
     resident, started = target.resident_memory_mb(), time.perf_counter()
     _flush(target, topic, records)
@@ -202,7 +203,7 @@ def _median(found: list[Latency]) -> Latency:
 
 
 def _produce(target: Target, topic: str, shape: RollShape, total_bytes: int) -> int:
-    """How many records there are then."""
+    """Produce the records; return their number."""
     target.create_topic(topic, 1)
     records = total_bytes // shape.record_bytes
     half = shape.record_bytes // 2
@@ -237,7 +238,7 @@ def _produce(target: Target, topic: str, shape: RollShape, total_bytes: int) -> 
 
 
 def _settle(target: Target, seconds: float = 0.5) -> None:
-    """Wait until the broker has nothing more to do."""
+    """Wait until the broker has no more work."""
     before = target.usage().cpu_seconds
     while True:
         time.sleep(seconds)

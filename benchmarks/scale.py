@@ -1,4 +1,4 @@
-"""A thousand partitions: start-up, memory and throughput, and what idle partitions cost."""
+"""A thousand partitions: start-up, memory, throughput, and the costs of idle partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scale:
 
 
 def measure_scale(folder: Path, idle_seconds: float = 10.0) -> Scale:
-    """Compare a broker that has one small topic with the same broker among idle partitions."""
+    """Compare a broker with one small topic and the same broker with many idle partitions."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     store = f"file://{bucket}"

@@ -1,6 +1,8 @@
-"""`tidelog server` on a store in memory or on a filesystem that takes its time, as a distant S3
-does: each get, head and page of a listing is answered BENCHMARK_GET_MS later, each put and delete
-BENCHMARK_PUT_MS later."""
+"""`tidelog server` on a slow store in memory or on a filesystem, like a distant S3.
+
+Each get, head and page of a listing takes BENCHMARK_GET_MS longer, each put and delete
+BENCHMARK_PUT_MS longer.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _SECONDS = {
 
 
 def slow_down(store: type[FilesystemStore | MemoryStore]) -> None:
-    """All requests of these stores take longer from now on."""
+    """Delay all requests to these stores from now on."""
     for name, seconds in _SECONDS.items():
         setattr(store, name, _late(getattr(store, name), seconds))
     listed = store.list
@@ -46,7 +48,7 @@ def slow_down(store: type[FilesystemStore | MemoryStore]) -> None:
 
 def _late(request: Callable[..., Coroutine[Any, Any, Any]], seconds: float) -> Any:
     async def late(*arguments: Any, **options: Any) -> Any:
-        # Not acknowledged before it is stored, and stored no sooner than a request needs to arrive.
+        # A put is stored when its request arrives, and acknowledged after that.
         await asyncio.sleep(seconds / 2)
         answer = await request(*arguments, **options)
         await asyncio.sleep(seconds / 2)

@@ -1,4 +1,4 @@
-"""Spark reads topics: beside its own Parquet and file sources, and its connector for Kafka."""
+"""Spark's reads of topics, beside its own Parquet and file sources and its Kafka connector."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tidelog.localstack.spark_jars import class_path, kafka_connector_jars, s3a_
 
 PARTITIONS = 4
 SIZES = (1, 4)
-"""GB of keys and values."""
+"""Sizes in GB of keys and values."""
 RUNS = {1: 3, 4: 2}
-"""By size, behind one that warms up."""
+"""Rounds by size, after one that warms up."""
 BYTES_A_BYTE_MAX = 4
-"""On the disk: WAL, segments, and both once more in MinIO."""
+"""Bytes on the disk for each byte: WAL, segments, and both once more in MinIO."""
 FIRST_MS = 1_700_000_000_000
 MICROBATCHES = 40
 FRESH_READS = 20
@@ -36,13 +36,13 @@ JOB_SECONDS_MAX = 3600.0
 FILL_SECONDS_MAX = 1800.0
 FLUSH_SECONDS_MAX = 1200
 UPLOADS = 4
-"""At once."""
+"""Concurrent uploads."""
 
 Contender: TypeAlias = dict[str, Any]
 
 
 class NotEnoughSpace(TidelogError):
-    """What is to be measured would not fit on the disk."""
+    """The measurement would not fit on the disk."""
 
 
 class Scan(NamedTuple):
@@ -50,12 +50,12 @@ class Scan(NamedTuple):
 
     seconds: float
     cpu_seconds: float
-    """Of Spark: driver, JVM and Python workers."""
+    """CPU of Spark: driver, JVM and Python workers."""
 
 
 @dataclass(slots=True)
 class SparkFigures:
-    """What was measured. Scans by contender; sizes are those of keys and values."""
+    """The measurements. Scans by contender; sizes are those of keys and values."""
 
     parquet: list[tuple[str, float, dict[str, Scan]]] = field(default_factory=list)
     """By store and GB: `parquet` and `tidelog`, each `all` and `pruned`."""
@@ -67,11 +67,11 @@ class SparkFigures:
     fresh_p50_ms: float = 0.0
     fresh_max_ms: float = 0.0
     missing: list[tuple[str, str]] = field(default_factory=list)
-    """What was not measured, and why."""
+    """The missing measurements and the reasons."""
 
 
 def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -> SparkFigures:
-    """All of it, one contender after the other on the same records."""
+    """Run all measurements, one contender after the other on the same records."""
     figures = SparkFigures()
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
@@ -88,7 +88,7 @@ def measure_spark(folder: Path, cache: Path, share: float, without: list[str]) -
         gigabytes = number * RECORD_BYTES / GB
         found = _scans({}, _against_parquet(store, _topic(size)), RUNS[size])
         figures.parquet.append(("filesystem", gigabytes, found))
-    # A jar that is not to be had is said in the report: the rest of a long run is not lost for it.
+    # The report names a missing jar: the rest of a long run is not lost for it.
     try:
         if "minio" not in without:
             _measure_s3(figures, folder / "minio", cache, bucket, records)
@@ -193,7 +193,7 @@ def _scans(
 
 
 def _run(job: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """One job in a Spark of its own."""
+    """Run one job in a Spark of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.spark_job"],
         input=json.dumps({**job, "settings": settings or {}}),
@@ -206,7 +206,7 @@ def _run(job: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> d
     if done.returncode != 0:
         raise RuntimeError(f"Spark's job {job['kind']} failed:\n{done.stderr[-4000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    # A whole run takes long: what it has found is not to be lost with it.
+    # A failure later in a long run must not lose these results.
     _say(f"  {json.dumps(found)}")
     return found
 
@@ -231,7 +231,7 @@ def _flush(target: Target, topic: str) -> None:
 
 
 def _copy(bucket: Path, server: S3Server) -> None:
-    """All that the folder holds, as objects of the same names."""
+    """Copy all files of the folder to objects of the same names."""
     client = server.client()
 
     def upload(path: Path) -> None:

@@ -2,9 +2,8 @@
 
     python -m benchmarks.spark_job < job.json
 
-`job.json` has `kind`, `settings` of the session, and what the kind needs. Prints one JSON object.
-CPU seconds are those of the process and of all that it has started: Spark's JVM and its Python
-workers.
+`job.json` has `kind`, the session's `settings`, and the kind's own options. Prints one JSON object.
+CPU seconds are those of the process and all its descendants: Spark's JVM and its Python workers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BATCH_SECONDS_MAX = 300.0
 
 
 def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
-    """Spark in local mode."""
+    """A Spark session in local mode."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     base = {
@@ -61,7 +60,7 @@ def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """CPU of a process, of its living descendants, and of those that they have waited for."""
+    """The CPU time of a process, its living descendants, and those that they have waited for."""
     parents: dict[int, list[int]] = {}
     spent: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -83,7 +82,7 @@ def tree_cpu_seconds(pid: int) -> float:
 
 
 def source_of(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
-    """What a contender reads: a source with its columns and its filter."""
+    """The frame of a contender: a source with its columns and its filter."""
     pruned = contender.get("pruned", False)
     match contender["source"]:
         case "parquet":
@@ -107,7 +106,7 @@ def source_of(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
 
 
 def _native(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
-    """Spark's own reader of the committed files; of those with some offsets, if they are given."""
+    """Spark's own reader of the committed files, with a filter on offsets if there is one."""
     where = (contender["store"], contender.get("store_options", {}))
     files = committed_files(where[0], contender["topic"], **where[1])
     if "offsets" in contender:
@@ -118,9 +117,11 @@ def _native(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
 
 
 def scan(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Each contender's query in turn, from planning to the last row, all of them again and again,
-    there and back. The first round warms up, and shows that all rows of a query are the same
-    number by all readers: names are those of a reader and of a query."""
+    """Run the contenders' queries in turn, from planning to the last row, in repeated rounds.
+
+    Every other round is in reverse order. The first round warms up, and checks that all readers of
+    a query find the same number of rows. Names consist of the reader and the query.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     rows: dict[str, dict[str, int]] = {}
     contenders = list(job["contenders"].items())
@@ -137,7 +138,7 @@ def scan(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
             seconds = time.perf_counter() - started
             spent = tree_cpu_seconds(os.getpid()) - spent
             found.setdefault(name, []).append((seconds, spent))
-    # The quickest run is the one that others disturbed least.
+    # Other work of the machine disturbed the quickest run least.
     return {
         name: {"seconds": min(run[0] for run in runs), "cpu_seconds": min(run[1] for run in runs)}
         for name, runs in found.items()
@@ -145,7 +146,7 @@ def scan(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows_of(frame: DataFrame) -> int:
-    """How many rows a query has, counted on their way to the same sink."""
+    """The number of a query's rows, counted on their way to the same sink."""
     observation = Observation()
     observed = frame.observe(observation, count(lit(1)).alias("rows"))
     observed.write.format("noop").mode("overwrite").save()
@@ -153,14 +154,16 @@ def _rows_of(frame: DataFrame) -> int:
 
 
 def once(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
-    """One contender's query, once."""
+    """Run one contender's query once."""
     source_of(spark, job["contender"]).write.format("noop").mode("overwrite").save()
     return {}
 
 
 def microbatch(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Milliseconds of a small batch through our source, and through Spark's own for files; in turn,
-    so that what else goes on hits both."""
+    """Milliseconds of a small batch through Tidelog's source, and through Spark's own for files.
+
+    They alternate, so that other work of the machine affects both.
+    """
     folder = Path(tempfile.mkdtemp(dir=job["folder"]))
     incoming = folder / "incoming"
     incoming.mkdir()
@@ -202,12 +205,12 @@ def microbatch(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(query: StreamingQuery) -> int:
-    """What a query has read."""
+    """The number of rows that a query has read."""
     return sum(each["numInputRows"] for each in query.recentProgress)
 
 
 def produce(producer: Producer, topic: str, records: int) -> None:
-    """Some records, acknowledged."""
+    """Produce some records, and wait for the acknowledgements."""
     for _ in range(records):
         producer.produce(topic, b"x" * 250, partition=0)
     if producer.flush(60):
@@ -215,15 +218,17 @@ def produce(producer: Producer, topic: str, records: int) -> None:
 
 
 def write_file(path: Path, lines: int) -> None:
-    """A file that appears whole."""
+    """Write a file that appears whole."""
     hidden = path.with_name(f".{path.name}")
     hidden.write_text("\n".join(["x" * 250] * lines))
     hidden.rename(path)
 
 
 def freshness(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Milliseconds from a record's acknowledgement until a batch read that began then has its row;
-    and of the same read of a topic that nobody writes to."""
+    """Milliseconds from a record's acknowledgement until a batch read that began then has its row.
+
+    Also those of the same read of a topic without writers.
+    """
     producer = Producer({"bootstrap.servers": job["bootstrap"], "linger.ms": 0, "log_level": 0})
     took = []
     for turn in range(job["reads"] + 3):
@@ -244,7 +249,7 @@ KINDS = {"scan": scan, "once": once, "microbatch": microbatch, "freshness": fres
 
 
 def main() -> None:
-    """Run one job and print what it measured."""
+    """Run one job and print its measurements."""
     job = json.load(sys.stdin)
     with tempfile.TemporaryDirectory(prefix="tidelog-spark-") as folder:
         spark = session_of(job["settings"], folder)

@@ -1,5 +1,8 @@
-"""The same queries of the same records: through Spark's Kafka connector, through Tidelog's source,
-and by Spark's own Parquet reader of `committed_files`, the native path."""
+"""The same queries of the same records by three readers.
+
+They are Spark's Kafka connector, Tidelog's source, and Spark's own Parquet reader of
+`committed_files`, the native path.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RANGE_SHARE = 0.01
-"""Of offsets and of time, where less than all is asked for."""
+"""The share of offsets and of time of the partial queries."""
 READERS = ("kafka", "tidelog", "native")
 QUERIES = {
     "all": "all of it, all columns",
@@ -22,8 +25,10 @@ QUERIES = {
 def contenders(
     store: str, bootstrap: str, topic: str, partitions: int, records: int, first_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Each query by each reader; their names are the reader's and the query's. Times rise by a
-    millisecond a record, and the partitions take turns."""
+    """Each query by each reader, named by both.
+
+    Timestamps rise by a millisecond for each record, and the partitions take turns.
+    """
     start = records // partitions // 2
     offsets = (start, start + max(1, int(records / partitions * RANGE_SHARE)))
     begin_ms = first_ms + records // 2
@@ -41,7 +46,7 @@ def contenders(
     }
     found: dict[str, dict[str, Any]] = {}
     for query, (options, where) in asked.items():
-        # Spark's Parquet reader has no such options: it gets the filter in any case.
+        # Spark's Parquet reader has no such options: it always gets the filter.
         filtered = {"where": where} if where and not options else {}
         peers = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
         found[f"kafka {query}"] = {"source": "kafka", "options": peers | options, **filtered}

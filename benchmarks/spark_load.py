@@ -1,5 +1,6 @@
-"""Fills a topic for Spark to read, on Tidelog and on Kafka alike: the same records in the same
-order, of which a half compresses well.
+"""Fills a topic for Spark, on Tidelog and on Kafka alike: the same records in the same order.
+
+Half of their bytes compress well.
 
     python -m benchmarks.spark_load fill --bootstrap HOST:PORT --topic T --records N --partitions P
 """
@@ -20,7 +21,7 @@ _FLUSH_SECONDS_MAX = 600.0
 
 
 def records() -> list[tuple[bytes, bytes]]:
-    """Keys and values in the order in which they are sent, again and again."""
+    """Keys and values in the order of sending, which repeats."""
     chance = random.Random(_SEED)
     found = []
     for number in range(DIFFERENT):
@@ -38,7 +39,7 @@ def records() -> list[tuple[bytes, bytes]]:
 
 
 def fill(arguments: argparse.Namespace) -> dict[str, float]:
-    """Send them, a batch's worth to one partition and then to the next."""
+    """Send the records, a batch's worth to one partition and then to the next."""
     failures: list[str] = []
     producer = Producer(
         {
@@ -60,7 +61,7 @@ def fill(arguments: argparse.Namespace) -> dict[str, float]:
     for number in range(arguments.records):
         key, value = chosen[number % DIFFERENT]
         partition = number // run % arguments.partitions
-        # Times rise by a millisecond a record, so that a share of the time is one of the offsets.
+        # Timestamps rise by a millisecond a record, so a share of the time is one of the offsets.
         timestamp = arguments.first_ms + number
         while True:
             try:
@@ -77,7 +78,7 @@ def fill(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Fill a topic and print how long it took."""
+    """Fill a topic and print the time it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=("fill",))
     parser.add_argument("--bootstrap", required=True)

@@ -1,4 +1,4 @@
-"""What the report says of Spark."""
+"""The report's sections on Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMNS = {
 
 
 def spark_lines(figures: SparkFigures) -> list[str]:
-    """The tables of Spark's part."""
+    """The tables of the measurements with Spark."""
     lines = _parquet(figures)
     if figures.kafka:
         lines += _kafka(figures)

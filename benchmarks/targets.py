@@ -1,4 +1,4 @@
-"""What is measured: a Tidelog broker on some store, or Apache Kafka, each as one process."""
+"""The measured servers: a Tidelog broker on some store, or Apache Kafka, each as one process."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tidelog.localstack.kafka import ApacheKafka
 
 GB = 1_000_000_000
 LOAD_SECONDS_MAX = 400.0
-"""A load ends by itself before."""
+"""A load ends by itself earlier than this."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far."""
+    """The resources that a process has used so far."""
 
     cpu_seconds: float
     kernel_seconds: float
-    """Of these, in the kernel: sockets, files, memory."""
+    """CPU seconds of these in the kernel: for sockets, files, memory."""
     puts: float = 0
     gets: float = 0
     bytes_put: float = 0
     bytes_got: float = 0
 
     def since(self, before: Usage) -> Usage:
-        """What it has used between two readings."""
+        """The resources used between two readings."""
         return Usage(
             self.cpu_seconds - before.cpu_seconds,
             self.kernel_seconds - before.kernel_seconds,
@@ -60,7 +60,7 @@ class Target:
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic that takes records of up to 8 MiB, and wait for it."""
+        """Create a topic for records of up to 8 MiB, and wait for it."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         new = NewTopic(
             topic, partitions, config={"max.message.bytes": str(8 << 20), **(configs or {})}
@@ -68,13 +68,12 @@ class Target:
         admin.create_topics([new])[topic].result(60)
 
     def usage(self) -> Usage:
-        """CPU seconds of the process and its children so far and, where it says, its requests to
-        the store."""
+        """The CPU seconds of the process and its children, and its known requests to the store."""
         user_ticks = kernel_ticks = 0
         for pid in (self.pid, *self._children()):
             with contextlib.suppress(FileNotFoundError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                # Its own, and those of its children that have ended.
+                # The CPU of the process, and of its children that have ended.
                 user_ticks += int(fields[11]) + int(fields[13])
                 kernel_ticks += int(fields[12]) + int(fields[14])
         kernel_seconds = kernel_ticks / _TICKS_PER_SECOND
@@ -92,13 +91,15 @@ class Target:
         )
 
     def peak_memory_mb(self) -> float:
-        """The most memory that it has had resident since `reset_peak_memory`, in MB; of its
-        children what is theirs alone, without libraries and what they share with it. Their peaks
-        are taken for one."""
+        """The peak of resident memory since `reset_peak_memory`, in MB.
+
+        Of its children only private memory counts, without libraries and memory that they share
+        with it. The peaks are taken to coincide.
+        """
         return self._memory_mb("VmHWM")
 
     def resident_memory_mb(self) -> float:
-        """Resident memory now, in MB, counted in the same way."""
+        """Resident memory now, in MB, by the same rule."""
         return self._memory_mb("VmRSS")
 
     def reset_peak_memory(self) -> None:
@@ -116,7 +117,7 @@ class Target:
         return kib * 1024 / 1e6
 
     def _children(self) -> list[int]:
-        """Those that run."""
+        """The running children."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -134,7 +135,7 @@ class Target:
         seconds_max: float = LOAD_SECONDS_MAX,
         **options: float | bool,
     ) -> dict[str, Any]:
-        """Run one client load of a module against it, in a process of its own."""
+        """Run one client load of a module against the target, in a process of its own."""
         command = [sys.executable, "-m", module, kind]
         command += ["--bootstrap", self.bootstrap, "--topic", topic]
         for name, value in options.items():
@@ -154,7 +155,7 @@ class Target:
 
 @contextlib.contextmanager
 def tidelog(name: str, store: str, folder: Path, **settings: object) -> Iterator[Target]:
-    """A broker on a store."""
+    """A Tidelog broker on a store."""
     folder.mkdir(parents=True, exist_ok=True)
     with BrokerProcess.start(
         store, folder / "broker.log", http="127.0.0.1:0", settings=settings
@@ -166,7 +167,7 @@ def tidelog(name: str, store: str, folder: Path, **settings: object) -> Iterator
 
 @contextlib.contextmanager
 def distant(folder: Path, put_ms: int, get_ms: int, **settings: object) -> Iterator[Target]:
-    """A broker on a store in memory whose requests take so long."""
+    """A broker on a store in memory with slow requests."""
     folder.mkdir(parents=True, exist_ok=True)
     with BrokerProcess.start(
         "memory://distant",
@@ -189,7 +190,7 @@ def kafka(folder: Path, cache: Path) -> Iterator[Target]:
 
 
 def scrape(url: str) -> dict[str, float]:
-    """A broker's metrics by name and labels, as Prometheus' text format writes them."""
+    """A broker's metrics by name and labels, in the notation of Prometheus' text format."""
     with urlopen(url, timeout=10) as answer:
         text = answer.read().decode()
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if line and line[0] != "#")
@@ -197,6 +198,6 @@ def scrape(url: str) -> dict[str, float]:
 
 
 def _status_kib(pid: int) -> dict[str, int]:
-    """The sizes that the system tells of a process."""
+    """The memory sizes of a process, from the system."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}

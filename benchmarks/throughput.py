@@ -1,4 +1,4 @@
-"""Producing and consuming: bytes a second, the server's CPU and memory, requests to the store."""
+"""Producing and consuming: bytes per second, the server's CPU and memory, requests to the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = KIB * KIB
 
 
 class Shape(NamedTuple):
-    """What clients send."""
+    """A load of clients."""
 
     record_bytes: int
     partitions: int
@@ -28,12 +28,12 @@ class Shape(NamedTuple):
         return max(1, self.total_bytes // self.record_bytes)
 
     def share(self, share: float) -> Shape:
-        """The same with a part of the bytes."""
+        """The same load with a part of the bytes."""
         return self._replace(total_bytes=int(self.total_bytes * share))
 
     @property
     def label(self) -> str:
-        """As the report's rows say it."""
+        """The label in the report's rows."""
         size = f"{self.record_bytes} B"
         if self.record_bytes >= KIB:
             size = f"{self.record_bytes // KIB} KiB"
@@ -55,20 +55,21 @@ BROKER_ALONE = (
     Shape(KIB, 16, 16 * KIB, 200_000_000),
     Shape(KIB, 16, 16 * KIB, 300_000_000, idempotent=False),
 )
-"""Measured once more on a store in memory, to tell the broker's cost from the file system's."""
+"""Shapes measured again on a store in memory, to separate the broker's cost from the disk's."""
 ROLLING = (
     Shape(100, 16, MIB, 100_000_000),
     Shape(KIB, 16, MIB, 1_000_000_000),
     Shape(100 * KIB, 256, MIB, 2_000_000_000),
 )
-"""Measured once more by a broker that rolls what it takes while it takes it."""
+"""Shapes measured again with a broker that rolls the records meanwhile."""
 WAL_ALONE = {**ONLY_ON_REQUEST, **WITHOUT_MERGES}
-"""Settings of a broker that does what Kafka does, too: nothing goes into tables, nor is what
-small objects hold copied together."""
+"""Settings of a broker that does only what Kafka does: it neither rolls nor merges objects."""
 ROLL_BYTES = 4 * MIB
 ROLLING_SOON = {"roll.bytes": ROLL_BYTES, "roll.min.bytes": ROLL_BYTES, "roll.spread.ms": 0}
-"""Settings with which these loads are enough for rolls, and long enough: the usual ones wait for
-more, and spread them over half a minute."""
+"""Settings with which these loads suffice for rolls, and last long enough.
+
+The defaults wait for more records, and spread rolls over half a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""The client's side of the measurements of transactions and groups, in a process of its own:
-confluent-kafka, the same for all.
+"""The client's side of the measurements of transactions and groups, in a process of its own.
+
+It always uses confluent-kafka.
 
     python -m benchmarks.transaction_load commits --bootstrap HOST:PORT --topic T ...
 
@@ -22,7 +23,7 @@ READY_SECONDS_MAX = 120.0
 
 
 def producer_of(bootstrap: str, transactional_id: str | None) -> Producer:
-    """A producer that sends at once; initialised, if it is transactional."""
+    """A producer that sends at once; a transactional one is initialised."""
     settings = {
         "bootstrap.servers": bootstrap,
         "enable.idempotence": True,
@@ -38,7 +39,7 @@ def producer_of(bootstrap: str, transactional_id: str | None) -> Producer:
 
 
 def send(producer: Producer, topic: str, records: int, partitions: int) -> None:
-    """So many records of 100 bytes, spread over so many partitions, acknowledged."""
+    """Send so many records of 100 bytes over so many partitions, and wait for acknowledgements."""
     for number in range(records):
         producer.produce(topic, b"x" * 100, partition=number % partitions)
     if producer.flush(READY_SECONDS_MAX):
@@ -46,7 +47,7 @@ def send(producer: Producer, topic: str, records: int, partitions: int) -> None:
 
 
 def commits(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One transaction after the other: how long acknowledgement and commit take, each by itself."""
+    """Run one transaction after the other; measure acknowledgement and commit separately."""
     producer = producer_of(arguments.bootstrap, f"commits-{arguments.run}")
     sending, committing = [], []
     for _ in range(arguments.warmup + arguments.rounds):
@@ -86,7 +87,7 @@ def rounds(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def concurrent(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Many producers at once, each with transactions of one record, for some seconds."""
+    """Run many producers at once, each with transactions of one record, for some seconds."""
     producers = [
         producer_of(arguments.bootstrap, f"concurrent-{arguments.run}-{number}")
         for number in range(arguments.producers)
@@ -113,7 +114,7 @@ def concurrent(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def rebalance(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A group of many members: until all have their partitions, and again when one has left."""
+    """Measure a large group until all members have partitions, and again after one has left."""
     consumers = [
         Consumer(
             {
@@ -142,7 +143,7 @@ def rebalance(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _await_shares(consumers: list[Consumer], partitions: int) -> float:
-    """When each member has partitions, and all together have all of them, once."""
+    """The time when each member has partitions, and the group has each partition once."""
     deadline = time.perf_counter() + READY_SECONDS_MAX
     while time.perf_counter() < deadline:
         for consumer in consumers:
@@ -155,7 +156,7 @@ def _await_shares(consumers: list[Consumer], partitions: int) -> float:
 
 
 def main() -> None:
-    """Run one load and print what it measured."""
+    """Run one load and print its measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = {
         "commits": commits,

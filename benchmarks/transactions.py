@@ -1,4 +1,4 @@
-"""What transactions cost, and how fast groups come to rest, beside Kafka in the same run."""
+"""The costs of transactions and the speed of rebalances, beside Kafka in the same run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPIC_PARTITIONS = 50
 
 
 class RoundShape(NamedTuple):
-    """A transaction's size."""
+    """The size of a transaction."""
 
     records: int
     partitions: int
@@ -32,7 +32,7 @@ ROUND_SHAPES = tuple(
 
 
 class CommitCost(NamedTuple):
-    """One transaction of one record after the other."""
+    """The latencies of transactions of one record, one after the other."""
 
     send_p50_ms: float
     commit_p50_ms: float
@@ -42,7 +42,7 @@ class CommitCost(NamedTuple):
 
 
 class RoundCost(NamedTuple):
-    """A round of records, p50 in ms: without and with a transaction around it."""
+    """The p50 of a round of records in ms, without and with a transaction around it."""
 
     plain_ms: float
     transactional_ms: float
@@ -57,17 +57,17 @@ class Rebalance(NamedTuple):
 
 @dataclass(slots=True)
 class Transactions:
-    """What was measured of one target."""
+    """The measurements of one target."""
 
     commit: CommitCost
     a_second: dict[int, float] = field(default_factory=dict)
-    """Transactions a second by the number of producers."""
+    """Transactions per second by the number of producers."""
     rounds: dict[RoundShape, RoundCost] = field(default_factory=dict)
     rebalance: Rebalance | None = None
 
 
 def measure(targets: Sequence[Target], share: float) -> dict[str, Transactions]:
-    """Every measurement on each target in turn."""
+    """Run every measurement on each target in turn."""
     rounds = max(20, int(ROUNDS * share))
     found = {}
     for target in targets:
