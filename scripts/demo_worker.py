@@ -1,8 +1,8 @@
 """The demo's worker: consume, transform, produce, exactly once.
 
 Reads flights in a consumer group and writes two records for each, to two topics, in one transaction
-with the offsets that it has read up to. Every third transaction is aborted on purpose and done
-again. Ends when all input is read; whoever starts it may kill it at any moment and start another.
+with its input offsets. It aborts every third transaction on purpose and repeats it. Ends when it
+has read all input. The parent may kill it at any moment and start another one.
 Prints a line for each transaction: `committed N` or `aborted N`, with the number of its flights.
 """
 
@@ -20,7 +20,7 @@ IDLE_SECONDS = 2.0
 
 
 def derive(value: bytes) -> tuple[bytes, bytes, bytes]:
-    """Of a flight's record: the key of both derived records, and their values."""
+    """The key of both derived records of a flight, and their values."""
     row = json.loads(value)
     carrier = row["carrier"]
     delay = {name: row[name] for name in ("origin", "dest", "dep_delay", "arr_delay")}
@@ -29,16 +29,16 @@ def derive(value: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 class Worker:
-    """One instance. Another one of the same names fences it."""
+    """A worker. A later one with the same ids fences it."""
 
     def __init__(self, bootstrap: str, batch: int, topics: list[str]) -> None:
-        """`batch`: the most flights of one transaction."""
+        """`batch`: the maximum of flights in one transaction."""
         self.batch = batch
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": GROUP,
-                # A new process takes the place of one that was killed, without a rebalance.
+                # A new process replaces a killed one without a rebalance.
                 "group.instance.id": "worker",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -54,8 +54,8 @@ class Worker:
                 "transactional.id": TRANSACTIONAL_ID,
                 "linger.ms": 20,
                 "compression.type": "lz4",
-                # By default librdkafka forgets a cluster's only broker when that is gone, and then
-                # waits without end to send it the offsets of an open transaction.
+                # By default librdkafka forgets the only broker of a cluster when it is gone. Then
+                # it waits without end to send it the offsets of an open transaction.
                 "metadata.recovery.strategy": "none",
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
@@ -66,7 +66,7 @@ class Worker:
         self.transactions = 0
 
     def run(self) -> None:
-        """Until all input is read."""
+        """Run until all input is read."""
         self.producer.init_transactions()
         while True:
             messages = self._poll()
@@ -124,7 +124,7 @@ class Worker:
                 self.producer.poll(0.05)
 
     def _abort(self, count: int) -> None:
-        """Nothing of the transaction counts: read the same again."""
+        """Abort, and read the same records again."""
         self._end(self.producer.abort_transaction)
         for place in self.consumer.committed(self.consumer.assignment(), timeout=60):
             place.offset = max(place.offset, 0)
@@ -134,7 +134,7 @@ class Worker:
 
     @staticmethod
     def _end(end: object) -> None:
-        """Commit or abort, again until the outcome is known."""
+        """Commit or abort, and retry until the outcome is known."""
         while True:
             try:
                 end(60)  # type: ignore[operator]

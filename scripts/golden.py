@@ -1,11 +1,11 @@
-"""Writes the golden bucket of the present format: what every later version must be able to open.
+"""Writes the golden bucket of the present format, which every later version must be able to open.
 
     python -m scripts.golden tests/golden/format-2
 
-Run once a format, never again for the same one: the point is that old buckets stay as they were.
-Several brokers run one after the other on the bucket, some stopped politely and some cut off, so
-that it holds checkpoints, seals, openings, tenures and log starts of all kinds, tables, merged and
-staged objects, transactions that are open, committed and aborted, and a topic that was deleted.
+Run it once for each format, never again for the same one: old buckets must stay as they are.
+Several brokers run one after the other on the bucket; some are stopped politely, some cut off. So
+it has all kinds of checkpoints, seals, openings, tenures and log starts, tables, merged and staged
+objects, open, committed and aborted transactions, and a deleted topic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SETTINGS = {
 
 
 async def contents(one: OneBroker) -> dict[str, Any]:
-    """All that a consumer can see: by topic and partition, and what the group has committed."""
+    """All contents that a consumer can see: records by partition, and the group's commits."""
     found: dict[str, Any] = {}
     topics = one.broker.membership.metadata.state.topics.values()
     if any(topic.internal for topic in topics):
@@ -75,7 +75,7 @@ async def contents(one: OneBroker) -> dict[str, Any]:
 
 
 async def table_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
-    """Segments, merged objects, staged batches, transactions, offsets, states of coordinators."""
+    """Write segments, merged objects, staged batches, transactions, offsets, states."""
     await find(one, GROUP, 0)
     good, bad = (TransactionalClient(one, name) for name in ("good", "bad"))
     for client in (good, bad):
@@ -99,7 +99,7 @@ async def table_life(one: OneBroker, sink: Sink, sunk: UUID, life: int) -> None:
 
 
 async def write(bucket: Path) -> dict[str, Any]:
-    """Make the bucket; what is in it."""
+    """Make the bucket; return its contents."""
     store = FilesystemStore(bucket, SystemClock(), SeededEntropy("golden"))
     world = World(store, **SETTINGS)
     identity = {"producer_id": 7, "producer_epoch": 3}
@@ -142,7 +142,7 @@ async def write(bucket: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the bucket and its contents beside it."""
+    """Write the bucket, and its contents beside it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder

@@ -1,7 +1,7 @@
 """Write requirements/*.txt: every package that the targets install, pinned, with hashes.
 
-A lock that plain pip reads as well as uv, and that names no index: each machine uses its own.
-Each file holds only what the files before it do not, so they are installed one after the other.
+Both plain pip and uv read the files. They name no index: each machine uses its own. Each file holds
+only packages that the files before it lack, so they are installed one after the other.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ HEADER = """\
 
 
 def lock_file(group: str) -> Path:
-    """Where the pins of a group are kept."""
+    """The path of a group's pins."""
     return ROOT / "requirements" / f"{group}.txt"
 
 
 def compiled(groups: tuple[str, ...], upgrade: bool) -> list[str]:
     """The pinned requirements of the project and these groups, each with its hashes.
 
-    What is pinned already stays unless pyproject.toml or `upgrade` asks for another version; the
-    earlier groups' pins, just written, are binding.
+    Pins stay unless pyproject.toml or `upgrade` asks for another version; the pins of earlier
+    groups are binding.
     """
     command = ["uv", "pip", "compile", "pyproject.toml", "--universal", "--generate-hashes"]
     command += ["--no-annotate", "--no-header", "--quiet", "--python-version", PYTHON_OLDEST]
@@ -56,7 +56,7 @@ def compiled(groups: tuple[str, ...], upgrade: bool) -> list[str]:
 
 
 def main() -> None:
-    """Keep what is pinned and add what is missing; with --upgrade take the newest of everything."""
+    """Keep pins and add missing ones; with --upgrade take the newest version of everything."""
     if shutil.which("uv") is None:
         sys.exit("uv is needed to lock the dependencies: install it and run `make lock` again")
     upgrade = sys.argv[1:] == ["--upgrade"]

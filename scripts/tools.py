@@ -1,8 +1,8 @@
-"""Foreign programs that the long targets need: found, installed where that is possible, or named.
+"""Foreign programs that the long targets need: found, installed if possible, or reported.
 
     python -m scripts.tools java kcat
 
-exits 1 and says the remedy for each that is missing, unless ALLOW_MISSING=java,kcat names it.
+exits 1 and prints the remedy for each missing program, unless ALLOW_MISSING=java,kcat names it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program: how it tells its version, the oldest that will do, and where it comes from."""
+    """A program: its version option, the oldest sufficient version, and its source."""
 
     name: str
     version_argument: str
     version_after: str
-    """The words in front of the number in what it prints."""
+    """The words before the version in its output."""
     version_oldest: tuple[int, ...]
     debian_package: str
     used_for: str
 
     @property
     def remedy(self) -> str:
-        """What the user can do about its absence."""
+        """The user's remedy for its absence."""
         oldest = ".".join(map(str, self.version_oldest))
         return (
             f"{self.name} {oldest} or newer is needed for {self.used_for}: install it "
@@ -53,7 +53,7 @@ TOOLS = {
 
 
 class MissingTool(Exception):
-    """A program that is not there and could not be installed; the message has the remedy."""
+    """A program is missing and could not be installed; the message has the remedy."""
 
 
 def allowed_missing() -> frozenset[str]:
@@ -66,7 +66,7 @@ def allowed_missing() -> frozenset[str]:
 
 
 def installed_version(tool: Tool) -> tuple[int, ...] | None:
-    """The version on the PATH, None if the program is not there or does not run."""
+    """The version on the PATH; None if the program is missing or does not run."""
     path = shutil.which(tool.name)
     if path is None:
         return None
@@ -85,7 +85,7 @@ def installed_version(tool: Tool) -> tuple[int, ...] | None:
 
 
 def find(name: str) -> str | None:
-    """The program's path if it is there and new enough."""
+    """The program's path if it is installed and new enough."""
     version = installed_version(TOOLS[name])
     if version is None or version < TOOLS[name].version_oldest:
         return None
@@ -98,7 +98,7 @@ def _refresh_package_lists() -> None:
 
 
 def _install(tool: Tool) -> None:
-    """Ask Debian's package manager, if this is Debian and we may."""
+    """Install it with Debian's package manager, if this is Debian and the user may."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     print(f"tools: installing {tool.debian_package}", file=sys.stderr)
@@ -127,7 +127,7 @@ def require(name: str) -> str | None:
 
 
 def main(names: list[str]) -> int:
-    """Require each; 0 if all are there or allowed to be missing."""
+    """Require each; 0 if all are installed or allowed to be missing."""
     missing = 0
     for name in names:
         if name not in TOOLS:

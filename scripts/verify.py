@@ -1,9 +1,9 @@
-"""Run every target, the long ones too, and write docs/VERIFICATION.md: what held, where, with what.
+"""Run every target, the long ones too, and write their results to docs/VERIFICATION.md.
 
     python -m scripts.verify [TARGET ...]
 
-Without names: all of TARGETS. Goes on after a failure, and exits 1 if there was one. Of targets
-that are not run the report keeps what it said, with the commit at which it was seen.
+Without names: all of TARGETS. Continues after a failure, and then exits 1. The report keeps the
+results of targets that are not run, each with its commit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PYTEST_SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped|deselected)\b
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one target."""
+    """The result of one target."""
 
     target: str
     exit_code: int
@@ -48,7 +48,7 @@ class Outcome:
     said: str
 
     def row(self, of_commit: str) -> str:
-        """Its line in the report."""
+        """The target's line in the report."""
         result = "passed" if self.exit_code == 0 else f"**failed** ({self.exit_code})"
         said = self.said.replace("|", "\\|")
         return (
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def last_words(output: str) -> str:
-    """pytest's summaries, without their frames, and the last line if that says something else."""
+    """pytest's summaries, without their frames, and the last line if it differs."""
     lines = [ESCAPES.sub("", line).strip() for line in output.splitlines()]
     said = [line for line in lines if re.search(r"\w", line) and not line.startswith("make:")]
     if not said:
@@ -70,7 +70,7 @@ def last_words(output: str) -> str:
 
 
 def run(target: str) -> Outcome:
-    """Run one target, showing its output as it comes."""
+    """Run one target, and show its output as it arrives."""
     print(f"\n=== make {target}", flush=True)
     output: list[str] = []
     begun = time.monotonic()
@@ -92,15 +92,15 @@ def run(target: str) -> Outcome:
 
 
 def git(*arguments: str) -> str:
-    """What git says of this checkout."""
+    """The output of a git command in this checkout."""
     return subprocess.run(
         ["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
 
 
 def commit() -> str:
-    """The commit that is verified, and whether the work tree differs from it."""
-    # What the targets write themselves is no difference.
+    """The verified commit, and whether the work tree differs from it."""
+    # Files that the targets write themselves do not count.
     written = (":!docs/VERIFICATION.md", ":!docs/BENCHMARKS.md", ":!docs/ATTACKS.md")
     changed = git("status", "--porcelain", "--", ".", *written)
     name = f"`{git('rev-parse', '--short=12', 'HEAD')}`"
@@ -108,7 +108,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, the packages that matter, and the foreign programs."""
+    """The versions of Python, the important packages, and the foreign programs."""
     found = {"Python": platform.python_version()}
     found |= {package: version(package) for package in PACKAGES}
     for tool in TOOLS.values():
@@ -118,7 +118,7 @@ def versions() -> dict[str, str]:
 
 
 def rows_of(text: str) -> dict[str, str]:
-    """What a report says of each target."""
+    """The report's line of each target."""
     return {found[1]: found[0] for found in REPORT_ROW.finditer(text)}
 
 
@@ -146,14 +146,14 @@ def report(begun: datetime, rows: Mapping[str, str]) -> str:
 
 
 def main(targets: list[str]) -> int:
-    """Run them in turn; the report is written anew after each, so an interruption loses little."""
+    """Run them in turn; the report is written after each, so an interruption loses little."""
     if unknown := [target for target in targets if target not in TARGETS]:
         known = ", ".join(TARGETS)
         print(f"verify: unknown targets {', '.join(unknown)}; known: {known}", file=sys.stderr)
         return 2
     allowed_missing()
     of_commit, begun = commit(), datetime.now(UTC)
-    # A whole run begins anew.
+    # A whole run begins a new report.
     rows = rows_of(REPORT.read_text()) if targets and REPORT.exists() else {}
     outcomes: list[Outcome] = []
     for target in targets or TARGETS:

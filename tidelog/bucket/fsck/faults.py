@@ -12,11 +12,11 @@ from tidelog.errors import CorruptObject, MissingObject, some_of
 class FaultKind(Enum):
     """The meaning of a fault; `label` is its name in reports."""
 
-    MISSING = "something that is needed is not there: what rests on it is lost"
-    DAMAGED = "it does not decode or a checksum is wrong: what rests on it cannot be served"
-    CONTRADICTION = "it says something else than other objects do: one of them is wrong"
-    FOREIGN = "it is nothing that Tidelog writes: give the cluster a prefix of its own"
-    ORPHAN = "nothing needs it, and the brokers have had time to delete it: it only costs"
+    MISSING = "an object that others need is not there: all that depends on it is lost"
+    DAMAGED = "it does not decode or a checksum is wrong: all that depends on it cannot be served"
+    CONTRADICTION = "it disagrees with other objects: one of them is wrong"
+    FOREIGN = "Tidelog does not write such an object: give the cluster a prefix of its own"
+    ORPHAN = "it is superfluous, and the brokers have had time to delete it: it only costs space"
 
     @property
     def label(self) -> str:
