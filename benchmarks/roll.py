@@ -152,7 +152,7 @@ def _await_rolled(target: Target, wal_bytes: float) -> None:
     deadline = time.monotonic() + AWAITED_SECONDS_MAX
     while _rolled_bytes(target) < wal_bytes:
         if time.monotonic() > deadline:
-            raise RuntimeError("the broker has not rolled what is due")
+            raise RuntimeError("the broker has not done the due rolls")
         time.sleep(0.1)
 
 

@@ -241,7 +241,7 @@ def freshness(spark: SparkSession, job: Mapping[str, Any]) -> dict[str, Any]:
         rows = frame.collect()
         took.append(1000 * (time.perf_counter() - acknowledged))
         if bytes(rows[-1]["value"]) != value:
-            raise RuntimeError(f"{value!r} was acknowledged and is not in the read behind it")
+            raise RuntimeError(f"{value!r} was acknowledged, and a later read does not have it")
     return {"p50_ms": statistics.median(took[3:]), "max_ms": max(took[3:])}
 
 

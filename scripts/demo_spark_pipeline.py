@@ -68,7 +68,7 @@ class Feeder:
         return self._next >= len(self._found.changes)
 
     def feed(self) -> None:
-        """Write some more transactions."""
+        """Write the next transactions."""
         for _ in range(FED_AT_ONCE):
             if self.is_done:
                 return
@@ -115,7 +115,7 @@ class Driver:
         threading.Thread(target=self._read, daemon=True).start()
 
     def batch(self) -> tuple[int, int]:
-        """The next batch that it reports: its number, and the offsets read so far."""
+        """The next reported batch: its number, and the sum of the offsets read so far."""
         try:
             line = self._lines.get(timeout=SILENT_SECONDS_MAX)
         except queue.Empty:
@@ -127,12 +127,12 @@ class Driver:
         return int(number), int(offset)
 
     def kill(self) -> None:
-        """SIGKILL to Python and Java at once."""
+        """Kill Python and Java at once with SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """Let it end; its exit code."""
+        """Let it end; return its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(SILENT_SECONDS_MAX)
@@ -150,7 +150,7 @@ class Driver:
 
 
 class Pipeline:
-    """Feeds the log, keeps a driver at work, and kills it when its time has come."""
+    """Feeds the log, keeps a driver running, and kills it at the given shares."""
 
     def __init__(
         self, spark: SparkSession, store: str, bootstrap: str, folder: Path, found: Pipelined
@@ -175,7 +175,7 @@ class Pipeline:
         )
 
     def run(self) -> None:
-        """Until a driver has read the whole log; then read what they have written."""
+        """Run until a driver has read the whole log, then read the results."""
         begun = time.monotonic()
         _create_topics(self._bootstrap)
         feeder = Feeder(self._bootstrap, self._found)
@@ -211,7 +211,7 @@ class Pipeline:
         return self._driver
 
     def _kill(self, driver: Driver, number: int, when: str) -> None:
-        """Kill it in a batch that follows; say what had become of the batch."""
+        """Kill it in a later batch; return the state of the batch at its death."""
         deadline = time.monotonic() + SILENT_SECONDS_MAX
         while not (
             self._has("offsets", number)

@@ -1,4 +1,4 @@
-"""A Spark session for the demo, whose words go to a file: the demo's own are to be read."""
+"""A Spark session for the demo; its output goes to a file, which keeps the demo's readable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORES = 2
 
 
 def open_session(folder: Path, name: str) -> SparkSession:
-    """A local session with Tidelog's formats. What Spark writes and says lies in the folder."""
+    """A local session with Tidelog's formats. Spark's files and output are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(spark_home(folder))
@@ -33,7 +33,7 @@ def open_session(folder: Path, name: str) -> SparkSession:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Have what is started meanwhile say its errors to a file."""
+    """Redirect the error output of processes that are started meanwhile to a file."""
     sys.stderr.flush()
     ours = os.dup(2)
     with path.open("ab") as log:

@@ -1,4 +1,4 @@
-"""The Spark demo's first half: questions to the demo's topics, with no broker there.
+"""The Spark demo's first half: questions on the demo's topics, answered without a broker.
 
 Each answer must be what pandas says of the source table.
 """
@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from scripts.demo_worker import CARRIERS, DELAYS
 
 Answer: TypeAlias = dict[tuple[object, ...], tuple[int, ...]]
-"""Numbers by what they are of."""
+"""Numbers by their keys."""
 
 LATE_MINUTES = 15
 SHOWN_ROWS = 3
@@ -26,30 +26,30 @@ SHOWN_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of both."""
+    """A question for both Spark and pandas."""
 
     name: str
     heading: str
     ask: Callable[[Topics], DataFrame]
     of_pandas: Callable[[pd.DataFrame], pd.DataFrame]
     keys: int
-    """How many of the columns say what the numbers are of."""
+    """The number of key columns."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What became of a question."""
+    """The result of a question."""
 
     question: Question
     answer: Answer
     wrong: int
-    """Rows that pandas has otherwise, or not at all, or that are missing."""
+    """Rows that differ from pandas' rows, exist only there, or are missing there."""
     seconds: float
 
 
 @dataclass(slots=True)
 class Answers:
-    """Of all questions."""
+    """The results of all questions."""
 
     found: list[Found] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Topics:
     flights: Sequence[str]
 
     def read(self, topics: Sequence[str], columns: str, **options: str) -> DataFrame:
-        """Some topics, of which only these columns are read."""
+        """Some topics, with only these columns."""
         reader = self.spark.read.format("tidelog").schema(columns).options(**options)
         return reader.options(store=self.store, subscribe=",".join(topics)).load()
 
@@ -104,7 +104,7 @@ def ask_all(
 
 
 def report(answers: Answers) -> None:
-    """What was found."""
+    """Print the findings."""
     print("\nThe demo's topics in Spark, with no broker there")
     for found in answers.found:
         question = found.question
@@ -118,7 +118,7 @@ def report(answers: Answers) -> None:
 
 
 def source_table(path: Path, rows: int | None) -> pd.DataFrame:
-    """The flights as pandas has them."""
+    """The flights as a table of pandas."""
     return pd.read_csv(path, nrows=rows)
 
 
@@ -159,8 +159,10 @@ def _by_hour_in_pandas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _joined(topics: Topics) -> DataFrame:
-    """The delay of a flight is in one topic, its month and distance in another; both have the
-    number of its row. One frame is one moment of both."""
+    """A join of two topics: one has a flight's delay, another its month and distance.
+
+    Both have the number of its row. One frame shows one moment of both.
+    """
     both = topics.read(
         (DELAYS, CARRIERS),
         "topic string, value binary, headers array<struct<key:string,value:binary>>",

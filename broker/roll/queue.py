@@ -1,4 +1,4 @@
-"""The partitions with records for their tables: since when, who waits, and what prevents the roll.
+"""The partitions with records for their tables: ages, waiting clients and obstacles.
 
 Partitions without such records are not in the queue, and cost nothing.
 """

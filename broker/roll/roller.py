@@ -303,7 +303,7 @@ class Roller:
         if refusal.partition != built.change.partition:
             return True
         # The table is at the expected offset, and still refuses the change.
-        why = f"partition {refusal.partition} cannot go on: {refusal.reason}"
+        why = f"partition {refusal.partition} cannot continue: {refusal.reason}"
         self._queue.stop([built.partition], CorruptObject(log_prefix(state.topic_id), why))
         return False
 

@@ -142,8 +142,8 @@ def _surroundings(
     background = threads("tidelog-background", 2, BACKGROUND_NICENESS)
     # Log compaction looks keys up among millions in one step.
     cleaning = threads("tidelog-cleaning", 1, BACKGROUND_NICENESS)
-    # Not even the interpreter's lock is shared with rolls: whoever has it may be held up by the
-    # system, and the event loop with it.
+    # Rolls do not even share the interpreter's lock: the system may suspend the thread that holds
+    # it, and the event loop would wait for it.
     rolling = ProcessOffload(worker.COMMAND, clock)
     closing.push_async_callback(rolling.close)
     return BrokerEnvironment.of(

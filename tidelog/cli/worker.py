@@ -17,7 +17,7 @@ from tidelog.broker.telemetry.process_memory import tune_allocator
 from tidelog.offload import stand_back
 from tidelog.process_channel import Channel
 from tidelog.process_offload import serve
-from tidelog.wal.roll import segment_roll  # noqa: F401 - what it will be asked for
+from tidelog.wal.roll import segment_roll  # noqa: F401 - the broker's requests name it
 
 COMMAND: Final = (sys.executable, "-m", "tidelog.cli.worker")
 

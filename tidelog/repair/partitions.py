@@ -155,7 +155,7 @@ class _Survey:
         image = patch(image, unreadable, table_next, self._filler)
         fault = image.fault()
         if fault is not None:
-            raise CorruptObject(self._filler.key, f"what is left of {name} makes no log: {fault}")
+            raise CorruptObject(self._filler.key, f"the rest of {name} makes no log: {fault}")
         lost = tuple(OffsetRange(*each) for each in filled_offsets(image, self._filler))
         superfluous = tuple(fault.key for fault in end.faults)
         return PartitionDamage(

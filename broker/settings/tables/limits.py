@@ -1,5 +1,4 @@
-"""The broker settings that limit what clients may ask for and what they may leave behind. Kafka has
-none of them."""
+"""Broker settings that limit clients' requests and leftovers. Kafka has none of them."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from tidelog.coordinator.cluster.records.settings import DELETE_GRACE_MS_MIN
 # fmt: off
 OWN_SETTINGS: tuple[Setting, ...] = (
     Setting("wal.linger.ms", INT, 5, AtLeast(0),
-        "How long a WAL object waits for more records while others are being uploaded, or at most"
-        " for producers who have just been answered."),
+        "How long a WAL object waits for more records while others are being uploaded. Otherwise"
+        " it waits at most as long for producers that have just been answered."),
     Setting("wal.object.max.bytes", INT, 8 * MIB, AtLeast(1),
         "The size at which a WAL object is uploaded without waiting; at most wal.buffer.max.bytes.",
         ),

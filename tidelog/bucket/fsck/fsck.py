@@ -47,7 +47,7 @@ PARTITIONS_AT_ONCE = 10_000
 async def check_bucket(bucket: Bucket, progress: Progress, *, deep: bool) -> Findings:
     """The counts and the faults. `progress` is called with the key of each checked object.
 
-    Raises StoreError, and UnsupportedFormat for what a newer Tidelog wrote.
+    Raises StoreError, and UnsupportedFormat for an object of a newer Tidelog.
     """
     context = CheckContext(bucket, deep, progress)
     findings = await context.settled(lambda: check_metadata(context))

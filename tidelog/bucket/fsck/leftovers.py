@@ -87,7 +87,7 @@ def _judge_owner(
                 what = "seals" if is_seal else "objects"
                 findings.counts[f"{what} of forgotten incarnations"] += 1
             elif known is None:
-                why = f"{owner} was registered behind entry {state.sequence}, the log's last"
+                why = f"{owner} was registered after entry {state.sequence}, the log's last"
                 findings.add(FaultKind.CONTRADICTION, key, why)
             elif known != owner:
                 findings.add(FaultKind.FOREIGN, key, f"no broker was ever registered as {owner}")

@@ -76,7 +76,7 @@ class RowStatistics:
         for rows in batches:
             offsets = integers_of(rows.column("offset"))
             if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
-                raise CorruptObject(key, f"its rows behind offset {self._last} do not ascend")
+                raise CorruptObject(key, f"its rows after offset {self._last} do not ascend")
             self._first = int(offsets[0]) if self._rows == 0 else self._first
             self._last = int(offsets[-1])
             self._rows += rows.num_rows

@@ -143,7 +143,7 @@ def _check_hole(wal: _Wal, findings: Findings) -> None:
         is_data = meta.size != HEADER_BYTES
         if slot > wal.end and is_data and newest_ms - meta.modified_ms > HOLE_MS:
             key = wal_key(wal.incarnation, wal.end)
-            why = f"it is missing, and {meta.key} behind it is {newest_ms - meta.modified_ms} ms"
+            why = f"it is missing, and {meta.key} after it is {newest_ms - meta.modified_ms} ms"
             findings.add(FaultKind.MISSING, key, f"{why} older than the WAL's newest object")
             return
 
