@@ -70,7 +70,7 @@ class Broker:
             self.ready.set()
 
     async def _cancel_start_on_stop(self, serving: asyncio.Task[None]) -> None:
-        """Cancel the start: before the first acknowledgement a stop needs no farewell."""
+        """Cancel the start: before the first acknowledgement no fencing is needed."""
         await self._stopping.wait()
         if self._running is None:
             serving.cancel()

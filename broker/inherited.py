@@ -3,7 +3,7 @@
 A partition that is not opened is rebuilt from the tenure before. Its WALs must be read at each
 start until the partition is opened again. Most partitions are idle, and no producer opens them. So
 this task does it. It writes opening images into the WAL, then a checkpoint, and tells the metadata
-log, which forgets the earlier tenures (`Openings`). From then on a start reads only this WAL.
+log, which forgets the earlier tenures (`TenureReports`). From then on a start reads only this WAL.
 
 Thousands of images make a large object. So they are written in groups, and each group waits until
 the previous one is durable. The partitions with the oldest bases come first: if each process opens
@@ -70,15 +70,15 @@ class InheritedPartitions:
             await self._writes.durable()
             if self._waiting:
                 await self._clock.sleep(PAUSE_SECONDS)
-        while self._writes.openings.waiting:
+        while self._writes.tenure_reports.waiting:
             try:
                 await self._writes.checkpointer.checkpoint()
-                await self._writes.openings.flush()
+                await self._writes.tenure_reports.flush()
                 return
             except (Refused, StoreError) as error:
                 logger.warning(
                     "the checkpoint of opened partitions failed; the broker retries",
-                    extra={"partitions": self._writes.openings.waiting, "why": str(error)},
+                    extra={"partitions": self._writes.tenure_reports.waiting, "why": str(error)},
                 )
                 await self._clock.sleep(RETRY_SECONDS)
 

@@ -171,7 +171,7 @@ def _merger(
         writes.log_writer,
         reader,
         writes.partitions,
-        writes.openings,
+        writes.tenure_reports,
         writes.checkpointer,
         times.interval_seconds,
         times.grace_seconds,

@@ -15,7 +15,7 @@ from typing import Any
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.running import RunningBroker
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.errors import Refused
 from tidelog.identifiers import Incarnation, Slot
@@ -42,7 +42,9 @@ async def shut_down(running: RunningBroker) -> None:
     durable_end = writes.wal.durable_end
     membership = running.membership
     membership.fence.disregard()
-    await fence_oneself(membership.metadata, writes.openings, membership.incarnation, durable_end)
+    await fence_self(
+        membership.metadata, writes.tenure_reports, membership.incarnation, durable_end
+    )
     for task in running.tasks.background:
         task.cancel()
 
@@ -73,13 +75,16 @@ async def leave_checkpoint(checkpointer: Checkpointer) -> None:
         logger.warning("the last checkpoint could not be written", extra={"why": str(error)})
 
 
-async def fence_oneself(
-    metadata: MetadataLog, openings: Openings, incarnation: Incarnation, durable_end: Slot
+async def fence_self(
+    metadata: MetadataLog,
+    tenure_reports: TenureReports,
+    incarnation: Incarnation,
+    durable_end: Slot,
 ) -> None:
     """Fence the own incarnation. Without that, a successor waits for the lease to expire."""
     epoch = incarnation.epoch
     try:
-        await openings.flush()
+        await tenure_reports.flush()
         await metadata.append(epoch, lambda _: (BrokerFenced(epoch, durable_end),))
     except (Refused, StoreError) as error:
         logger.warning("the broker could not fence itself", extra={"why": str(error)})

@@ -404,7 +404,7 @@ def _begin(
         begin(maintenance.merge()),
     )
     background = (
-        begin(writes.openings.run()),
+        begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
         begin(tables.tables.run()),
         begin(table_path.roll()),

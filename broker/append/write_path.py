@@ -23,7 +23,7 @@ from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.coordinator.cluster.log.leases import WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.identifiers import Incarnation
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
@@ -36,7 +36,7 @@ class WritePath:
     partitions: PartitionRegistry
     wal: WalWriter
     checkpointer: Checkpointer
-    openings: Openings
+    tenure_reports: TenureReports
     log_writer: LogWriter
     appender: Appender
     large_batches: LargeBatches[int, Submission]
@@ -90,9 +90,11 @@ def open_write_path(
         environment.crash_points,
     )
     durable.listen(checkpointer.note)
-    openings = Openings(metadata, environment.clock, incarnation, lambda: checkpointer.floor)
+    tenure_reports = TenureReports(
+        metadata, environment.clock, incarnation, lambda: checkpointer.floor
+    )
     room = ProducerRoom(partitions.producers, settings.integer(PRODUCER_IDS_MAX), limits)
-    log_writer = LogWriter(wal, partitions, openings.add, room)
+    log_writer = LogWriter(wal, partitions, tenure_reports.add, room)
     large_batches: LargeBatches[int, Submission] = LargeBatches(
         settings.integer("large.batches.connection.percent.max"),
         settings.integer("large.batches.percent.max"),
@@ -105,4 +107,6 @@ def open_write_path(
         large_batches,
         environment.large_batches,
     )
-    return WritePath(partitions, wal, checkpointer, openings, log_writer, appender, large_batches)
+    return WritePath(
+        partitions, wal, checkpointer, tenure_reports, log_writer, appender, large_batches
+    )

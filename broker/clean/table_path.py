@@ -62,7 +62,7 @@ class TablePath:
     async def roll(self) -> NoReturn:
         """Roll what is due until cancelled. Then every waiter is told, and later ones too."""
         try:
-            await self.recovered.date()
+            await self.recovered.load_ages()
             await self.roller.run()
         finally:
             self._queue.close()

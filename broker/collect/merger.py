@@ -41,7 +41,7 @@ from tidelog.bucket.object_keys import MergedObjectKey as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
-from tidelog.coordinator.cluster.membership.openings import Openings
+from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError
@@ -53,7 +53,7 @@ from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
-from tidelog.wal.roll.pace import Pace, rate_of
+from tidelog.wal.roll.throttle import Throttle, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
 
@@ -138,7 +138,7 @@ class Merger:
         log_writer: LogWriter,
         reader: LogReader,
         partitions: PartitionRegistry,
-        openings: Openings,
+        tenure_reports: TenureReports,
         checkpointer: Checkpointer,
         interval_seconds: float,
         grace_seconds: float,
@@ -153,7 +153,7 @@ class Merger:
         self._log_writer = log_writer
         self._reader = reader
         self._partitions = partitions
-        self._openings = openings
+        self._tenure_reports = tenure_reports
         self._checkpointer = checkpointer
         self._interval_seconds = interval_seconds
         self._limits = WalMergeLimits(objects_max, MERGE_BYTES_MAX, MERGE_SOURCES_MAX)
@@ -161,7 +161,7 @@ class Merger:
         self._checkpoint_seconds = grace_seconds
         self._checkpointed_at = clock.monotonic()
         self._has_merged = False
-        self._pace = Pace(inf)
+        self._throttle = Throttle(inf)
         self._spread_seconds = min(SPREAD_SHARE * interval_seconds, GRACE_SHARE_MAX * grace_seconds)
         self._spread_until = clock.monotonic()
         self._damaged: dict[str, None] = {}
@@ -214,7 +214,7 @@ class Merger:
             self._has_merged
             or since >= CHECKPOINT_SLOTS_MIN
             or (waited and self._checkpointer.has_news)
-            or (self._openings.waiting > 0 and len(self._partitions.checkpointed) > 0)
+            or (self._tenure_reports.waiting > 0 and len(self._partitions.checkpointed) > 0)
         )
 
     async def _merge(self) -> bool:
@@ -225,7 +225,7 @@ class Merger:
         plan, planned_for = found
         # Objects become old while these are merged.
         rate = rate_of(plan.old_objects, self._seconds_left(), OBJECTS_A_SECOND_MIN)
-        self._pace.renew(rate, self._clock.monotonic())
+        self._throttle.renew(rate, self._clock.monotonic())
         number = self.merged.begin()
         slot: Slot | None = None
         try:
@@ -337,9 +337,9 @@ class Merger:
     async def _take_turn(self, objects: float) -> None:
         """Wait until so much more may be read."""
         now = self._clock.monotonic()
-        seconds = self._pace.seconds_to_wait(now)
-        self._pace.begin(now)
-        self._pace.note(objects)
+        seconds = self._throttle.seconds_to_wait(now)
+        self._throttle.begin(now)
+        self._throttle.note(objects)
         await self._clock.sleep(seconds)
 
     async def _read_extents(self, extents: list[Extent]) -> Mapping[Place, Buffer] | None:

@@ -21,7 +21,7 @@ from tidelog.broker.read.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.read.log_slice import ColdPart, LogSlice
 from tidelog.broker.tables.table_source import (
     TableSource,
-    has_gone_on,
+    has_moved_to_table,
     known_table,
     refuse_if_listed,
 )
@@ -130,7 +130,7 @@ class ColdReader:
 
     async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
         """Whether the table has an extent by now whose object is missing (F4)."""
-        return await has_gone_on(self._tables, log, extent)
+        return await has_moved_to_table(self._tables, log, extent)
 
     def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
         """Begin to read the next part, for a later reader."""

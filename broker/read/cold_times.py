@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.broker.tables.table_source import (
     TableSource,
-    has_gone_on,
+    has_moved_to_table,
     known_table,
     refuse_if_listed,
 )
@@ -62,7 +62,7 @@ class ColdTimes:
 
     async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
         """Whether the table has an extent by now whose object is missing (F4)."""
-        return await has_gone_on(self._tables, log, extent)
+        return await has_moved_to_table(self._tables, log, extent)
 
     async def _settled(
         self,

@@ -18,9 +18,9 @@ from tidelog.broker.roll.queue import RollQueue
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
 from tidelog.clock import Clock
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.wal.roll.pace import Pace
-from tidelog.wal.roll.roll_pace import Haste, haste_of, rate_for
+from tidelog.wal.roll.roll_pace import RollPriority, priority_of, rate_for
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollLimits, plan_rolls
+from tidelog.wal.roll.throttle import Throttle
 
 LOOK_SECONDS = 1.0
 """How often pauses are used to look for due partitions."""
@@ -50,37 +50,38 @@ class RollAgenda:
         self._settings = settings
         self._topic_config = topic_config
         self._metrics = metrics
-        self._pace = Pace(inf)
+        self._throttle = Throttle(inf)
         self._looked_at = -inf
         self._planned: set[TopicPartition] = set()
-        self._is_called_away = False
+        self._is_preempted = False
         self.has_looked_again = False
         """Whether partitions may be due that were not when this round began."""
         self.paused_seconds = 0.0
 
     @property
-    def is_called_away(self) -> bool:
+    def is_preempted(self) -> bool:
         """True if a roll that a client waits for should interrupt background rolls."""
-        return self._is_called_away or self._queue.asked.is_set()
+        return self._is_preempted or self._queue.asked.is_set()
 
     async def begin(self) -> list[Roll]:
         """Begin a round: the due rolls, first those that clients wait for, then overdue ones."""
         due = await self._look()
         self._planned = {roll.partition for roll in due}
-        self._is_called_away = self.has_looked_again = False
-        return sorted(due, key=haste_of)
+        self._is_preempted = self.has_looked_again = False
+        return sorted(due, key=priority_of)
 
-    def strike(self, place: TopicPartition) -> None:
+    def finish(self, place: TopicPartition) -> None:
         """Remove a partition that has had its turn in this round."""
         self._planned.discard(place)
 
     async def look_again(self) -> None:
         """Plan again with newly due partitions, and adapt the pace."""
         self.has_looked_again = True
-        hastes = {roll.partition: haste_of(roll) for roll in await self._look()}
-        self._is_called_away = any(
-            haste is Haste.ASKED or (haste is Haste.OVERDUE and place not in self._planned)
-            for place, haste in hastes.items()
+        priorities = {roll.partition: priority_of(roll) for roll in await self._look()}
+        self._is_preempted = any(
+            priority is RollPriority.REQUESTED
+            or (priority is RollPriority.OVERDUE and place not in self._planned)
+            for place, priority in priorities.items()
         )
 
     async def wait(self) -> None:
@@ -90,16 +91,16 @@ class RollAgenda:
             if self._queue.asked.is_set() or now - self._looked_at >= LOOK_SECONDS:
                 await self.look_again()
                 now = self._clock.monotonic()
-            seconds = self._pace.seconds_to_wait(now)
+            seconds = self._throttle.seconds_to_wait(now)
             if seconds < PAUSE_SECONDS_MIN:
                 break
             await wait_for(self._queue.asked, min(seconds, LOOK_SECONDS))
             self.paused_seconds += self._clock.monotonic() - now
-        self._pace.begin(now)
+        self._throttle.begin(now)
 
     def note(self, work_bytes: int) -> None:
         """Account for the work of a piece, in bytes of the WAL."""
-        self._pace.note(work_bytes)
+        self._throttle.note(work_bytes)
 
     async def _look(self) -> list[Roll]:
         settings = self._settings()
@@ -111,7 +112,7 @@ class RollAgenda:
         grace_seconds = settings.integer("log.delete.grace.ms") / 1000
         seconds = min(settings.integer("roll.spread.ms") / 1000, GRACE_SHARE_MAX * grace_seconds)
         self._looked_at = self._clock.monotonic()
-        self._pace.renew(rate_for(due, seconds), self._looked_at)
+        self._throttle.renew(rate_for(due, seconds), self._looked_at)
         return due
 
     async def _backlogs(self, settings: BrokerSettings) -> list[Backlog]:

@@ -154,7 +154,7 @@ class RollQueue:
 
     # Results of rolls.
 
-    def date(self, place: TopicPartition, since: float) -> None:
+    def set_waiting_since(self, place: TopicPartition, since: float) -> None:
         """Set the time since which the partition's records wait."""
         if place in self._since:
             self._since[place] = since

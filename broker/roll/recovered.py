@@ -44,7 +44,7 @@ class RecoveredPartitions:
         self._queue = queue
         self._store = store
         self._clock = clock
-        self._undated: dict[str, list[TopicPartition]] = {}
+        self._by_oldest_object: dict[str, list[TopicPartition]] = {}
         """The partitions, by the object of their oldest batch."""
 
     async def open(self) -> None:
@@ -78,14 +78,16 @@ class RecoveredPartitions:
                 self._queue.note(log.partition)
             if len(log.extents):
                 oldest = log.extents[0].key
-                self._undated.setdefault(oldest, []).append(log.partition)
+                self._by_oldest_object.setdefault(oldest, []).append(log.partition)
 
-    async def date(self) -> None:
+    async def load_ages(self) -> None:
         """Set the time since which each partition waits: that of its oldest object."""
-        await read_all(self._date, list(self._undated), asyncio.Semaphore(READS_AT_ONCE_MAX))
-        self._undated.clear()
+        await read_all(
+            self._load_age, list(self._by_oldest_object), asyncio.Semaphore(READS_AT_ONCE_MAX)
+        )
+        self._by_oldest_object.clear()
 
-    async def _date(self, key: str) -> None:
+    async def _load_age(self, key: str) -> None:
         try:
             age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
         except StoreError as error:
@@ -93,5 +95,5 @@ class RecoveredPartitions:
             logger.warning("an object's age is unknown", extra={"why": str(error)})
             return
         since = self._clock.monotonic() - max(0, age_ms) / 1000
-        for place in self._undated[key]:
-            self._queue.date(place, since)
+        for place in self._by_oldest_object[key]:
+            self._queue.set_waiting_since(place, since)

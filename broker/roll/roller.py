@@ -44,7 +44,7 @@ from tidelog.storage.object_store import StoreError
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
 from tidelog.storage.table.table_state import CommitRefusal, TableState
-from tidelog.wal.roll.roll_pace import Haste, haste_of
+from tidelog.wal.roll.roll_pace import RollPriority, priority_of
 from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
 
 logger = logging.getLogger(__name__)
@@ -138,20 +138,20 @@ class Roller:
 
     async def _roll_due(self) -> bool:
         """Roll one round; return whether another one must follow at once."""
-        topics: dict[tuple[TopicId, Haste], list[Roll]] = {}
+        topics: dict[tuple[TopicId, RollPriority], list[Roll]] = {}
         for roll in await self._agenda.begin():
-            topics.setdefault((roll.partition.topic_id, haste_of(roll)), []).append(roll)
-        was_hasty = False
-        for (topic_id, haste), rolls in topics.items():
-            if was_hasty and haste is Haste.NONE:
+            topics.setdefault((roll.partition.topic_id, priority_of(roll)), []).append(roll)
+        was_urgent = False
+        for (topic_id, priority), rolls in topics.items():
+            if was_urgent and priority is RollPriority.BACKGROUND:
                 # The remaining partitions are not urgent.
                 await self._agenda.look_again()
-            was_hasty = haste is not Haste.NONE
+            was_urgent = priority is not RollPriority.BACKGROUND
             started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
             await self._roll_topic(topic_id, rolls)
             paused = self._agenda.paused_seconds - paused
             self.metrics.seconds += self._clock.monotonic() - started_at - paused
-            if self._is_called_away(haste):
+            if self._is_preempted(priority):
                 # Rolls that clients wait for come first; the next look finds the rest again. A
                 # client that asks during this round waits for all rolls that were asked for in it,
                 # and for a segment of a due one. Otherwise clients that ask again and again would
@@ -171,7 +171,7 @@ class Roller:
                 if len(together) > 1:
                     await self._builder.gather(each.log for each in self._present(together))
                 for roll in together:
-                    self._agenda.strike(roll.partition)
+                    self._agenda.finish(roll.partition)
                     if built and self._clock.monotonic() > built[0].built_at + wait_seconds_max:
                         await self._commit(topic_id, built)
                     # Another object each time: commits of others may have changed it much.
@@ -180,7 +180,7 @@ class Roller:
                     if partition is not None and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason] += 1
                         await self._roll(partition, roll, built)
-                    if self._is_called_away(haste_of(roll)):
+                    if self._is_preempted(priority_of(roll)):
                         await self._commit(topic_id, built)
                         return
             await self._commit(topic_id, built)
@@ -194,11 +194,11 @@ class Roller:
         finally:
             self._builder.let_go()
             for roll in rolls:
-                self._agenda.strike(roll.partition)
+                self._agenda.finish(roll.partition)
 
-    def _is_called_away(self, haste: Haste) -> bool:
+    def _is_preempted(self, priority: RollPriority) -> bool:
         """True if a roll of this priority should yield to others."""
-        return haste is not Haste.ASKED and self._agenda.is_called_away
+        return priority is not RollPriority.REQUESTED and self._agenda.is_preempted
 
     def _present(self, rolls: Sequence[Roll]) -> list[Partition]:
         found = [self._partitions.get(roll.partition) for roll in rolls]
@@ -216,7 +216,7 @@ class Roller:
         )
         is_begun = False
         while await turns.next():
-            if is_begun and self._is_called_away(haste_of(roll)):
+            if is_begun and self._is_preempted(priority_of(roll)):
                 return
             is_begun = True
             change = await self._build(partition, upper, turns)
@@ -232,7 +232,7 @@ class Roller:
             if self._is_carried_over(partition, roll.reason, upper):
                 break
         # Records that arrived meanwhile are younger than this roll.
-        self._queue.date(place, began_at)
+        self._queue.set_waiting_since(place, began_at)
 
     def _is_carried_over(self, partition: Partition, reason: RollReason, upper: int) -> bool:
         """Whether the rest of a large partition waits until it has grown."""
@@ -289,9 +289,9 @@ class Roller:
                 return
             self.metrics.refusals += 1
             state = await self._tables.open(topic_id)
-            pending = [each for each in pending if self._stands(each, state, result)]
+            pending = [each for each in pending if self._is_still_valid(each, state, result)]
 
-    def _stands(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
+    def _is_still_valid(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
         """Whether a change that was refused together with others is valid by itself.
 
         If the table has its records, it is dropped, and the partition continues from there (E2).
@@ -314,7 +314,7 @@ class Roller:
         if built.began_at is not None:
             # Not before the commit is durable: after a failed one the records are as old and urgent
             # as before.
-            self._queue.date(built.partition.log.partition, built.began_at)
+            self._queue.set_waiting_since(built.partition.log.partition, built.began_at)
         logger.info(
             "a partition was rolled",
             extra={

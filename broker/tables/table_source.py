@@ -73,8 +73,8 @@ async def refuse_if_listed(
         raise MissingObject(key, "it is missing, and the table lists it") from missing
 
 
-async def has_gone_on(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:
-    """Whether the table holds the records of a missing WAL object (rule F4).
+async def has_moved_to_table(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:
+    """True if the table holds the records of a missing WAL object (rule F4).
 
     Reads the table again. If it reaches beyond the extent, the collector rightly deleted the
     object: this broker's predecessor has rolled it. The log then drops the extents below the

@@ -168,7 +168,7 @@ async def some_life(
     await one.broker.writes.checkpointer.checkpoint()
     await one.broker.maintenance.merger.maintain()
     await one.broker.writes.wal.flush()
-    await one.broker.writes.openings.flush()
+    await one.broker.writes.tenure_reports.flush()
     seen |= await contents(one.broker.environment.store)
     collecting = collections(one, one.broker.environment.store)
     await collecting.collect()

@@ -206,7 +206,7 @@ class GrowingBucket:
         """A batch at a time, each durable before the next: what is behind is made up for."""
         writes = broker.writes
         room = ProducerRoom(writes.partitions.producers, PARTITIONS, broker.services.cluster.limits)
-        writer = LogWriter(writes.wal, writes.partitions, writes.openings.add, room)
+        writer = LogWriter(writes.wal, writes.partitions, writes.tenure_reports.add, room)
         data = batch(b"x" * 100)
         header = BatchHeader.parse(data)
         assert self._topic_id is not None

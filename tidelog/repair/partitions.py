@@ -244,7 +244,7 @@ class _Survey:
             if row is not None:
                 assert isinstance(content.checkpoint, WalCheckpoint)
                 return content.checkpoint.images.image(row), content.start
-            opening = content.openings.get(key)
+            opening = content.opening_images.get(key)
             if opening is not None:
                 slot, row = opening
                 index = content.slots[slot - content.start]

@@ -189,7 +189,7 @@ async def accept(
     try:
         me = await _take_over_everything(access, log, processes, in_flight_max)
         await _accept_losses(access, log, me, wanted)
-        await _fence_oneself(log, me)
+        await _fence_self(log, me)
     finally:
         await log.close()
 
@@ -213,7 +213,7 @@ async def _take_over_everything(
         return registered.incarnation
 
     for broker_id in others:
-        await _fence_oneself(log, await become(broker_id))
+        await _fence_self(log, await become(broker_id))
     me = await become(first)
     await take_over_fenced(log, access.store, access.clock, access.entropy, me, in_flight_max)
     return me
@@ -227,7 +227,7 @@ def _last_broker_id(log: MetadataLog) -> BrokerId:
     return max(known, key=lambda each: each.epoch, default=NOBODY).broker_id
 
 
-async def _fence_oneself(log: MetadataLog, me: Incarnation) -> None:
+async def _fence_self(log: MetadataLog, me: Incarnation) -> None:
     await log.append(me.epoch, lambda _: (BrokerFenced(me.epoch, FIRST_SLOT),))
 
 

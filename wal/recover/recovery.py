@@ -81,7 +81,7 @@ def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject 
         if row is not None:
             assert isinstance(content.checkpoint, WalCheckpoint)
             return Base(content.checkpoint.images.image(row), content.start)
-        opening = content.openings.get(tenure)
+        opening = content.opening_images.get(tenure)
         if opening is not None:
             slot, row = opening
             found = content.slots[slot - content.start]

@@ -48,7 +48,7 @@ class WalContent:
     that is missing above the WAL's stamps is the end instead (C10)."""
     in_checkpoint: Mapping[TenureKey, int]
     """The tenures that the checkpoint lists, and the rows of their images."""
-    openings: Mapping[TenureKey, tuple[Slot, int]]
+    opening_images: Mapping[TenureKey, tuple[Slot, int]]
     """The tenures whose opening image lies in these slots, and its row in the slot's images."""
 
     @property
@@ -126,15 +126,15 @@ def content_of(
 ) -> WalContent:
     """What was read, checked slot against slot. Pure."""
     checked = _check_chain(slots)
-    openings: dict[TenureKey, tuple[Slot, int]] = {}
+    opening_images: dict[TenureKey, tuple[Slot, int]] = {}
     for found in checked:
         if isinstance(found, SlotIndex) and found.images is not None:
             for row, tenure in enumerate(found.images.tenures):
-                openings.setdefault(tenure, (found.header.slot, row))
+                opening_images.setdefault(tenure, (found.header.slot, row))
     listed = {}
     if isinstance(checkpoint, WalCheckpoint):
         listed = {tenure: row for row, tenure in enumerate(checkpoint.images.tenures)}
-    return WalContent(incarnation, checkpoint, start, checked, listed, openings)
+    return WalContent(incarnation, checkpoint, start, checked, listed, opening_images)
 
 
 def _check_chain(slots: Sequence[SlotIndex | CorruptObject]) -> list[SlotIndex | CorruptObject]:

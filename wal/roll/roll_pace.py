@@ -1,4 +1,4 @@
-"""How fast what is due goes from the WAL into tables, which is in no hurry. Pure."""
+"""The priority of rolls, and their rate from the WAL into tables. Pure."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from collections.abc import Iterable
 from enum import IntEnum
 from math import inf
 
-from tidelog.wal.roll.pace import rate_of
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollReason
+from tidelog.wal.roll.throttle import rate_of
 
 MIB = 1024 * 1024
 
 SEGMENT_BYTES = MIB
-"""What it takes to begin and to end a segment, as the bytes that go into the table in the same
-time."""
+"""The fixed cost of a segment, as the bytes that could be rolled in the same time."""
 BYTES_A_SECOND_MIN = 8 * MIB
-"""A few hundredths of what a core can do."""
+"""The lowest rate: a few hundredths of a core."""
 OVERDUE_SHARE = 1 / 8
-"""Of the age at which records are due: what has waited for so long may wait that much longer."""
+"""How far a roll may exceed the age at which its records are due, as a share of that age."""
 
 
-class Haste(IntEnum):
-    """How urgent a roll is that is due; the most urgent first."""
+class RollPriority(IntEnum):
+    """The priority of a due roll, the most urgent first."""
 
-    ASKED = 0
-    """Somebody waits for it."""
+    REQUESTED = 0
+    """A client waits for it."""
     OVERDUE = 1
-    """It is so old that whoever has set its age would feel it."""
-    NONE = 2
+    """It exceeds its age by more than OVERDUE_SHARE."""
+    BACKGROUND = 2
 
 
-def haste_of(roll: Roll) -> Haste:
-    """How urgent it is."""
+def priority_of(roll: Roll) -> RollPriority:
     if roll.reason is RollReason.REQUEST:
-        return Haste.ASKED
-    return Haste.NONE if seconds_left(roll.backlog) > 0 else Haste.OVERDUE
+        return RollPriority.REQUESTED
+    return RollPriority.BACKGROUND if seconds_left(roll.backlog) > 0 else RollPriority.OVERDUE
 
 
 def rate_for(due: Iterable[Roll], seconds: float) -> float:
-    """How many bytes of the WAL are to be rolled a second, if these are due and may be spread over
-    so long; less where something would be overdue before. As fast as can be where somebody waits,
-    or where something is overdue."""
+    """The rate in WAL bytes per second that spreads the due rolls over `seconds`.
+
+    It is higher if a roll would become overdue earlier, and unlimited if a roll is requested or
+    overdue.
+    """
     rate, work = 0.0, 0
     for roll in sorted(due, key=lambda roll: seconds_left(roll.backlog)):
-        if haste_of(roll) is not Haste.NONE:
+        if priority_of(roll) is not RollPriority.BACKGROUND:
             return inf
         work += roll.backlog.wal_bytes + SEGMENT_BYTES
         left = min(seconds, seconds_left(roll.backlog))
@@ -52,5 +52,5 @@ def rate_for(due: Iterable[Roll], seconds: float) -> float:
 
 
 def seconds_left(backlog: Backlog) -> float:
-    """Until it is overdue."""
+    """Seconds until the backlog is overdue."""
     return ((1 + OVERDUE_SHARE) * backlog.age_ms_max - backlog.age_ms) / 1000

@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.roll.pace import Pace, rate_of
-from tidelog.wal.roll.roll_pace import BYTES_A_SECOND_MIN, SEGMENT_BYTES, Haste, haste_of, rate_for
+from tidelog.wal.roll.roll_pace import (
+    BYTES_A_SECOND_MIN,
+    SEGMENT_BYTES,
+    RollPriority,
+    priority_of,
+    rate_for,
+)
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollReason
+from tidelog.wal.roll.throttle import Throttle, rate_of
 
 PIECES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=20)
 SECONDS = st.floats(0.01, 100)
@@ -27,22 +33,22 @@ def backlog(wal_bytes: int, age_ms: int = 0, age_ms_max: int = HOUR_MS) -> Backl
     return Backlog(place, wal_bytes, 1, age_ms, 1 << 27, age_ms_max, is_requested=False)
 
 
-def begins(pace: Pace, pieces: list[float], piece_seconds: list[float]) -> list[float]:
+def begins(throttle: Throttle, pieces: list[float], piece_seconds: list[float]) -> list[float]:
     """When each piece begins, and when the one behind them all could."""
     now, found = START, []
     for size, took in zip(pieces, piece_seconds, strict=True):
-        now += pace.seconds_to_wait(now)
+        now += throttle.seconds_to_wait(now)
         found.append(now)
-        pace.begin(now)
+        throttle.begin(now)
         now += took
-        pace.note(size)
-    return [*found, now + pace.seconds_to_wait(now)]
+        throttle.note(size)
+    return [*found, now + throttle.seconds_to_wait(now)]
 
 
 @given(PIECES, SECONDS)
 def test_work_that_takes_no_time_is_spread_evenly(pieces: list[float], seconds: float) -> None:
-    pace = Pace(rate_of(sum(pieces), seconds, 1e-9))
-    first, *_, end = begins(pace, pieces, [0.0] * len(pieces))
+    throttle = Throttle(rate_of(sum(pieces), seconds, 1e-9))
+    first, *_, end = begins(throttle, pieces, [0.0] * len(pieces))
     assert first == START, "the first does not wait"
     assert end - first == pytest.approx(seconds)
 
@@ -53,8 +59,8 @@ def test_work_is_part_of_the_time_and_has_no_pauses_where_it_takes_all_of_it(
 ) -> None:
     """`share`: of the time that there is, as much as the work itself takes."""
     took = [share * seconds * piece / sum(pieces) for piece in pieces]
-    pace = Pace(rate_of(sum(pieces), seconds, 1e-9))
-    first, *_, end = begins(pace, pieces, took)
+    throttle = Throttle(rate_of(sum(pieces), seconds, 1e-9))
+    first, *_, end = begins(throttle, pieces, took)
     assert end - first == pytest.approx(max(1.0, share) * seconds)
 
 
@@ -66,7 +72,7 @@ def test_what_was_late_is_not_made_up_for_by_haste(
     count = len(pieces)
     took = data.draw(st.lists(st.floats(0, seconds), min_size=count, max_size=count))
     rate = rate_of(sum(pieces), seconds, 1e-9)
-    found = begins(Pace(rate), pieces, took)
+    found = begins(Throttle(rate), pieces, took)
     for (before, after), piece in zip(pairwise(found), pieces, strict=True):
         assert after - before >= piece / rate - 1e-6
 
@@ -75,19 +81,19 @@ def test_what_was_late_is_not_made_up_for_by_haste(
 def test_another_rate_counts_for_what_is_left_of_a_pause(
     rate: float, later: float, share: float
 ) -> None:
-    pace = Pace(rate)
-    pace.begin(START)
-    pace.note(1.0)
+    throttle = Throttle(rate)
+    throttle.begin(START)
+    throttle.note(1.0)
     now = START + share / rate
-    pace.renew(later, now)
-    assert pace.seconds_to_wait(now) == pytest.approx((1 - share) / later, abs=1e-9)
-    pace.renew(inf, now)
-    assert pace.seconds_to_wait(now) == 0
+    throttle.renew(later, now)
+    assert throttle.seconds_to_wait(now) == pytest.approx((1 - share) / later, abs=1e-9)
+    throttle.renew(inf, now)
+    assert throttle.seconds_to_wait(now) == 0
 
 
 def test_without_time_there_are_no_pauses() -> None:
     pieces = [1e12] * 5
-    assert begins(Pace(rate_of(1e12, 0, 1.0)), pieces, [0.0] * 5) == [START] * 6
+    assert begins(Throttle(rate_of(1e12, 0, 1.0)), pieces, [0.0] * 5) == [START] * 6
     assert rate_of(1e12, -1, 1.0) == inf
 
 
@@ -100,8 +106,11 @@ def test_who_waits_and_what_is_overdue_has_it_at_once() -> None:
     assert rate_for([due], 30) < inf
     assert rate_for([due, Roll(backlog(1), RollReason.REQUEST)], 30) == inf
     overdue = Roll(backlog(1, HOUR_MS * 9 // 8), RollReason.AGE)
-    assert haste_of(Roll(backlog(1, HOUR_MS * 9 // 8 - 1), RollReason.AGE)) is Haste.NONE
-    assert haste_of(overdue) is Haste.OVERDUE
+    assert (
+        priority_of(Roll(backlog(1, HOUR_MS * 9 // 8 - 1), RollReason.AGE))
+        is RollPriority.BACKGROUND
+    )
+    assert priority_of(overdue) is RollPriority.OVERDUE
     assert rate_for([due, overdue], 30) == inf
 
 

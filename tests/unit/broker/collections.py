@@ -120,7 +120,7 @@ async def by_folder(store: ObjectStore) -> Counter[str]:
     return Counter(key.partition("/")[0] for key in await objects(store))
 
 
-def hold_openings(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def hold_tenure_reports(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """What brokers take over from now on is opened when this event is set."""
     opening = asyncio.Event()
     run_at_once = InheritedPartitions.run

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.broker.collections import hold_openings, objects, until_opened
+from tests.unit.broker.collections import hold_tenure_reports, objects, until_opened
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.broker import inherited
 from tidelog.clock import SystemClock
@@ -76,7 +76,7 @@ def test_who_dies_before_it_has_written_anything_costs_the_next_ones_nothing(
 ) -> None:
     store = ReadWals()
     here = World(store, wal_linger_ms=0)
-    hold_openings(monkeypatch)
+    hold_tenure_reports(monkeypatch)
 
     async def story() -> None:
         async with here.broker(politely=False) as one:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.broker.collections import hold_openings
+from tests.unit.broker.collections import hold_tenure_reports
 from tests.unit.broker.one_broker import World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import ClusterCreated, decode_entry, encode_entry
@@ -119,7 +119,7 @@ def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The second process dies before it has opened what it took over.
-    hold_openings(monkeypatch)
+    hold_tenure_reports(monkeypatch)
 
     async def story() -> None:
         store = memory()

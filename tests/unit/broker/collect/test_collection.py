@@ -13,7 +13,7 @@ from tests.unit.broker.collections import (
     checkpoint,
     collections,
     forget_memory,
-    hold_openings,
+    hold_tenure_reports,
     objects,
     until_opened,
 )
@@ -126,7 +126,7 @@ def test_older_checkpoints_go_and_the_newest_stays() -> None:
 def test_of_a_retired_wal_all_goes_but_its_seal_when_its_partitions_are_opened_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opening = hold_openings(monkeypatch)
+    opening = hold_tenure_reports(monkeypatch)
 
     async def story() -> None:
         here = world()
@@ -139,7 +139,7 @@ def test_of_a_retired_wal_all_goes_but_its_seal_when_its_partitions_are_opened_a
             end = one.broker.membership.metadata.state.retired[first.epoch].end_slot
             await one.produce(batch(b"of the second"))
             await checkpoint(one)
-            await one.broker.writes.openings.flush()
+            await one.broker.writes.tenure_reports.flush()
             collecting = collections(one, here.store)
             await collecting.collect()
             assert len(await objects(here.store, wal_prefix(first))) >= 4, "two are not opened"
@@ -171,7 +171,7 @@ def test_records_of_a_retired_wal_stay_as_long_as_a_partition_has_them_nowhere_e
                 await one.produce(batch(b"%d" % life))
                 merger = one.broker.maintenance.merger
                 await merger.maintain()
-                await one.broker.writes.openings.flush()
+                await one.broker.writes.tenure_reports.flush()
                 await collections(one, here.store).collect()
                 forget_memory(one)
                 assert await values(one) == [b"%d" % number for number in range(life + 1)]

@@ -15,8 +15,8 @@ from tests.unit.coordinator.cluster.world import Broker, World, simulate, within
 from tidelog.broker.collect.forgetting import Forgetting
 from tidelog.broker.collect.marks import Marks
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.membership.openings import opened_record
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.membership.tenure_reports import opened_record
 from tidelog.coordinator.cluster.records.records import (
     IncarnationsForgotten,
     Record,
@@ -349,7 +349,7 @@ async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
     hosted = one.broker.writes.partitions.find(TopicPartition(topic_id, 0))
     hosted.log.advance_table(hosted.log.next_offset)
     await checkpoint(one)
-    await one.broker.writes.openings.flush()
+    await one.broker.writes.tenure_reports.flush()
     await collections(one, one.broker.environment.store).collect()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.collections import (
     Collections,
     collections,
-    hold_openings,
+    hold_tenure_reports,
     objects,
     until_opened,
 )
@@ -43,7 +43,7 @@ async def checkpoint(one: OneBroker) -> None:
 def test_staged_objects_go_by_age_when_nothing_refers_to_them(
     restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opening = hold_openings(monkeypatch)
+    opening = hold_tenure_reports(monkeypatch)
     clock = ShiftedClock()
     store = MemoryStore(clock)
     here = world(store, staged_retention_ms=HOUR_MS)
@@ -115,7 +115,7 @@ async def pass_by(one: OneBroker) -> None:
     await merger.maintain()
     await one.broker.writes.wal.flush()
     await checkpoint(one)
-    await one.broker.writes.openings.flush()
+    await one.broker.writes.tenure_reports.flush()
 
 
 def test_staged_objects_go_when_their_batch_is_committed() -> None:

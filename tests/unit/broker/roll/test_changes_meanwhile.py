@@ -13,7 +13,7 @@ from tests.unit.storage.segments import advance
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.broker.roll import segment_builder
-from tidelog.broker.tables.table_source import has_gone_on
+from tidelog.broker.tables.table_source import has_moved_to_table
 from tidelog.clock import SystemClock
 from tidelog.identifiers import Offset
 from tidelog.offload import InlineOffload, RemoteObject
@@ -144,7 +144,7 @@ def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
 
             async def meanwhile() -> None:
                 await (await open_table(store, topic_id)).commit((advance(0, 0, 8),))
-                assert await has_gone_on(one.broker.topic_tables.tables, log, log.extents[0])
+                assert await has_moved_to_table(one.broker.topic_tables.tables, log, log.extents[0])
 
             store.meanwhile = meanwhile
             await flush(one)

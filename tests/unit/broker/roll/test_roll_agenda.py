@@ -23,7 +23,7 @@ from tests.unit.broker.rolled import (
 )
 from tests.unit.storage.segments import advance
 from tidelog.broker.roll.segment_builder import SegmentBounds
-from tidelog.broker.tables.table_source import has_gone_on
+from tidelog.broker.tables.table_source import has_moved_to_table
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import decode_records
@@ -62,7 +62,7 @@ def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
     """What the partition has is there since then."""
     since = one.broker.environment.clock.monotonic() - days * DAY_MS / 1000
     place = hosted(one, partition, topic).log.partition
-    one.broker.topic_tables.roller._queue.date(place, since)
+    one.broker.topic_tables.roller._queue.set_waiting_since(place, since)
 
 
 async def pausing(one: OneBroker) -> None:
@@ -70,7 +70,7 @@ async def pausing(one: OneBroker) -> None:
     agenda = one.broker.topic_tables.roller._agenda
     metrics = one.broker.topic_tables.roller.metrics
     await until(
-        lambda: metrics.wal_bytes and agenda._pace.seconds_to_wait(agenda._clock.monotonic())
+        lambda: metrics.wal_bytes and agenda._throttle.seconds_to_wait(agenda._clock.monotonic())
     )
 
 
@@ -274,11 +274,11 @@ def test_a_pause_grows_shorter_as_more_comes_due() -> None:
             await one.create_topic()
             await due(one, "flights")
             await pausing(one)
-            before = agenda._pace._rate
+            before = agenda._throttle._rate
             await one.create_topic("other")
             await due(one, "other")
             await due(one, "other")
-            await until(lambda: agenda._pace._rate > 2 * before)
+            await until(lambda: agenda._throttle._rate > 2 * before)
             assert hosted(one).log.table_next == 0
 
     run(story)
@@ -392,7 +392,7 @@ def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_kn
             late = await open_table(here.store, topic_id)
             assert isinstance(await late.commit((advance(0, 0, 3),)), TableCommitted)
             if is_known:
-                assert await has_gone_on(one.broker.topic_tables.tables, log, log.extents[0])
+                assert await has_moved_to_table(one.broker.topic_tables.tables, log, log.extents[0])
             await flush(one)
             assert await offsets(here.store, topic_id) == [3, 4]
             assert log.table_next == BATCHES

@@ -161,7 +161,7 @@ def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> Non
             await one.create_topic(partitions=3)
             for number in range(3):
                 await one.produce(batch(b"a"), number)
-                queue.date(hosted(one, number).log.partition, clock.monotonic() - 7200)
+                queue.set_waiting_since(hosted(one, number).log.partition, clock.monotonic() - 7200)
             store.before = grow_old
             queue.news.set()
             for number in range(3):

@@ -198,7 +198,7 @@ async def forgotten_incarnation(here: World) -> Incarnation:
     async with here.broker() as one:
         await one.produce(batch(b"a"))
         await roll_and_checkpoint(here.store, one)
-        await one.broker.writes.openings.flush()
+        await one.broker.writes.tenure_reports.flush()
         await collections(one, here.store).collect()
         await forget(one)
         assert one.broker.membership.metadata.state.retired == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.broker.collections import hold_openings
+from tests.unit.broker.collections import hold_tenure_reports
 from tests.unit.broker.one_broker import TOPIC, batch, run
 from tests.unit.bucket.bucket_world import (
     WatchedStore,
@@ -142,7 +142,7 @@ def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
 def test_a_missing_object_is_looked_for_again_and_then_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hold_openings(monkeypatch)
+    hold_tenure_reports(monkeypatch)
     here = world()
 
     async def story() -> None:

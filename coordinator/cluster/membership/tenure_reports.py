@@ -46,7 +46,7 @@ def opened_record(
     )
 
 
-class Openings:
+class TenureReports:
     """Collects opened partitions and reports them together, once a checkpoint has them.
 
     A late report is never wrong: until then the log keeps the earlier tenures and their objects.

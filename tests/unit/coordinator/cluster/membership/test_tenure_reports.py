@@ -19,8 +19,8 @@ from tests.unit.coordinator.cluster.samples import registered as registration
 from tests.unit.coordinator.cluster.world import Broker, World, simulate, within
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.openings import Openings, opened_record
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports, opened_record
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     OpenedTenures,
@@ -87,18 +87,18 @@ def told_by(broker: Broker) -> tuple[MetadataLog, Clock, Incarnation]:
 def test_many_openings_make_one_entry() -> None:
     async def story(world: World) -> None:
         broker, partitions = await heir(world)
-        openings = Openings(*told_by(broker), lambda: Slot(1))
-        within(broker.process, openings.run())
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
+        within(broker.process, tenure_reports.run())
         before = broker.log.state.sequence
         for partition in partitions:
-            openings.add(partition, AT_1, Slot(0))
+            tenure_reports.add(partition, AT_1, Slot(0))
         await asyncio.sleep(3)
         assert broker.log.state.sequence == before + 1
         assert broker.log.state.unopened(broker.epoch) == ()
         # What the log knows is not told again, and costs no request.
         requests = world.store.counts.total()
         for partition in partitions:
-            openings.add(partition, AT_1, Slot(0))
+            tenure_reports.add(partition, AT_1, Slot(0))
         await asyncio.sleep(3)
         assert world.store.counts.total() == requests
 
@@ -108,16 +108,16 @@ def test_many_openings_make_one_entry() -> None:
 def test_a_tenure_that_is_opened_while_others_are_told_is_told_next() -> None:
     async def story(world: World) -> None:
         broker, (partition, other, *_) = await heir(world)
-        openings = Openings(*told_by(broker), lambda: Slot(1))
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
         # An opening of a tenure that we no longer, or do not yet, hold is nothing to tell.
-        openings.add(partition, LeaderEpoch(0), Slot(0))
-        openings.add(other, AT_1, Slot(0))
-        telling = within(broker.process, openings.flush())
+        tenure_reports.add(partition, LeaderEpoch(0), Slot(0))
+        tenure_reports.add(other, AT_1, Slot(0))
+        telling = within(broker.process, tenure_reports.flush())
         await asyncio.sleep(0.001)
-        openings.add(partition, AT_1, Slot(0))
+        tenure_reports.add(partition, AT_1, Slot(0))
         await telling
         assert len(broker.log.state.unopened(broker.epoch)) == 39
-        await openings.flush()
+        await tenure_reports.flush()
         assert len(broker.log.state.unopened(broker.epoch)) == 38
 
     simulate(story)
@@ -127,11 +127,11 @@ def test_a_topic_that_is_deleted_meanwhile_does_no_harm() -> None:
     async def story(world: World) -> None:
         broker, partitions = await heir(world)
         other = await world.broker(8, world.process("c"))
-        openings = Openings(*told_by(broker), lambda: Slot(1))
-        openings.add(partitions[0], AT_1, Slot(0))
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
+        tenure_reports.add(partitions[0], AT_1, Slot(0))
         topic_id = partitions[0].topic_id
         await other.log.append(other.epoch, lambda _: (TopicDeleted(topic_id),))
-        await openings.flush()
+        await tenure_reports.flush()
         assert world.replayed() == broker.log.state
 
     simulate(story)
@@ -140,10 +140,10 @@ def test_a_topic_that_is_deleted_meanwhile_does_no_harm() -> None:
 def test_what_could_not_be_told_is_told_later() -> None:
     async def story(world: World) -> None:
         broker, partitions = await heir(world)
-        openings = Openings(*told_by(broker), lambda: Slot(1))
-        within(broker.process, openings.run())
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
+        within(broker.process, tenure_reports.run())
         world.store.fail_for(60, share=1.0)
-        openings.add(partitions[0], AT_1, Slot(0))
+        tenure_reports.add(partitions[0], AT_1, Slot(0))
         await asyncio.sleep(50)
         assert len(broker.log.state.unopened(broker.epoch)) == 40
         await asyncio.sleep(60)
@@ -156,10 +156,10 @@ def test_a_fenced_broker_stops_telling() -> None:
     async def story(world: World) -> None:
         broker, partitions = await heir(world)
         other = await world.broker(8, world.process("c"))
-        openings = Openings(*told_by(broker), lambda: Slot(1))
-        running = within(broker.process, openings.run())
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
+        running = within(broker.process, tenure_reports.run())
         await other.log.append(other.epoch, lambda _: (BrokerFenced(broker.epoch),))
-        openings.add(partitions[0], AT_1, Slot(0))
+        tenure_reports.add(partitions[0], AT_1, Slot(0))
         with pytest.raises(Fenced):
             await running
 
@@ -169,13 +169,13 @@ def test_a_fenced_broker_stops_telling() -> None:
 def test_they_are_told_later_where_too_many_changes_wait() -> None:
     async def story(world: World) -> None:
         broker, (partition, *_) = await heir(world, waiting_appends_max=2)
-        openings = Openings(*told_by(broker), lambda: Slot(1))
-        telling = within(broker.process, openings.run())
+        tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
+        telling = within(broker.process, tenure_reports.run())
         world.store.fail_for(5, share=1.0)
         first = within(broker.process, broker.create("a"))
         await asyncio.sleep(0.1)
         waiting = [within(broker.process, broker.create(name)) for name in ("b", "c")]
-        openings.add(partition, AT_1, Slot(0))
+        tenure_reports.add(partition, AT_1, Slot(0))
         await asyncio.sleep(10)
         assert not telling.done()
         assert len(broker.log.state.unopened(broker.epoch)) == 39
@@ -190,15 +190,15 @@ def test_a_tenure_is_told_when_a_checkpoint_has_it() -> None:
     async def story(world: World) -> None:
         broker, (partition, *_) = await heir(world)
         floor: list[Slot] = []
-        openings = Openings(*told_by(broker), lambda: floor[-1] if floor else None)
-        openings.add(partition, AT_1, Slot(4))
-        await openings.flush()
+        tenure_reports = TenureReports(*told_by(broker), lambda: floor[-1] if floor else None)
+        tenure_reports.add(partition, AT_1, Slot(4))
+        await tenure_reports.flush()
         floor.append(Slot(4))
-        await openings.flush()
+        await tenure_reports.flush()
         assert len(broker.log.state.tenures(partition)) == 2
         floor.append(Slot(5))
-        await openings.flush()
+        await tenure_reports.flush()
         assert len(broker.log.state.tenures(partition)) == 1
-        assert openings.waiting == 0
+        assert tenure_reports.waiting == 0
 
     simulate(story)
