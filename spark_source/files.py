@@ -11,7 +11,7 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.store_address import store_url_of
 from tidelog.storage.segment.segment import table_prefix
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 SEGMENT_SCHEMA = (
     "offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"

@@ -17,14 +17,14 @@ from tidelog.spark_source.columns import default_schema
 from tidelog.spark_source.options import ReadOptions, is_read, parse_read_options
 from tidelog.spark_source.ranges import Snapshot
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.sink_options import WriteOptions, check_columns, parse_write_options
+from tidelog.spark_source.sink.sink_options import WriteOptions, check_columns, parse_write_options
 from tidelog.spark_source.snapshots import take_snapshot
 from tidelog.spark_source.store_address import store_url_of
 
 if TYPE_CHECKING:
     from tidelog.spark_source.batch import BatchReader
-    from tidelog.spark_source.sink import BatchWriter, StreamWriter
-    from tidelog.spark_source.stream import StreamReader
+    from tidelog.spark_source.sink.sink import BatchWriter, StreamWriter
+    from tidelog.spark_source.stream.stream import StreamReader
 
 
 class TidelogSource(DataSource):
@@ -59,17 +59,17 @@ class TidelogSource(DataSource):
         return BatchReader(_read_options(self.options), self._snapshot, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from tidelog.spark_source.stream import StreamReader
+        from tidelog.spark_source.stream.stream import StreamReader
 
         return StreamReader(_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from tidelog.spark_source.sink import BatchWriter
+        from tidelog.spark_source.sink.sink import BatchWriter
 
         return BatchWriter(_write_options(self.options, schema), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from tidelog.spark_source.sink import StreamWriter
+        from tidelog.spark_source.sink.sink import StreamWriter
 
         return StreamWriter(_write_options(self.options, schema), overwrite=overwrite)
 

@@ -91,8 +91,8 @@ def _bare_store(url: str, clock: Clock, entropy: Entropy) -> ObjectStore:
             return _memory_stores[name]
         case "s3":
             # The import of boto3 is slow, and a local store does not need it.
-            from tidelog.storage.stores.s3 import S3Store
-            from tidelog.storage.stores.s3_address import parse_s3_url
+            from tidelog.storage.stores.s3.s3 import S3Store
+            from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
             return S3Store(parse_s3_url(url))
         case "":

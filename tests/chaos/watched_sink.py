@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tests.chaos.moments import CALLED, Moments
-from tidelog.spark_source.sink import StagedMessage, StreamWriter
+from tidelog.spark_source.sink.sink import StagedMessage, StreamWriter
 from tidelog.spark_source.source import TidelogSource
 
 

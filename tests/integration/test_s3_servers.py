@@ -27,11 +27,11 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     StoreMisconfigured,
 )
-from tidelog.storage.stores.bucket_admin import check_bucket, create_bucket
 from tidelog.storage.stores.location import open_store
 from tidelog.storage.stores.probe import probe
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.bucket_admin import check_bucket, create_bucket
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 pytestmark = pytest.mark.integration
 

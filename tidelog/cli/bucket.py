@@ -13,7 +13,7 @@ from tidelog.cli.broker_client import json_option
 from tidelog.cli.exits import INCONSISTENT, REFUSED
 
 if TYPE_CHECKING:
-    from tidelog.storage.stores.bucket_admin import BucketReport
+    from tidelog.storage.stores.s3.bucket_admin import BucketReport
 
 # boto3 imports slowly and takes 17 MB: only the commands that need it import it.
 
@@ -28,7 +28,7 @@ def bucket() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(url: str, as_json: bool) -> None:
     """Create the bucket of s3://BUCKET/PREFIX, and the rule that ends incomplete uploads."""
-    from tidelog.storage.stores.bucket_admin import create_bucket
+    from tidelog.storage.stores.s3.bucket_admin import create_bucket
 
     done = create_bucket(url)
     if as_json:
@@ -43,7 +43,7 @@ def create(url: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(url: str, as_json: bool) -> None:
     """Check whether brokers can run on s3://BUCKET/PREFIX, and list the obstacles."""
-    from tidelog.storage.stores.bucket_admin import check_bucket
+    from tidelog.storage.stores.s3.bucket_admin import check_bucket
 
     report = check_bucket(url)
     if as_json:

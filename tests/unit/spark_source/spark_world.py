@@ -31,7 +31,7 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.spark_source.source import TidelogSource
-from tidelog.spark_source.stream import StreamReader
+from tidelog.spark_source.stream.stream import StreamReader
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.filesystem import FilesystemStore
 

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.broker.settings.layers import BILLED_PUTS_A_SECOND, wal_settings
 from tidelog.broker.settings.settings import BrokerSettings
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 OWN_S3 = "s3://bucket/prefix?endpoint=http://10.0.0.7:9000&region=us-east-1"
 BILLED_S3 = "s3://bucket?endpoint=https://s3.example.com&region=eu-1"

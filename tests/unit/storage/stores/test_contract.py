@@ -21,8 +21,8 @@ from tidelog.storage.stores.filesystem import FilesystemStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.stores.retrying import RetryingStore
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 from tidelog.storage.stores.timeouts import TimeoutStore
 
 _numbers = itertools.count()

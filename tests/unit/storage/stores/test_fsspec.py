@@ -33,8 +33,8 @@ from tidelog.storage.stores.filesystem_spec import TidelogFileSystem
 from tidelog.storage.stores.fsspec_store import FsspecStore
 from tidelog.storage.stores.location import open_reader
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 TABLE = pa.table({"offset": list(range(1000)), "value": [f"v{n}" for n in range(1000)]})
 FILES = {

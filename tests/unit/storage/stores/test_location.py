@@ -15,7 +15,7 @@ from tidelog.localstack.s3_servers import S3Server
 from tidelog.storage.object_store import AccessDenied, ObjectStore, StoreMisconfigured
 from tidelog.storage.stores.location import open_reader, open_store
 from tidelog.storage.stores.metered import StoreStatistics
-from tidelog.storage.stores.s3_address import DEFAULT_REGION, S3Address, parse_s3_url
+from tidelog.storage.stores.s3.s3_address import DEFAULT_REGION, S3Address, parse_s3_url
 
 CREDENTIALS = "access_key_id=AKIDEXAMPLE&secret_access_key=s3cr3t"
 

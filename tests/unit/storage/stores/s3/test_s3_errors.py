@@ -31,8 +31,8 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     StoreOutcomeUnknown,
 )
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 CREATE, MATCH = IfAbsent(), IfMatch('"e0"')
 BODY = b"b" * 100_000

@@ -23,8 +23,8 @@ from tidelog.localstack.s3_servers import (
     start_moto,
 )
 from tidelog.storage.object_store import IfAbsent, PreconditionFailed
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import parse_s3_url
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 RACERS, ROUNDS = 16, 25
 

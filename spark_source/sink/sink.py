@@ -53,8 +53,8 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
-from tidelog.spark_source.sink_options import WriteOptions
-from tidelog.spark_source.sink_rows import PartitionRows, by_partition, sink_rows
+from tidelog.spark_source.sink.sink_options import WriteOptions
+from tidelog.spark_source.sink.sink_rows import PartitionRows, by_partition, sink_rows
 from tidelog.storage.stores.location import open_store
 from tidelog.wal.format.staged_format import StagedFor
 from tidelog.wal.write.staging import stage

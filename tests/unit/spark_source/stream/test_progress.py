@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import TopicPartition
-from tidelog.spark_source.progress import StreamOffsets, between, limited, pending, progress_at
 from tidelog.spark_source.ranges import DataLost, ReadableOffsets, ReadRange
+from tidelog.spark_source.stream.progress import (
+    StreamOffsets,
+    between,
+    limited,
+    pending,
+    progress_at,
+)
 
 ID, OTHER = UUID(int=5), UUID(int=6)
 

@@ -25,8 +25,8 @@ from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.spark_source.progress import StreamOffsets
 from tidelog.spark_source.session import Session
+from tidelog.spark_source.stream.progress import StreamOffsets
 
 INTERVAL_SECONDS: Final = 1.0
 """The least time between two publications, so that many small batches do not each wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.sink_options import WriteOptions, check_columns, parse_write_options
+from tidelog.spark_source.sink.sink_options import WriteOptions, check_columns, parse_write_options
 
 GIVEN = {"kafka.bootstrap.servers": "one:9092, [::1]:9093", "transactionalId": "pipeline"}
 VALUE = [("value", "binary")]

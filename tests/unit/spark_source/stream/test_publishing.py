@@ -18,10 +18,10 @@ from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import Place, commit_offsets, committed_offsets
 from tidelog.localstack.ports import free_ports
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.spark_source import publishing
-from tidelog.spark_source.progress import Checkpoint, StreamOffsets
 from tidelog.spark_source.source import TidelogSource
-from tidelog.spark_source.stream import StreamReader
+from tidelog.spark_source.stream import publishing
+from tidelog.spark_source.stream.progress import Checkpoint, StreamOffsets
+from tidelog.spark_source.stream.stream import StreamReader
 
 GROUP = "dashboard"
 

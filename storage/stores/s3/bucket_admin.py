@@ -25,8 +25,8 @@ from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration, Unreachable
 from tidelog.storage.object_store import AccessDenied, StoreError, StoreMisconfigured
 from tidelog.storage.stores.probe import probe
-from tidelog.storage.stores.s3 import S3Store
-from tidelog.storage.stores.s3_address import DEFAULT_REGION, S3Address, parse_s3_url
+from tidelog.storage.stores.s3.s3 import S3Store
+from tidelog.storage.stores.s3.s3_address import DEFAULT_REGION, S3Address, parse_s3_url
 
 UPLOAD_RULE_ID = "tidelog-end-incomplete-uploads"
 UPLOAD_RULE_DAYS = 1

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.records.partitioner import partition_of
-from tidelog.spark_source.sink_rows import RefusedRow, by_partition, sink_rows
+from tidelog.spark_source.sink.sink_rows import RefusedRow, by_partition, sink_rows
 
 TIME_MS = 1_700_000_000_123
 COUNTS = {"a": 3, "b": 2}

@@ -16,7 +16,7 @@ from tidelog.errors import InvalidConfiguration, Unreachable
 from tidelog.localstack.ports import free_ports
 from tidelog.localstack.s3_servers import REGION, S3Server, start_moto
 from tidelog.storage.object_store import AccessDenied, StoreMisconfigured
-from tidelog.storage.stores.bucket_admin import (
+from tidelog.storage.stores.s3.bucket_admin import (
     UPLOAD_RULE_ID,
     BucketCreation,
     ExpiryRule,

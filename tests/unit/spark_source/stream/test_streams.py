@@ -24,9 +24,9 @@ from tests.unit.spark_source.spark_world import (
 )
 from tidelog.bucket.views.changes import METADATA_TURN
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.progress import Checkpoint
 from tidelog.spark_source.ranges import DataLost
-from tidelog.spark_source.stream import StreamReader
+from tidelog.spark_source.stream.progress import Checkpoint
+from tidelog.spark_source.stream.stream import StreamReader
 from tidelog.storage.object_store import ObjectStore
 
 __all__ = ["spark_world"]

@@ -28,8 +28,8 @@ from tidelog.storage.object_store import (
     StoreMisconfigured,
     Suffix,
 )
-from tidelog.storage.stores.s3_address import S3Address
-from tidelog.storage.stores.s3_errors import HttpAnswer, StoreOperation, store_error
+from tidelog.storage.stores.s3.s3_address import S3Address
+from tidelog.storage.stores.s3.s3_errors import HttpAnswer, StoreOperation, store_error
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode

@@ -22,9 +22,9 @@ from tests.unit.spark_source.spark_world import pickled, schema_of, store_at
 from tidelog.client.errors import RequestRefused
 from tidelog.client.transactions.sink import ForeignQuery
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source import sink
-from tidelog.spark_source.sink import SinkError
-from tidelog.spark_source.sink_rows import RefusedRow
+from tidelog.spark_source.sink import sink
+from tidelog.spark_source.sink.sink import SinkError
+from tidelog.spark_source.sink.sink_rows import RefusedRow
 from tidelog.spark_source.source import TidelogSource
 
 SCHEMA = schema_of("key", "value", "topic", "partition")

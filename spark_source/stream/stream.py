@@ -32,14 +32,6 @@ from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.batch import PieceReader
 from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.planning import plan
-from tidelog.spark_source.progress import (
-    Checkpoint,
-    StreamOffsets,
-    between,
-    limited,
-    pending,
-    progress_at,
-)
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
     available,
@@ -49,9 +41,17 @@ from tidelog.spark_source.ranges import (
 )
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.snapshots import limits_in, offsets_since
+from tidelog.spark_source.stream.progress import (
+    Checkpoint,
+    StreamOffsets,
+    between,
+    limited,
+    pending,
+    progress_at,
+)
 
 if TYPE_CHECKING:
-    from tidelog.spark_source.publishing import Publisher
+    from tidelog.spark_source.stream.publishing import Publisher
 
 IDLE_POLL_SECONDS: Final = 1.0
 """An idle query requests the latest offsets many times a second; the store gets one request."""
@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watcher = Watcher(options)
             if options.publish_group is not None:
                 # The publisher imports Kafka's protocol, which a read does not need.
-                from tidelog.spark_source.publishing import Publisher
+                from tidelog.spark_source.stream.publishing import Publisher
 
                 self._publisher = Publisher(
                     options.publish_group, options.bootstrap, self._watcher.session

@@ -1,0 +1,1 @@
+"""Writing from Spark: exactly once into topics."""

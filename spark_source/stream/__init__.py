@@ -1,0 +1,1 @@
+"""Streams: micro-batches, their progress, and what is published of it."""
