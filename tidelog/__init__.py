@@ -1,4 +1,8 @@
-"""Tidelog: a transactional log on object storage that speaks the Kafka protocol."""
+"""Tidelog: a transactional log on object storage that speaks the Kafka protocol.
+
+The modules here are the base that every other folder may import: clock, entropy, network, offload,
+errors, identifiers, crash points. They import no other folder.
+"""
 
 from pathlib import Path
 

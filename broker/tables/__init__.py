@@ -1,1 +1,4 @@
-"""The open tables of this broker's topics."""
+"""The open tables of this broker's topics.
+
+Commits to a table go through here. The table's log and its format are in `storage/table/`.
+"""

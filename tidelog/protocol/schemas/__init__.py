@@ -1,1 +1,4 @@
-"""Message schemas, one module an API family."""
+"""Message schemas, one module for each API family.
+
+Each field stands as in Kafka's schema. `tidelog/protocol/api.py` registers the messages.
+"""
