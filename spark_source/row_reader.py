@@ -23,9 +23,9 @@ from tidelog.identifiers import TransactionName
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.spark_source.planning import Piece, tail_of
 from tidelog.spark_source.ranges import ReadRange, available
-from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_reader import SegmentReader, read_groups
+from tidelog.storage.superseded import Looks, required
 
 WHOLE_BYTES_MAX = 32 * 1024 * 1024
 """One request reads a segment up to this size; a larger one is read by footer and ranges."""
@@ -47,20 +47,18 @@ class RowReader:
 
     async def rows(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
         """The piece's rows by offset. Raises CorruptObject, DataLost, StoreError."""
-        missing: str | None = None
-        for _ in range(_ATTEMPTS_MAX):
+        looks = Looks(looks_max=_ATTEMPTS_MAX)
+        while True:
             position = piece.range.start
             try:
-                async for rows in self._read(piece):
-                    position = integers_of(rows.column("offset"))[-1].item() + 1
-                    yield rows.select(self._columns)
+                with required():
+                    async for rows in self._read(piece):
+                        position = integers_of(rows.column("offset"))[-1].item() + 1
+                        yield rows.select(self._columns)
                 return
-            except (MissingObject, ObjectNotFound) as error:
-                if error.key == missing:
-                    raise MissingObject(error.key, "it is missing") from error
-                missing = error.key
+            except MissingObject as missing:
+                looks.missed(missing)
             piece = await self._look_again(piece, position)
-        raise MissingObject(missing or "", "objects vanish faster than they can be read; try again")
 
     async def _read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
         wanted = piece.range

@@ -1,8 +1,16 @@
 """Rule F4: a missing object was superseded by a newer one, or it is lost.
 
 An object is deleted only when something newer has taken its place: a merged object, a segment, a
-snapshot, a checkpoint. A reader that does not find an object looks at the reference again. If the
-reference still names the object, the object is lost.
+snapshot, a checkpoint. A reader that misses an object looks at the reference again (a table, a
+partition's log, a listing).
+
+| the reference now                        | the read                                      |
+|------------------------------------------|-----------------------------------------------|
+| names another object, or none            | begins again                                  |
+| names the same object                    | ends with MissingObject: the object is lost   |
+| has changed at each of `looks_max` looks | ends with StoreNotApplied, a transient error  |
+
+A reader that dies meanwhile has changed nothing.
 """
 
 from __future__ import annotations
@@ -29,25 +37,58 @@ def required() -> Iterator[None]:
         raise MissingObject(error.key, "it is missing") from error
 
 
+class Superseded(MissingObject):
+    """A missing object that the newest reference does not name: the read has to begin again."""
+
+
+class Looks:
+    """Counts one read's looks at its references, and judges the objects that it misses. Pure."""
+
+    def __init__(self, place: str = "", looks_max: int = LOOKS_MAX) -> None:
+        """`place`: the error of a read that never settles names it, or else the last object."""
+        self._place = place
+        self._looks_max = looks_max
+        self._missing: str | None = None
+        self.ended = 0
+        """Looks that ended without an answer."""
+
+    def is_lost(self, missing: MissingObject) -> bool:
+        """True if the look before missed the same object. Each look must begin at the newest
+        reference."""
+        before, self._missing = self._missing, missing.key
+        return before == missing.key
+
+    def missed(self, missing: MissingObject) -> None:
+        """End a look that missed an object. Raises MissingObject if the object is lost, otherwise
+        what `changed` raises."""
+        if self.is_lost(missing):
+            raise missing
+        self.changed(missing.key)
+
+    def changed(self, place: str = "") -> None:
+        """End a look under which a reference changed. Raises StoreNotApplied after the last."""
+        self.ended += 1
+        if self.ended >= self._looks_max:
+            why = "it changes faster than it can be read; try again"
+            raise StoreNotApplied(self._place or place, why)
+
+
 async def retry_if_superseded(
     read: Callable[[], Awaitable[T]],
-    is_superseded: Callable[[MissingObject], Awaitable[bool]] | None = None,
     *,
     looks_max: int = LOOKS_MAX,
 ) -> T:
     """What `read` gives; it is called again where an object that it missed was superseded.
 
-    `is_superseded` looks at the newest reference. Without it `read` begins at the reference each
-    time, so the same object missing twice in a row is lost. Raises MissingObject for a lost object,
-    StoreNotApplied where the references change faster than they can be read.
+    `read` begins at the newest reference each time, so the same object missing twice in a row is
+    lost. It may look at the reference itself, and raise Superseded. Raises MissingObject for a lost
+    object, StoreNotApplied where the references change faster than they can be read.
     """
-    missing = None
-    for _ in range(looks_max):
+    looks = Looks(looks_max=looks_max)
+    while True:
         try:
             return await read()
-        except MissingObject as error:
-            lost = missing == error.key if is_superseded is None else not await is_superseded(error)
-            if lost:
-                raise
-            missing = error.key
-    raise StoreNotApplied(missing or "", "it changes faster than it can be read; try again")
+        except Superseded as superseded:
+            looks.changed(superseded.key)
+        except MissingObject as missing:
+            looks.missed(missing)

@@ -21,16 +21,17 @@ from tidelog.broker.read.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.read.log_slice import ColdPart, LogSlice
 from tidelog.broker.tables.table_source import (
     TableSource,
-    has_moved_to_table,
     known_table,
-    refuse_if_listed,
+    missing_extent,
+    missing_segment,
 )
-from tidelog.errors import TidelogError
+from tidelog.errors import MissingObject, TidelogError
 from tidelog.records.compression import Compression
 from tidelog.records.rows.row_encoding import empty_batches
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_writer import ROW_GROUP_BYTES
+from tidelog.storage.superseded import Superseded
 from tidelog.storage.table.table_log import log_prefix
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent
@@ -128,9 +129,9 @@ class ColdReader:
             if outcome is not None
         }
 
-    async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
-        """Whether the table has an extent by now whose object is missing (F4)."""
-        return await has_moved_to_table(self._tables, log, extent)
+    async def missing(self, log: PartitionLog, extent: Extent) -> MissingObject:
+        """The error of an extent whose object is missing (`missing_extent`)."""
+        return await missing_extent(self._tables, log, extent)
 
     def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
         """Begin to read the next part, for a later reader."""
@@ -181,9 +182,11 @@ class ColdReader:
     async def _read(self, part: ColdPart, segment: Segment) -> Chunk | None:
         try:
             return await self.chunks.read(part.source, segment, part.offset)
-        except ObjectNotFound as missing:
-            await refuse_if_listed(self._tables, part.source.partition, segment, missing)
-            return None
+        except ObjectNotFound as error:
+            missing = await missing_segment(self._tables, part.source.partition, segment)
+            if isinstance(missing, Superseded):
+                return None
+            raise missing from error
 
 
 def _segments_from(table: PartitionTable, offset: int) -> Iterator[Segment]:

@@ -12,22 +12,20 @@ from typing import NamedTuple
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.broker.tables.table_source import (
     TableSource,
-    has_moved_to_table,
     known_table,
-    refuse_if_listed,
+    missing_extent,
+    missing_segment,
 )
+from tidelog.errors import MissingObject
 from tidelog.identifiers import TopicPartition
-from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
+from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_index import UNDATED
 from tidelog.storage.segment.segment_reader import SegmentReader
-from tidelog.storage.table.table_log import log_prefix
+from tidelog.storage.superseded import retry_if_superseded
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
-
-LOOKS_MAX = 16
-"""Restarts of one look-up because the table has changed."""
 
 
 class TimedRow(NamedTuple):
@@ -35,10 +33,6 @@ class TimedRow(NamedTuple):
 
     offset: int
     timestamp_ms: int
-
-
-class _TableChangedError(Exception):
-    """The table does not list a segment any more."""
 
 
 class ColdTimes:
@@ -60,23 +54,20 @@ class ColdTimes:
         """The first of the latest rows at or above an offset; those without a timestamp have -1."""
         return await self._settled(log, lambda table: self._latest(log.partition, table, lower))
 
-    async def replaces(self, log: PartitionLog, extent: Extent) -> bool:
-        """Whether the table has an extent by now whose object is missing (F4)."""
-        return await has_moved_to_table(self._tables, log, extent)
+    async def missing(self, log: PartitionLog, extent: Extent) -> MissingObject:
+        """The error of an extent whose object is missing (`missing_extent`)."""
+        return await missing_extent(self._tables, log, extent)
 
     async def _settled(
         self,
         log: PartitionLog,
         look: Callable[[PartitionTable], Awaitable[TimedRow | None]],
     ) -> TimedRow | None:
-        """Look up, and again if the table changes meanwhile."""
-        for _ in range(LOOKS_MAX):
-            table = await known_table(self._tables, log.partition, log.table_next)
-            try:
-                return await look(table)
-            except _TableChangedError:
-                continue
-        raise StoreNotApplied(log_prefix(log.partition.topic_id), "it changed while it was read")
+
+        async def read() -> TimedRow | None:
+            return await look(await known_table(self._tables, log.partition, log.table_next))
+
+        return await retry_if_superseded(read)
 
     async def _first_since(
         self, partition: TopicPartition, table: PartitionTable, timestamp_ms: int, lower: int
@@ -115,9 +106,8 @@ class ColdTimes:
     ) -> TimedRow | None:
         try:
             found = await look(await self._indexes.open(partition, segment))
-        except ObjectNotFound as missing:
-            await refuse_if_listed(self._tables, partition, segment, missing)
-            raise _TableChangedError from missing
+        except ObjectNotFound as error:
+            raise await missing_segment(self._tables, partition, segment) from error
         return None if found is None else TimedRow(*found)
 
 

@@ -15,15 +15,16 @@ from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.broker.partitions.waiters import Waiter, WaitQueue
 from tidelog.broker.read.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.read.fetch_session import FetchTarget
-from tidelog.broker.read.log_reader import Following, Loaded, LogReader, in_turn, is_missing
+from tidelog.broker.read.log_reader import Following, Loaded, LogReader, in_turn
 from tidelog.broker.read.log_slice import ColdPart, LogSlice
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock
-from tidelog.errors import TidelogError
+from tidelog.errors import MissingObject, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.validate.rules import BatchLimits
+from tidelog.storage.superseded import Superseded
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
@@ -187,7 +188,10 @@ class Fetcher:
             if not isinstance(extent, Extent) or read.log is None:
                 continue
             place = extent.place
-            if is_missing(wal.get(place)) and await self._cold.replaces(read.log, extent):
+            if not isinstance(wal.get(place), MissingObject):
+                continue
+            error = await self._cold.missing(read.log, extent)
+            if isinstance(error, Superseded):
                 del wal[place]
         return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
 

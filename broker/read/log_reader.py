@@ -225,11 +225,6 @@ class LogReader:
         self._cursors[(extent.key, extent.position, next_offset)] = position
 
 
-def is_missing(outcome: object) -> bool:
-    """Whether this is the error of a missing object."""
-    return isinstance(outcome, CorruptObject) and isinstance(outcome.__cause__, ObjectNotFound)
-
-
 def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
     """The first item of each row, then the second of each, and so on."""
     while rows:

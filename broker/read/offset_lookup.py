@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.read.cold_times import ColdTimes
-from tidelog.broker.read.log_reader import LogReader, is_missing
-from tidelog.errors import CorruptObject
+from tidelog.broker.read.log_reader import LogReader
+from tidelog.errors import MissingObject
 from tidelog.offload import Offload
 from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
+from tidelog.storage.superseded import retry_if_superseded
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 
@@ -44,18 +44,14 @@ class OffsetLookup:
     async def at_or_after(
         self, partition: Partition, timestamp_ms: int, upper: int
     ) -> TimestampOffset | None:
-        """The first record below `upper` that is not older than the timestamp; None without one.
-
-        Raises CorruptObject or StoreError.
-        """
-        return await _settled(lambda: self._at_or_after(partition, timestamp_ms, upper))
+        """The first record below `upper` that is not older than the timestamp; None if there is
+        none. Raises CorruptObject or StoreError."""
+        return await retry_if_superseded(lambda: self._at_or_after(partition, timestamp_ms, upper))
 
     async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
-        """The first of the records below `upper` with the largest timestamp; None without records.
-
-        Raises CorruptObject or StoreError.
-        """
-        return await _settled(lambda: self._of_maximum(partition, upper))
+        """The first of the records below `upper` with the largest timestamp; None where there is
+        none. Raises CorruptObject or StoreError."""
+        return await retry_if_superseded(lambda: self._of_maximum(partition, upper))
 
     async def _at_or_after(
         self, partition: Partition, timestamp_ms: int, upper: int
@@ -100,28 +96,8 @@ class OffsetLookup:
     async def _read(self, log: PartitionLog, extent: Extent) -> memoryview:
         try:
             return await self._reader.read_extent(extent)
-        except CorruptObject as error:
-            if is_missing(error) and await self._cold.replaces(log, extent):
-                raise _TableHasGoneOnError from error
-            raise
-
-
-class _TableHasGoneOnError(Exception):
-    """The table has the records that the search expected in the WAL."""
-
-
-async def _settled(
-    look: Callable[[], Awaitable[TimestampOffset | None]],
-) -> TimestampOffset | None:
-    """Search, and again if the table advances meanwhile.
-
-    It ends: each time the log knows more of the table than before.
-    """
-    while True:
-        try:
-            return await look()
-        except _TableHasGoneOnError:
-            continue
+        except MissingObject as missing:
+            raise await self._cold.missing(log, extent) from missing
 
 
 def first_at_or_after(

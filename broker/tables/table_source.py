@@ -6,8 +6,8 @@ from typing import Protocol
 
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
+from tidelog.storage.superseded import Superseded
 from tidelog.storage.table.table_log import commit_key
 from tidelog.storage.table.table_state import PartitionTable, TableState
 from tidelog.wal.log.extents import Extent
@@ -59,33 +59,37 @@ def lost_versions(state: TableState, partition: TopicPartition, table_next: int)
     )
 
 
-async def refuse_if_listed(
-    tables: TableSource, partition: TopicPartition, segment: Segment, missing: ObjectNotFound
-) -> None:
-    """Read the table again after a segment's object was missing (rule F4).
+async def missing_segment(
+    tables: TableSource, partition: TopicPartition, segment: Segment
+) -> MissingObject:
+    """The error of a segment whose object is missing (rule F4); the caller raises or keeps it.
 
-    Raises CorruptObject if the table still lists the segment. Otherwise the table has changed, and
-    the reader continues from there.
+    Reads the table again: Superseded if it does not list the segment any more.
     """
     state = await tables.refresh(partition.topic_id)
+    key = segment.key(partition.topic_id)
     if state.partition(partition.partition).holds(segment.name):
-        key = segment.key(partition.topic_id)
-        raise MissingObject(key, "it is missing, and the table lists it") from missing
+        return MissingObject(key, "it is missing, and the table lists it")
+    return Superseded(key, "the table does not list it any more")
 
 
-async def has_moved_to_table(tables: TableSource, log: PartitionLog, extent: Extent) -> bool:
-    """True if the table holds the records of a missing WAL object (rule F4).
+async def missing_extent(tables: TableSource, log: PartitionLog, extent: Extent) -> MissingObject:
+    """The error of an extent whose object is missing (rule F4); the caller raises or keeps it.
 
-    Reads the table again. If it reaches beyond the extent, the collector rightly deleted the
-    object: this broker's predecessor has rolled it. The log then drops the extents below the
-    table's end (E4), and the reader continues from there.
+    Reads the table again. If it holds the extent's records, another broker has rolled them and the
+    collector has deleted the object. The log then drops the extents below the table's end (E4).
+    Superseded if the log does not place these records in the object any more. An extent of which
+    the table holds only a part still needs its object.
     """
-    partition = log.partition
     try:
-        state = await tables.refresh(partition.topic_id)
+        state = await tables.refresh(log.partition.topic_id)
     except TidelogError:
         # The caller reports the missing object; the table's error would not help more.
-        return False
-    next_offset = state.partition(partition.partition).next_offset
-    log.advance_table(min(next_offset, log.high_watermark))
-    return extent.base_offset < log.table_next
+        pass
+    else:
+        next_offset = state.partition(log.partition.partition).next_offset
+        log.advance_table(min(next_offset, log.high_watermark))
+    found = log.extents.find(extent.last_offset)
+    if found is not None and found.key == extent.key:
+        return MissingObject(extent.key, "it is missing")
+    return Superseded(extent.key, "the partition's log does not refer to it any more")

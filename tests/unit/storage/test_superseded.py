@@ -10,7 +10,7 @@ from tidelog.clock import SystemClock
 from tidelog.errors import MissingObject
 from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.storage.superseded import required, retry_if_superseded
+from tidelog.storage.superseded import Looks, Superseded, required, retry_if_superseded
 
 
 class Snapshots:
@@ -56,21 +56,28 @@ def test_the_same_object_missing_twice_is_lost() -> None:
     assert isinstance(caught.value.__cause__, ObjectNotFound)
 
 
-def test_a_reference_that_still_names_the_object_says_that_it_is_lost_at_once() -> None:
-    async def story() -> None:
-        snapshots = Snapshots(1)
-        await put(snapshots, 1)
-        asked: list[str] = []
+def test_an_object_that_a_look_at_the_reference_found_superseded_may_be_missing_again() -> None:
+    reads: list[str] = []
 
-        async def is_superseded(missing: MissingObject) -> bool:
-            asked.append(missing.key)
-            return False
+    async def read() -> str:
+        reads.append("look")
+        if len(reads) < 4:
+            raise Superseded("snapshot/1", "no reference names it")
+        return "newer"
 
-        with pytest.raises(MissingObject, match="snapshot/1"):
-            await retry_if_superseded(snapshots.read, is_superseded)
-        assert (snapshots.reads, asked) == (1, ["snapshot/1"])
+    assert asyncio.run(retry_if_superseded(read)) == "newer"
+    reads.clear()
+    with pytest.raises(StoreNotApplied, match="snapshot/1"):
+        asyncio.run(retry_if_superseded(read, looks_max=3))
+    assert len(reads) == 3
 
-    asyncio.run(story())
+
+def test_objects_that_take_turns_at_missing_are_not_lost() -> None:
+    looks = Looks("bucket", looks_max=4)
+    for key in ("snapshot/1", "snapshot/2", "snapshot/1"):
+        looks.missed(MissingObject(key, "it is missing"))
+    with pytest.raises(StoreNotApplied, match="bucket"):
+        looks.changed()
 
 
 def test_references_that_never_settle_are_given_up_as_a_passing_fault() -> None:

@@ -37,7 +37,8 @@ from tidelog.errors import MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.row_columns import ROW_SCHEMA
-from tidelog.storage.object_store import ObjectStore, StoreNotApplied
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.superseded import Looks
 from tidelog.storage.table.table_state import TableState
 from tidelog.wal.recover.wal_reader import WalReader
 
@@ -168,20 +169,16 @@ class Bucket:
     async def steadily(self, read: Callable[[], Awaitable[T | None]]) -> T:
         """What `read` finds. None: the bucket has changed, so it is asked again; the same object
         missing twice is lost (F4). Raises StoreNotApplied where it changes too fast."""
-        missing = None
-        for attempt in range(VIEW_ATTEMPTS_MAX):
+        looks = Looks(self._access.store.url, VIEW_ATTEMPTS_MAX)
+        while True:
             try:
                 found = await read()
                 if found is not None:
                     return found
-            except MissingObject as error:
-                if error.key == missing:
-                    raise
-                missing = error.key
-            await self._access.clock.sleep(_PAUSE_SECONDS * attempt)
-        raise StoreNotApplied(
-            self._access.store.url, "it changes faster than it can be read; try again"
-        )
+                looks.changed()
+            except MissingObject as missing:
+                looks.missed(missing)
+            await self._access.clock.sleep(_PAUSE_SECONDS * (looks.ended - 1))
 
     async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
         """All partitions of some topics, as of now. Raises NoSuchTopic, StoreError."""

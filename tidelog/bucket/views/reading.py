@@ -4,6 +4,7 @@ again. `bucket` says in which order and why."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -23,6 +24,7 @@ from tidelog.errors import CorruptObject, MissingObject, Refused
 from tidelog.identifiers import Incarnation, Slot, TopicId, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.superseded import Looks
 from tidelog.storage.table.table_log import TableLog, commit_key
 from tidelog.storage.table.table_state import NO_VERSION, PartitionTable, TableState
 from tidelog.wal.log.tenure import Tenure
@@ -139,7 +141,7 @@ class Reading:
     def __init__(self, access: BucketAccess) -> None:
         self._access = access
         self._found = BucketView(access.cluster.state)
-        self._missing: dict[TopicPartition, str] = {}
+        self._looks: defaultdict[TopicPartition, Looks] = defaultdict(Looks)
         self._rolled: dict[TopicPartition, int] = {}
         """Up to where the tables reached at least, as bases have said."""
 
@@ -240,8 +242,7 @@ class Reading:
     ) -> bool:
         """Whether the partition is done with."""
         failure = end if isinstance(end, CorruptObject) else recovered.failures.get(partition)
-        if isinstance(failure, MissingObject) and self._missing.get(partition) != failure.key:
-            self._missing[partition] = failure.key
+        if isinstance(failure, MissingObject) and not self._looks[partition].is_lost(failure):
             return False
         if failure is not None:
             self._found.failures[partition] = failure

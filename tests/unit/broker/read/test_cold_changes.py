@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,11 @@ from tests.unit.broker.cold_log import TOPIC_ID, WAL_KEY, ColdLog, received
 from tests.unit.broker.read.cold_reads import ColdLogView, SlowStore, log_of, offsets, run, slow_log
 from tests.unit.broker.stored_log import settle
 from tidelog.broker.read.fetcher import PartitionRead
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.log.extents import Extent, Extents
+from tidelog.wal.log.partition_log import PartitionLog
 
 STAMP = 1_700_000_000_000
 
@@ -119,6 +122,23 @@ def test_a_wal_object_that_is_missing_and_in_no_table_is_corruption() -> None:
         assert offsets(received(await cold.fetch(0), 0)[0]) == list(range(30))
         with pytest.raises(CorruptObject, match="missing"):
             await cold.lookup.of_maximum(cold.partition, 100)
+
+    run(story())
+
+
+def test_an_extent_of_which_the_table_holds_only_a_part_still_needs_its_object() -> None:
+    async def story() -> None:
+        cold = await ColdLog(log_of(100)).write()
+        size = sum(map(len, cold.batches))
+        extents = Extents([Extent(0, 99, STAMP + 99, WAL_KEY, 0, size)])
+        whole = replace(cold.log.image(), extents=extents)
+        cold.partition.log = PartitionLog.from_image(whole)
+        await cold.roll(50)
+        await cold.memory.delete(WAL_KEY)
+        with pytest.raises(MissingObject, match=WAL_KEY):
+            await cold.lookup.of_maximum(cold.partition, 100)
+        lost = await cold.fetch(50)
+        assert lost.code is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(story())
 

@@ -13,12 +13,13 @@ from tests.unit.storage.segments import advance
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.broker.roll import segment_builder
-from tidelog.broker.tables.table_source import has_moved_to_table
+from tidelog.broker.tables.table_source import missing_extent
 from tidelog.clock import SystemClock
 from tidelog.identifiers import Offset
 from tidelog.offload import InlineOffload, RemoteObject
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.superseded import Superseded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,7 +145,8 @@ def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
 
             async def meanwhile() -> None:
                 await (await open_table(store, topic_id)).commit((advance(0, 0, 8),))
-                assert await has_moved_to_table(one.broker.topic_tables.tables, log, log.extents[0])
+                found = await missing_extent(one.broker.topic_tables.tables, log, log.extents[0])
+                assert isinstance(found, Superseded)
 
             store.meanwhile = meanwhile
             await flush(one)

@@ -23,10 +23,11 @@ from tests.unit.broker.rolled import (
 )
 from tests.unit.storage.segments import advance
 from tidelog.broker.roll.segment_builder import SegmentBounds
-from tidelog.broker.tables.table_source import has_moved_to_table
+from tidelog.broker.tables.table_source import missing_extent
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import decode_records
+from tidelog.storage.superseded import Superseded
 from tidelog.storage.table.table_log import TableCommitted
 
 DAY_MS = 86_400_000
@@ -392,7 +393,8 @@ def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_kn
             late = await open_table(here.store, topic_id)
             assert isinstance(await late.commit((advance(0, 0, 3),)), TableCommitted)
             if is_known:
-                assert await has_moved_to_table(one.broker.topic_tables.tables, log, log.extents[0])
+                found = await missing_extent(one.broker.topic_tables.tables, log, log.extents[0])
+                assert isinstance(found, Superseded)
             await flush(one)
             assert await offsets(here.store, topic_id) == [3, 4]
             assert log.table_next == BATCHES
