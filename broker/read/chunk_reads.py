@@ -1,9 +1,8 @@
 """Reads row groups of segments as batches: each once for all its readers, and ahead of them.
 
-A read under way is a flight: one range of a segment with one or more row groups, which become
-chunks one by one. A reader of a chunk that a flight brings joins the flight. A flight without
-readers is cancelled, unless it reads ahead. Chunks are kept, encoded, in the memory that they share
-with bytes read from the WAL.
+A flight (`flights`) brings one range of a segment with one or more row groups, which become chunks
+one by one. What came is kept, encoded, within the memory that it shares with what was read from the
+WAL.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog.broker.read.chunk import Chunk, encode_group, group_range
-from tidelog.broker.read.read_gate import ReadGate
+from tidelog.broker.read.flights import AtOnce, Flight, Flights
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
@@ -26,11 +25,9 @@ from tidelog.storage.segment.segment_reader import read_groups
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.read.read_memory import ReadMemory
 
-READS_AT_ONCE_MAX = 16
-READ_BYTES_AT_ONCE_MAX = 64 * 1024 * 1024
-AHEAD_AT_ONCE_MAX = 4
-AHEAD_BYTES_AT_ONCE_MAX = 32 * 1024 * 1024
-"""Memory of rows, as batches, while they are read and encoded."""
+READS_AT_ONCE = AtOnce(16, 64 * 1024 * 1024)
+AHEAD_AT_ONCE = AtOnce(4, 32 * 1024 * 1024)
+"""Bytes are those of rows, as batches, while they are read and encoded."""
 AHEAD_SHARE = 8
 """The part of the memory that is for reads ahead of one reader, as a divisor."""
 RANGE_BYTES_MAX = 8 * 1024 * 1024
@@ -52,70 +49,55 @@ class _ChunkKey(NamedTuple):
     codec: Compression
 
 
-class _Flight:
-    __slots__ = ("arrivals", "asked", "begun_ahead", "index", "size_bytes", "task", "waiting")
+class _GroupFlight(Flight):
+    __slots__ = ("arrivals", "asked", "index")
+
+    task: asyncio.Task[None]
 
     def __init__(self, index: SegmentIndex, groups: Sequence[int], *, is_ahead: bool) -> None:
+        size_bytes = sum(index.plain_bytes_of(group) for group in groups)
+        super().__init__(size_bytes, is_ahead=is_ahead)
         loop = asyncio.get_running_loop()
         self.index = index
         self.arrivals: dict[int, asyncio.Future[Chunk]] = {
             group: loop.create_future() for group in groups
         }
-        self.begun_ahead = is_ahead
         self.asked: set[int] = set()
-        """The row groups that readers wait for, or have."""
-        self.waiting = 0
-        self.size_bytes = sum(index.plain_bytes_of(group) for group in groups)
-        self.task: asyncio.Task[None]
+        """The row groups that somebody waits for, or has."""
 
     async def arrival(self, group: int) -> Chunk:
-        """Wait for one of its chunks. The last reader that gives up cancels the flight."""
-        self.waiting += 1
+        """Wait for one of its chunks."""
+        self.join()
         self.asked.add(group)
         try:
             # Shielded: a reader that gives up must not end the others' wait.
             return await asyncio.shield(self.arrivals[group])
         finally:
-            self.waiting -= 1
-            if self.waiting == 0 and not self.begun_ahead:
-                self.task.cancel()
+            self.leave()
 
 
-class ChunkReads:
-    """One broker's reads of segments. Must be closed."""
+class ChunkReads(Flights):
+    """One broker's reads of segments. To be closed."""
 
     def __init__(
         self, store: ObjectStore, offload: Offload, memory: ReadMemory, indexes: SegmentIndexes
     ) -> None:
+        super().__init__(READS_AT_ONCE, AHEAD_AT_ONCE, memory)
         self._store = store
         self._offload = offload
-        self._memory = memory
         self._indexes = indexes
         self._chunks: dict[_ChunkKey, Chunk] = {}
-        self._flights: dict[_ChunkKey, _Flight] = {}
-        """Flights that may be joined."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._gate = ReadGate(READS_AT_ONCE_MAX, READ_BYTES_AT_ONCE_MAX)
-        self._ahead_gate = ReadGate(AHEAD_AT_ONCE_MAX, AHEAD_BYTES_AT_ONCE_MAX)
-        self._ahead_bytes = 0
-        self._is_closed = False
+        self._flights: dict[_ChunkKey, _GroupFlight] = {}
+        """Those that may be joined."""
         self.encoded = 0
         """Chunks made."""
         self.encoded_bytes = 0
         self.hits = 0
-        """Look-ups that found the chunk in memory."""
-        self.joined = 0
-        """Chunks that came with another reader's flight."""
-        self.ahead_bytes_total = 0
-        """Bytes read before any reader asked for them."""
+        """Times that a chunk was in memory."""
 
     async def close(self) -> None:
-        """Cancel the reads under way, and with them their readers."""
-        self._is_closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End the flights, and the reads of footers."""
+        await super().close()
         await self._indexes.close()
 
     def held(self, source: ChunkSource, segment: Segment, offset: int) -> Chunk | None:
@@ -144,7 +126,7 @@ class ChunkReads:
             self._memory.use(chunk)
             return chunk
         flight = self._flights.get(key)
-        if flight is None or flight.task.cancelling():
+        if flight is None or not flight.may_be_joined:
             flight = self._begin(source, index, (key.group,), is_ahead=False)
         else:
             self.joined += 1
@@ -153,13 +135,10 @@ class ChunkReads:
     def read_ahead(
         self, source: ChunkSource, segments: Iterable[Segment], offset: int, bytes_max: int
     ) -> None:
-        """Begin to read about `bytes_max` of batches from an offset on, for a later reader.
-
-        The first of the segments covers the offset. Nothing is read if half of the batches is in
-        memory or on its way. Reads ahead take at most the memory that is for them. Errors show in
-        `read`.
-        """
-        if self._is_closed:
+        """Begin to read what a reader will want from an offset on, which the first of the segments
+        covers, about `bytes_max` of batches, unless half of that is here or on its way; as far as
+        the memory has room for what nobody has asked for yet. Who asks meets the errors."""
+        if self.is_closed:
             return
         bytes_max = min(bytes_max, self._memory.bytes_max // AHEAD_SHARE)
         room, here, missing = bytes_max, 0, []
@@ -179,11 +158,8 @@ class ChunkReads:
         if 2 * here >= bytes_max:
             return
         for index, groups in _ranges(missing):
-            size = sum(index.plain_bytes_of(group) for group in groups)
-            unused_bytes = self._memory.ahead_bytes + self._ahead_bytes
-            if unused_bytes + size > self._memory.bytes_max // 2:
+            if not self.has_room_ahead(sum(index.plain_bytes_of(group) for group in groups)):
                 return
-            self.ahead_bytes_total += size
             self._begin(source, index, groups, is_ahead=True)
 
     def _following(
@@ -203,28 +179,16 @@ class ChunkReads:
 
     def _begin(
         self, source: ChunkSource, index: SegmentIndex, groups: Sequence[int], *, is_ahead: bool
-    ) -> _Flight:
-        flight = _Flight(index, groups, is_ahead=is_ahead)
+    ) -> _GroupFlight:
+        flight = _GroupFlight(index, groups, is_ahead=is_ahead)
         keys = [_ChunkKey(index.key, group, source.codec) for group in groups]
         self._flights.update(dict.fromkeys(keys, flight))
-        if is_ahead:
-            self._ahead_bytes += flight.size_bytes
-        flight.task = asyncio.create_task(self._fly(source, flight), name="segment read")
-        self._tasks[flight.task] = None
-        # Not in `_fly`: a task that is cancelled before its first step runs no code of it.
-        flight.task.add_done_callback(lambda _: self._landed(flight, keys))
+        bring = partial(self._bring, source, flight)
+        self.begin(flight, bring, partial(self._landed, flight, keys), "segment read")
         return flight
 
-    async def _fly(self, source: ChunkSource, flight: _Flight) -> None:
-        gate = self._ahead_gate if flight.begun_ahead else self._gate
-        await gate.enter(flight.size_bytes)
-        try:
-            await self._bring(source, flight)
-        finally:
-            gate.leave(flight.size_bytes)
-
-    async def _bring(self, source: ChunkSource, flight: _Flight) -> None:
-        """Read the range, and make chunks of its row groups, one at a time."""
+    async def _bring(self, source: ChunkSource, flight: _GroupFlight) -> None:
+        """Read the range, and make its row groups chunks, one at a time."""
         index, groups = flight.index, list(flight.arrivals)
         start, data = await read_groups(self._store, index, groups[0], groups[-1])
         for group in groups:
@@ -242,13 +206,10 @@ class ChunkReads:
             self._chunks[key] = chunk
             self._memory.add(chunk, partial(self._chunks.pop, key))
 
-    def _landed(self, flight: _Flight, keys: Sequence[_ChunkKey]) -> None:
-        del self._tasks[flight.task]
+    def _landed(self, flight: _GroupFlight, keys: Sequence[_ChunkKey]) -> None:
         for key in keys:
             if self._flights.get(key) is flight:
                 del self._flights[key]
-        if flight.begun_ahead:
-            self._ahead_bytes -= flight.size_bytes
         error = None if flight.task.cancelled() else flight.task.exception()
         for arrival in flight.arrivals.values():
             if error is None or arrival.done():

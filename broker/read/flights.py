@@ -1,0 +1,116 @@
+"""Reads of the store that are under way, each shared by all readers that want what it brings.
+
+A flight is one such read. A reader joins a flight that brings what it wants, or begins one. The
+last reader to give up cancels the flight, unless it was begun ahead of readers. If a flight fails,
+each reader that waits gets its error, and the next reader begins another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from tidelog.broker.read.read_gate import ReadGate
+from tidelog.wal.read.read_memory import ReadMemory
+
+
+class AtOnce(NamedTuple):
+    """Limits of the reads of one kind at a time."""
+
+    count_max: int
+    bytes_max: int
+
+
+class Flight:
+    """One read. Its task is set by `Flights.begin`."""
+
+    __slots__ = ("begun_ahead", "size_bytes", "task", "waiting")
+
+    def __init__(self, size_bytes: int, *, is_ahead: bool) -> None:
+        self.size_bytes = size_bytes
+        self.begun_ahead = is_ahead
+        """True if no reader waited when it was begun."""
+        self.waiting = 0
+        self.task: asyncio.Task[Any]
+
+    def join(self) -> None:
+        """Wait for it, on a shielded future; followed by `leave`."""
+        self.waiting += 1
+
+    def leave(self) -> None:
+        """Wait no more. The last reader ends a flight that is still under way."""
+        self.waiting -= 1
+        if self.waiting == 0 and not self.begun_ahead:
+            self.task.cancel()
+
+    @property
+    def may_be_joined(self) -> bool:
+        """False once it is being cancelled."""
+        return not self.task.cancelling()
+
+
+class Flights:
+    """One broker's flights of one kind. To be closed."""
+
+    def __init__(self, waited_for: AtOnce, ahead: AtOnce, memory: ReadMemory) -> None:
+        """`memory`: where what comes is kept; half of it is for what was read ahead."""
+        self._gate = ReadGate(*waited_for)
+        self._ahead_gate = ReadGate(*ahead)
+        self._memory = memory
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._ahead_bytes = 0
+        self.is_closed = False
+        self.ahead = 0
+        """Flights ahead of readers that are under way or wait for their turn."""
+        self.joined = 0
+        """What came with a read that had been begun for others."""
+        self.ahead_bytes_total = 0
+        """Bytes whose read was begun before a reader asked for them."""
+
+    async def close(self) -> None:
+        """End the flights; readers that wait for them are cancelled."""
+        self.is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def has_room_ahead(self, size_bytes: int) -> bool:
+        """True if the memory has room for so much more that no reader has asked for yet."""
+        unused_bytes = self._memory.ahead_bytes + self._ahead_bytes
+        return unused_bytes + size_bytes <= self._memory.bytes_max // 2
+
+    def begin(
+        self,
+        flight: Flight,
+        bring: Callable[[], Awaitable[object]],
+        landed: Callable[[], None],
+        name: str,
+    ) -> None:
+        """Begin a flight. `bring` reads; `landed` is called when the flight is over, however it
+        ended."""
+        if flight.begun_ahead:
+            self.ahead += 1
+            self._ahead_bytes += flight.size_bytes
+            self.ahead_bytes_total += flight.size_bytes
+
+        def over(task: asyncio.Task[Any]) -> None:
+            del self._tasks[task]
+            if flight.begun_ahead:
+                self.ahead -= 1
+                self._ahead_bytes -= flight.size_bytes
+            landed()
+
+        flight.task = asyncio.create_task(self._fly(flight, bring), name=name)
+        self._tasks[flight.task] = None
+        # Not in `_fly`: a task that is cancelled before its first step runs none of it.
+        flight.task.add_done_callback(over)
+
+    async def _fly(self, flight: Flight, bring: Callable[[], Awaitable[object]]) -> object:
+        gate = self._ahead_gate if flight.begun_ahead else self._gate
+        await gate.enter(flight.size_bytes)
+        try:
+            return await bring()
+        finally:
+            gate.leave(flight.size_bytes)
