@@ -63,7 +63,7 @@ class _GroupFlight(Flight):
             group: loop.create_future() for group in groups
         }
         self.asked: set[int] = set()
-        """The row groups that somebody waits for, or has."""
+        """The row groups that readers wait for, or have."""
 
     async def arrival(self, group: int) -> Chunk:
         """Wait for one of its chunks."""
@@ -77,7 +77,7 @@ class _GroupFlight(Flight):
 
 
 class ChunkReads(Flights):
-    """One broker's reads of segments. To be closed."""
+    """One broker's reads of segments. Must be closed."""
 
     def __init__(
         self, store: ObjectStore, offload: Offload, memory: ReadMemory, indexes: SegmentIndexes
@@ -88,12 +88,12 @@ class ChunkReads(Flights):
         self._indexes = indexes
         self._chunks: dict[_ChunkKey, Chunk] = {}
         self._flights: dict[_ChunkKey, _GroupFlight] = {}
-        """Those that may be joined."""
+        """Flights that may be joined."""
         self.encoded = 0
         """Chunks made."""
         self.encoded_bytes = 0
         self.hits = 0
-        """Times that a chunk was in memory."""
+        """Look-ups that found the chunk in memory."""
 
     async def close(self) -> None:
         """End the flights, and the reads of footers."""
@@ -135,9 +135,12 @@ class ChunkReads(Flights):
     def read_ahead(
         self, source: ChunkSource, segments: Iterable[Segment], offset: int, bytes_max: int
     ) -> None:
-        """Begin to read what a reader will want from an offset on, which the first of the segments
-        covers, about `bytes_max` of batches, unless half of that is here or on its way; as far as
-        the memory has room for what nobody has asked for yet. Who asks meets the errors."""
+        """Begin to read about `bytes_max` of batches from an offset on, for a later reader.
+
+        The first of the segments covers the offset. Nothing is read if half of the batches is in
+        memory or on its way. Reads ahead take at most the memory that is for them. Errors show in
+        `read`.
+        """
         if self.is_closed:
             return
         bytes_max = min(bytes_max, self._memory.bytes_max // AHEAD_SHARE)
@@ -188,7 +191,7 @@ class ChunkReads(Flights):
         return flight
 
     async def _bring(self, source: ChunkSource, flight: _GroupFlight) -> None:
-        """Read the range, and make its row groups chunks, one at a time."""
+        """Read the range, and make chunks of its row groups, one at a time."""
         index, groups = flight.index, list(flight.arrivals)
         start, data = await read_groups(self._store, index, groups[0], groups[-1])
         for group in groups:

@@ -13,20 +13,18 @@ the batch before them, or by an empty one, so that readers pass them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.read.chunk import Chunk, buffers_of
 from tidelog.broker.read.chunk_reads import ChunkReads, ChunkSource
-from tidelog.broker.read.log_slice import ColdPart, LogSlice
+from tidelog.broker.read.tiers import LogRange, LogSlice, Piece, ReadAhead
 from tidelog.broker.tables.table_source import (
     TableSource,
     known_table,
-    missing_extent,
     missing_segment,
 )
-from tidelog.errors import MissingObject, TidelogError
-from tidelog.records.compression import Compression
+from tidelog.errors import TidelogError
 from tidelog.records.rows.row_encoding import empty_batches
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment.segment import Segment
@@ -34,54 +32,48 @@ from tidelog.storage.segment.segment_writer import ROW_GROUP_BYTES
 from tidelog.storage.superseded import Superseded
 from tidelog.storage.table.table_log import log_prefix
 from tidelog.storage.table.table_state import PartitionTable
-from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 
 _ROW_BYTES = 30
 """The bytes of a record beside its key, value and headers."""
 
 
-ColdLoaded: TypeAlias = Mapping[ColdPart, Chunk | TidelogError]
+class SegmentPart(NamedTuple):
+    """A part of a table that is not in memory."""
+
+    key: str
+    """The key of the segment, or the prefix of the table's log."""
+    length: int
+    """The approximate memory that it takes."""
+    source: ChunkSource
+    offset: int
+    segment: Segment | None
+    """The segment with the offset; None if the table must be read first, or is outdated."""
+    table_next: int
+    """The table ends here or later."""
+
+
+SegmentsLoaded: TypeAlias = Mapping[SegmentPart, Chunk | TidelogError]
 """The result for each part: its chunk, or the error of the read."""
 
 
-class ColdFollowing(NamedTuple):
-    """The next part that a reader of segments will read."""
-
-    log: PartitionLog
-    codec: Compression
-    offset: int
-
-
 class ColdReader:
-    """One broker's reads of segments. `slice` never waits; `load` reads the parts it missed."""
+    """One broker's readers of segments. A `LogTier`; its pieces' parts are of this kind only."""
 
     def __init__(self, tables: TableSource, chunks: ChunkReads) -> None:
         self._tables = tables
-        self.chunks = chunks
-        """The reads from the store, for metrics."""
+        self._chunks = chunks
 
-    async def close(self) -> None:
-        """Cancel the reads under way."""
-        await self.chunks.close()
+    def end(self, wanted: LogRange) -> int:
+        return wanted.log.table_next
 
     def slice(
-        self,
-        log: PartitionLog,
-        codec: Compression,
-        offset: int,
-        bytes_max: int,
-        *,
-        at_least_one: bool,
-        loaded: ColdLoaded,
+        self, wanted: LogRange, *, at_least_one: bool, loaded: SegmentsLoaded, goes_on: bool
     ) -> LogSlice:
-        """The batches from the one with `offset` on, up to `bytes_max` and to the table's end.
-
-        It may go beyond, if the log has not learned yet how far the table reaches. The first batch
-        is returned even above `bytes_max` if `at_least_one`. If a needed part is not in memory, the
-        slice ends, and names it in `missing`. An error in `loaded` is raised if nothing was found
-        before it.
-        """
+        """Goes somewhat beyond the tier's end where the log does not know yet how far the table
+        reaches."""
+        del goes_on  # It is the first tier.
+        log, codec, offset, _, bytes_max = wanted
         found = LogSlice(next_offset=offset)
         source = ChunkSource(log.partition, log.leader_epochs, codec)
         table = self._table(log)
@@ -97,14 +89,14 @@ class ColdReader:
             part = self._part(source, segment, found.next_offset, log.table_next)
             chunk = None
             if segment is not None:
-                chunk = self.chunks.held(source, segment, found.next_offset)
+                chunk = self._chunks.held(source, segment, found.next_offset)
             outcome = chunk or loaded.get(part)
             if isinstance(outcome, TidelogError):
                 if found.buffers:
                     break
                 raise outcome
             if outcome is None:
-                found.missing = part
+                found.missing = Piece(self, log, part.key, part.length, part)
                 break
             room = bytes_max - found.size_bytes
             buffers, following = outcome.take(
@@ -118,10 +110,9 @@ class ColdReader:
                 break
         return found
 
-    async def load(self, parts: Iterable[ColdPart]) -> ColdLoaded:
-        """Read parts from the store. A part without a chunk or an error in the answer has changed
-        meanwhile: the next slice names its present form."""
-        wanted = list(dict.fromkeys(parts))
+    async def load(self, pieces: Sequence[Piece]) -> SegmentsLoaded:
+        """Read row groups, and tables. What is left out has changed meanwhile, or is known now."""
+        wanted: list[SegmentPart] = list(dict.fromkeys(piece.part for piece in pieces))
         outcomes = await asyncio.gather(*map(self._load, wanted))
         return {
             part: outcome
@@ -129,17 +120,18 @@ class ColdReader:
             if outcome is not None
         }
 
-    async def missing(self, log: PartitionLog, extent: Extent) -> MissingObject:
-        """The error of an extent whose object is missing (`missing_extent`)."""
-        return await missing_extent(self._tables, log, extent)
+    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+        """None: a row group is worth a read of its own."""
+        return iter(())
 
-    def read_ahead(self, following: ColdFollowing, bytes_max: int) -> None:
-        """Begin to read the next part, for a later reader."""
-        log, codec, offset = following
-        table = self._table(log)
-        if table is not None:
-            source = ChunkSource(log.partition, log.leader_epochs, codec)
-            self.chunks.read_ahead(source, _segments_from(table, offset), offset, bytes_max)
+    def read_ahead(self, readers: Sequence[ReadAhead]) -> None:
+        """As much as each has taken so far."""
+        for (log, codec, offset, _, _), _, taken_bytes in readers:
+            table = self._table(log)
+            if table is not None:
+                source = ChunkSource(log.partition, log.leader_epochs, codec)
+                segments = _segments_from(table, offset)
+                self._chunks.read_ahead(source, segments, offset, taken_bytes)
 
     def _table(self, log: PartitionLog) -> PartitionTable | None:
         """The partition's part of the table, if it is known up to the end that the log knows."""
@@ -151,13 +143,13 @@ class ColdReader:
 
     def _part(
         self, source: ChunkSource, segment: Segment | None, offset: int, table_next: int
-    ) -> ColdPart:
+    ) -> SegmentPart:
         topic_id = source.partition.topic_id
         if segment is None:
-            return ColdPart(log_prefix(topic_id), 0, source, offset, None, table_next)
+            return SegmentPart(log_prefix(topic_id), 0, source, offset, None, table_next)
         rows_bytes = segment.raw_bytes + _ROW_BYTES * segment.row_count
         length = min(rows_bytes, ROW_GROUP_BYTES)
-        return ColdPart(segment.key(topic_id), length, source, offset, segment, table_next)
+        return SegmentPart(segment.key(topic_id), length, source, offset, segment, table_next)
 
     def _pass_gap(self, log: PartitionLog, found: LogSlice, following: int) -> None:
         """Cover the offsets up to the next segment, or to the table's end."""
@@ -169,7 +161,7 @@ class ColdReader:
         found.size_bytes += sum(map(len, buffers))
         found.next_offset = following
 
-    async def _load(self, part: ColdPart) -> Chunk | TidelogError | None:
+    async def _load(self, part: SegmentPart) -> Chunk | TidelogError | None:
         """None: the part does not exist any more, or is in memory now."""
         try:
             if part.segment is None:
@@ -179,9 +171,9 @@ class ColdReader:
         except TidelogError as error:
             return error
 
-    async def _read(self, part: ColdPart, segment: Segment) -> Chunk | None:
+    async def _read(self, part: SegmentPart, segment: Segment) -> Chunk | None:
         try:
-            return await self.chunks.read(part.source, segment, part.offset)
+            return await self._chunks.read(part.source, segment, part.offset)
         except ObjectNotFound as error:
             missing = await missing_segment(self._tables, part.source.partition, segment)
             if isinstance(missing, Superseded):

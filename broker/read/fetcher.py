@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
 
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.broker.partitions.waiters import Waiter, WaitQueue
-from tidelog.broker.read.cold_reader import ColdFollowing, ColdLoaded, ColdReader
 from tidelog.broker.read.fetch_session import FetchTarget
-from tidelog.broker.read.log_reader import Following, Loaded, LogReader, in_turn
-from tidelog.broker.read.log_slice import ColdPart, LogSlice
+from tidelog.broker.read.tiered_log import Loaded, TieredLog
+from tidelog.broker.read.tiers import LogRange, LogSlice, Piece, ReadAhead, in_turn
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock
-from tidelog.errors import MissingObject, TidelogError
+from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.validate.rules import BatchLimits
-from tidelog.storage.superseded import Superseded
-from tidelog.wal.log.extents import Extent
-from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
 
 LOAD_ROUNDS_MAX = 64
@@ -37,8 +31,6 @@ LOAD_OBJECTS_MAX = 32
 
 They are enough that the answer is worth its price, and few enough that the client waits little.
 """
-AHEAD_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes that are read ahead for all partitions of one fetch together."""
 READERS_REMEMBERED_MAX = 10_000
 SLICE_PARTITIONS = 128
 """Partitions that a fetch reads before other tasks get a turn."""
@@ -74,16 +66,8 @@ class PartitionRead:
     available_bytes: int = 0
     """The available bytes within the limits; as in Kafka, a batch that they cut counts too."""
     leader_epoch: int = -1
-    log: PartitionLog | None = None
-    following: Following | ColdFollowing | None = None
+    following: LogRange | None = None
     """The position after `found`, as far as the answer has room."""
-
-
-class _Loaded(NamedTuple):
-    """Bytes loaded for one fetch, held until its answer is complete."""
-
-    wal: Loaded
-    cold: ColdLoaded
 
 
 class Fetcher:
@@ -91,18 +75,16 @@ class Fetcher:
 
     def __init__(
         self,
-        reader: LogReader,
-        cold: ColdReader,
+        log: TieredLog,
         clock: Clock,
         may_serve: Callable[[], bool],
         faults: FaultLog,
         answers: AnswerMemory,
         turns: SliceTurns,
     ) -> None:
-        """`reader` reads the WAL, `cold` the segments; `answers` limits the sizes of answers."""
+        """`answers`: how large they may be."""
         self._turns = turns
-        self._reader = reader
-        self._cold = cold
+        self._log = log
         self._clock = clock
         self._faults = faults
         self._may_serve = may_serve
@@ -160,7 +142,7 @@ class Fetcher:
         bytes_min: int,
         bytes_max: int,
     ) -> list[PartitionRead]:
-        loaded = _Loaded({}, {})
+        loaded: Loaded = {}
         # Loaded bytes are held until the answer is complete, so they are limited like the answer.
         loadable_bytes = max(bytes_max, 1)
         for _ in range(LOAD_ROUNDS_MAX):
@@ -169,58 +151,30 @@ class Fetcher:
             missing = self._to_load(reads, bytes_min, loadable_bytes)
             if not missing:
                 break
-            loadable_bytes -= sum(part.length for part in missing)
-            loaded = await self._load(missing, reads, loaded)
+            loadable_bytes -= sum(piece.length for piece in missing)
+            loaded = await self._log.load(missing, loaded)
         return reads
 
-    async def _load(
-        self,
-        missing: Sequence[Extent | ColdPart],
-        reads: Sequence[PartitionRead],
-        loaded: _Loaded,
-    ) -> _Loaded:
-        extents = [part for part in missing if isinstance(part, Extent)]
-        parts = [part for part in missing if isinstance(part, ColdPart)]
-        wal, cold = await asyncio.gather(self._reader.load(extents), self._cold.load(parts))
-        wal = dict(wal)
-        for read in reads:
-            extent = read.found.missing
-            if not isinstance(extent, Extent) or read.log is None:
-                continue
-            place = extent.place
-            if not isinstance(wal.get(place), MissingObject):
-                continue
-            error = await self._cold.missing(read.log, extent)
-            if isinstance(error, Superseded):
-                del wal[place]
-        return _Loaded({**loaded.wal, **wal}, {**loaded.cold, **cold})
-
     def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
-        """Read ahead, while the answer is on its way, for clients that read in order.
-
-        It reads twice the bytes that they took, so that the steps grow.
-        """
+        """Have read, while the answer is on its way, what those will ask for next who go through
+        their partitions in order."""
         sequential = []
         for read in reads:
             following = read.following
-            if following is None or read.log is None or not read.found.buffers:
+            if following is None or not read.found.buffers:
                 continue
-            partition = read.log.partition
+            partition, answered_bytes = following.log.partition, read.found.size_bytes
             taken = self._next_offsets.get((partition, read.target.fetch_offset))
-            self._remember(partition, following.offset, (taken or 0) + read.found.size_bytes)
-            if taken is None:
-                continue
-            if isinstance(following, ColdFollowing):
-                self._cold.read_ahead(following, taken + read.found.size_bytes)
-            else:
-                bytes_max = min(2 * read.found.size_bytes, read.target.bytes_max)
-                sequential.append(following._replace(bytes_max=bytes_max))
-        if sequential:
-            self._reader.read_ahead(sequential, AHEAD_BYTES_MAX)
+            taken_bytes = (taken or 0) + answered_bytes
+            self._remember(partition, following.offset, taken_bytes)
+            if taken is not None:
+                wanted = following._replace(bytes_max=read.target.bytes_max)
+                sequential.append(ReadAhead(wanted, answered_bytes, taken_bytes))
+        self._log.read_ahead(sequential)
 
     def _to_load(
         self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
-    ) -> list[Extent | ColdPart]:
+    ) -> list[Piece]:
         """The parts to load.
 
         A partition without found records loads its next part. Others load while there is less than
@@ -228,29 +182,29 @@ class Fetcher:
         client has to wait anyway, more parts are loaded too, in turn of partitions.
         """
         is_enough = sum(read.available_bytes for read in reads) >= bytes_min
-        chosen: dict[Extent | ColdPart, None] = {}
+        chosen: dict[Piece, None] = {}
         for read in reads:
-            part = read.found.missing
-            if part is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
+            piece = read.found.missing
+            if piece is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:
                 continue
-            loadable_bytes -= part.length
-            chosen[part] = None
+            loadable_bytes -= piece.length
+            chosen[piece] = None
         if not chosen:
             return []
-        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(part.length for part in chosen))
-        objects = {part.key for part in chosen}
+        room = min(loadable_bytes, LOAD_BYTES_WANTED - sum(piece.length for piece in chosen))
+        objects = {piece.key for piece in chosen}
         lacking = [
-            self._reader.missing(read.following)
+            self._log.lacking(read.following)
             for read in reads
-            if isinstance(read.following, Following) and read.found.missing is not None
+            if read.following is not None and read.found.missing is not None
         ]
-        for extent in in_turn(lacking):
-            if extent not in chosen:
-                room -= extent.length
-                objects.add(extent.key)
+        for piece in in_turn(lacking):
+            if piece not in chosen:
+                room -= piece.length
+                objects.add(piece.key)
                 if room < 0 or len(objects) > LOAD_OBJECTS_MAX:
                     break
-                chosen[extent] = None
+                chosen[piece] = None
         return list(chosen)
 
     def _remember(self, partition: TopicPartition, next_offset: int, taken_bytes: int) -> None:
@@ -264,7 +218,7 @@ class Fetcher:
         find: Callable[[FetchTarget], Partition],
         isolation: Isolation,
         bytes_max: int,
-        loaded: _Loaded,
+        loaded: Loaded,
     ) -> Iterator[PartitionRead]:
         """Read without waiting; parts that must be loaded first are named in `missing`."""
         room = bytes_max
@@ -294,14 +248,13 @@ class Fetcher:
         isolation: Isolation,
         room: int,
         at_least_one: bool,
-        loaded: _Loaded,
+        loaded: Loaded,
     ) -> None:
         log, target = partition.log, read.target
         read.code = epoch_error(target.current_leader_epoch, log.leader_epoch)
         if read.code is not ErrorCode.NONE:
             return
         read.leader_epoch = log.leader_epoch
-        read.log = log
         if not partition.first_offset <= target.fetch_offset <= log.next_offset:
             read.code = ErrorCode.OFFSET_OUT_OF_RANGE
             return
@@ -312,10 +265,10 @@ class Fetcher:
         upper = log.last_stable_offset if committed else log.high_watermark
         if (room > 0 or at_least_one) and target.fetch_offset < upper:
             bytes_max = min(room, target.bytes_max)
+            codec = served_codec(partition.limits)
+            wanted = LogRange(log, codec, target.fetch_offset, upper, bytes_max)
             try:
-                found = self._slice(
-                    partition, target.fetch_offset, upper, bytes_max, at_least_one, loaded
-                )
+                found = self._log.slice(wanted, at_least_one=at_least_one, loaded=loaded)
             except TidelogError as error:
                 self._faults.met("a fetch cannot be served", str(partition), error)
                 read.code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -323,56 +276,15 @@ class Fetcher:
             read.found = found
             read.available_bytes = max(found.size_bytes, bytes_max if found.is_cut else 0)
             if found.next_offset < upper:
-                read.following = _following(partition, found, upper, bytes_max)
+                left = bytes_max - found.size_bytes
+                read.following = LogRange(log, codec, found.next_offset, upper, left)
         if committed:
             read.aborted = log.aborted_between(target.fetch_offset, upper)
-
-    def _slice(
-        self,
-        partition: Partition,
-        offset: int,
-        upper: int,
-        bytes_max: int,
-        at_least_one: bool,
-        loaded: _Loaded,
-    ) -> LogSlice:
-        """The records in segments, followed by those in the WAL."""
-        log = partition.log
-        found = LogSlice(next_offset=offset)
-        if offset < log.table_next:
-            codec = served_codec(partition.limits)
-            found = self._cold.slice(
-                log, codec, offset, bytes_max, at_least_one=at_least_one, loaded=loaded.cold
-            )
-            is_at_end = found.next_offset >= log.table_next and not found.is_cut
-            if not is_at_end or found.next_offset >= upper:
-                return found
-        rest = self._reader.slice(
-            log.extents,
-            found.next_offset,
-            upper,
-            bytes_max - found.size_bytes,
-            at_least_one=at_least_one and not found.buffers,
-            loaded=loaded.wal,
-            goes_on=bool(found.buffers),
-        )
-        found.add(rest)
-        return found
 
 
 def served_codec(limits: BatchLimits) -> Compression:
     """The codec of a topic's batches from segments, which do not know the producer's codec."""
     return limits.compression or Compression.NONE
-
-
-def _following(
-    partition: Partition, found: LogSlice, upper: int, bytes_max: int
-) -> Following | ColdFollowing:
-    """The position after the found records."""
-    log = partition.log
-    if found.next_offset < log.table_next:
-        return ColdFollowing(log, served_codec(partition.limits), found.next_offset)
-    return Following(log.extents, found.next_offset, upper, bytes_max - found.size_bytes)
 
 
 def _queues(

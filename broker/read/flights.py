@@ -104,7 +104,7 @@ class Flights:
 
         flight.task = asyncio.create_task(self._fly(flight, bring), name=name)
         self._tasks[flight.task] = None
-        # Not in `_fly`: a task that is cancelled before its first step runs none of it.
+        # Not in `_fly`: a task that is cancelled before its first step runs no code of it.
         flight.task.add_done_callback(over)
 
     async def _fly(self, flight: Flight, bring: Callable[[], Awaitable[object]]) -> object:

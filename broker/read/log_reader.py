@@ -1,4 +1,4 @@
-"""Reads a partition's durable record batches from the tail cache, else from bytes read back.
+"""Reads extents of WAL objects: from the tail cache, else from what was read back, else the store.
 
 A reader reads only listed extents, and extents are listed once they are durable. So a reader never
 sees a record that is not durable. Bytes from the store are checked (offsets, lengths, checksums)
@@ -7,53 +7,33 @@ before any reader gets them. Bytes in the cache are the very bytes that were ack
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
-from tidelog.broker.read.log_slice import LogSlice
 from tidelog.broker.read.object_reads import ObjectReads
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
-from tidelog.records.batch import LENGTH_PREFIX_SIZE
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
-from tidelog.wal.log.extents import Extent, Extents, Place
+from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.read_cache import ReadCache, StoredRange
 from tidelog.wal.read.tail_cache import TailCache
 from tidelog.wal.read.verify import verify
-
-_BASE_AND_LENGTH = struct.Struct(">qi")
-_INT32 = struct.Struct(">i")
-
 
 Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
 """The result for the extent at a place: its bytes, or the error of the read."""
 
 
-class Following(NamedTuple):
-    """A reader's next read: extents from an offset on, below `upper`, so many bytes."""
-
-    extents: Extents
-    offset: int
-    upper: int
-    bytes_max: int
-
-
 class LogReader:
-    """One broker's reads of WAL extents. `slice` never waits; `load` reads missing extents."""
+    """One broker's reads of extents. `held` never waits; `load` brings what it missed."""
 
     def __init__(
         self,
         store: ObjectStore,
         tail: TailCache,
         read_cache: ReadCache,
-        cursors_max: int = 10_000,
     ) -> None:
         self._tail = tail
         self._read_cache = read_cache
         self._reads = ObjectReads(store, read_cache)
-        self._cursors_max = cursors_max
-        # The positions of sequential readers, so that they need not walk an extent from its start.
-        self._cursors: dict[tuple[str, int, int], int] = {}
 
     @property
     def reads(self) -> ObjectReads:
@@ -64,59 +44,6 @@ class LogReader:
         """Cancel the reads under way."""
         await self._reads.close()
 
-    def slice(
-        self,
-        extents: Extents,
-        offset: int,
-        upper: int,
-        bytes_max: int,
-        *,
-        at_least_one: bool,
-        loaded: Loaded,
-        goes_on: bool = False,
-    ) -> LogSlice:
-        """The batches from the one with `offset` on, below `upper`, up to `bytes_max`.
-
-        The first batch is returned even above `bytes_max` if `at_least_one`. If a needed extent is
-        neither cached nor in `loaded`, the slice ends, and names it in `missing`. An error in
-        `loaded` is raised if nothing was found before it. With `goes_on`, the caller has found
-        batches before this slice.
-        """
-        found = LogSlice(next_offset=offset)
-        for extent in extents.from_offset(offset):
-            if extent.base_offset >= upper:
-                break
-            if found.size_bytes >= bytes_max and (found.buffers or not at_least_one):
-                found.is_cut = True
-                break
-            data = self._held(extent)
-            if data is None:
-                outcome = loaded.get(extent.place)
-                if isinstance(outcome, TidelogError):
-                    if found.buffers or goes_on:
-                        break
-                    raise outcome
-                data = outcome
-            if data is None:
-                found.missing = extent
-                break
-            room = bytes_max - found.size_bytes
-            start = self._start(data, extent, offset)
-            if extent.last_offset < upper and len(data) - start <= room:
-                end, following = len(data), extent.last_offset + 1
-            else:
-                is_first = at_least_one and not found.buffers
-                end, following = _end(data, start, upper, room, is_first)
-            if end > start:
-                found.buffers.append(data[start:end])
-                found.size_bytes += end - start
-                found.next_offset = following if end < len(data) else extent.last_offset + 1
-            if end < len(data):
-                self._remember(extent, following, end)
-                found.is_cut = following < upper
-                break
-        return found
-
     async def load(self, extents: Iterable[Extent]) -> Loaded:
         """Read extents from the store, in few ranges. They also enter the read cache.
 
@@ -126,7 +53,7 @@ class LogReader:
         loaded: dict[Place, memoryview | CorruptObject | StoreError] = {}
         shared, alone = [], []
         for extent in {each.place: each for each in extents}.values():
-            data = self._held(extent)
+            data = self.held(extent)
             if data is not None:
                 loaded[extent.place] = data
             elif self._read_cache.covers(extent.key, extent.position, extent.length):
@@ -147,31 +74,11 @@ class LogReader:
             loaded[extent.place] = _proven(extent, outcomes[extent.place])
         return loaded
 
-    def missing(self, following: Following) -> Iterator[Extent]:
-        """The extents of a reader's next read that are not in memory.
-
-        These are the first one, and those after it of which it takes the larger part.
-        """
-        room = following.bytes_max
-        for extent in following.extents.from_offset(following.offset):
-            is_next = room == following.bytes_max
-            if extent.base_offset >= following.upper or (2 * room < extent.length and not is_next):
-                return
-            room -= extent.length
-            if extent.key not in self._tail and not self._read_cache.covers(
-                extent.key, extent.position, extent.length
-            ):
-                yield extent
-
-    def read_ahead(self, followings: Iterable[Following], bytes_max: int) -> None:
-        """Begin to read the next extents of readers, in turn of readers."""
-        chosen = []
-        for extent in in_turn([self.missing(following) for following in followings]):
-            bytes_max -= extent.length
-            if bytes_max < 0:
-                break
-            chosen.append(extent)
-        self._reads.read_ahead(chosen)
+    def has(self, extent: Extent) -> bool:
+        """True if an extent's bytes are in memory; asking counts as no use of them."""
+        return extent.key in self._tail or self._read_cache.covers(
+            extent.key, extent.position, extent.length
+        )
 
     def whole(self, key: str) -> memoryview | None:
         """A whole object, if the tail cache has it."""
@@ -184,7 +91,7 @@ class LogReader:
             raise outcome
         return outcome
 
-    def _held(self, extent: Extent) -> memoryview | None:
+    def held(self, extent: Extent) -> memoryview | None:
         """An extent's bytes, if they are in memory.
 
         Bytes that were read back are checked at their first use; wrong ones count as absent.
@@ -204,55 +111,6 @@ class LogReader:
             return proven
         found.doubted.add(position)
         return None
-
-    def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
-        """The position of the batch with `offset`; batches within an extent have no gaps."""
-        if offset <= extent.base_offset:
-            return 0
-        known = self._cursors.get((extent.key, extent.position, offset))
-        if known is not None:
-            return known
-        position, size = 0, len(data)
-        while True:
-            following = position + LENGTH_PREFIX_SIZE + _INT32.unpack_from(data, position + 8)[0]
-            if following >= size or _BASE_AND_LENGTH.unpack_from(data, following)[0] > offset:
-                return position
-            position = following
-
-    def _remember(self, extent: Extent, next_offset: int, position: int) -> None:
-        if len(self._cursors) >= self._cursors_max:
-            self._cursors.pop(next(iter(self._cursors)))
-        self._cursors[(extent.key, extent.position, next_offset)] = position
-
-
-def in_turn(rows: Sequence[Iterator[Extent]]) -> Iterator[Extent]:
-    """The first item of each row, then the second of each, and so on."""
-    while rows:
-        left = []
-        for row in rows:
-            extent = next(row, None)
-            if extent is not None:
-                left.append(row)
-                yield extent
-        rows = left
-
-
-def _end(
-    data: memoryview, start: int, upper: int, bytes_max: int, at_least_one: bool
-) -> tuple[int, int]:
-    """The end of the last whole batch, and the next batch's base offset (-1 at the extent's end).
-
-    The batch is below `upper` and within `bytes_max`.
-    """
-    position, size, unpack = start, len(data), _BASE_AND_LENGTH.unpack_from
-    limit = start + bytes_max
-    while position < size:
-        base_offset, length = unpack(data, position)
-        following = position + LENGTH_PREFIX_SIZE + length
-        if base_offset >= upper or (following > limit and not (at_least_one and position == start)):
-            return position, base_offset
-        position = following
-    return position, -1
 
 
 def _proven(

@@ -45,7 +45,7 @@ class _RangeFlight(Flight):
 
 
 class ObjectReads(Flights):
-    """One broker's reads of WAL objects. To be closed."""
+    """One broker's reads of WAL objects. Must be closed."""
 
     def __init__(self, store: ObjectStore, cache: ReadCache) -> None:
         super().__init__(READS_AT_ONCE, AHEAD_AT_ONCE, cache.memory)
@@ -53,7 +53,7 @@ class ObjectReads(Flights):
         self._cache = cache
         self._demand = Demand()
         self._flights: dict[str, list[_RangeFlight]] = {}
-        """Those that may be joined, by object."""
+        """Flights that may be joined, by object."""
 
     async def read(
         self, extents: Sequence[Extent], *, alone: bool = False
@@ -93,8 +93,10 @@ class ObjectReads(Flights):
         self._demand.want(extent)
 
     def read_ahead(self, extents: Iterable[Extent]) -> None:
-        """Begin to read extents that will be wanted soon and are not cached, as far as half of the
-        read cache can hold what nobody has asked for yet. Who asks for them meets the errors."""
+        """Begin to read extents that are not cached, for a later reader.
+
+        Reads ahead without readers take at most half of the read cache. Errors show in `read`.
+        """
         if self.is_closed or not self._cache.memory.bytes_max:
             return
         wanted = [extent for extent in extents if self._flight_with(extent) is None]

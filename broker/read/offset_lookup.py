@@ -44,13 +44,17 @@ class OffsetLookup:
     async def at_or_after(
         self, partition: Partition, timestamp_ms: int, upper: int
     ) -> TimestampOffset | None:
-        """The first record below `upper` that is not older than the timestamp; None if there is
-        none. Raises CorruptObject or StoreError."""
+        """The first record below `upper` that is not older than the timestamp; None without one.
+
+        Raises CorruptObject or StoreError.
+        """
         return await retry_if_superseded(lambda: self._at_or_after(partition, timestamp_ms, upper))
 
     async def of_maximum(self, partition: Partition, upper: int) -> TimestampOffset | None:
-        """The first of the records below `upper` with the largest timestamp; None where there is
-        none. Raises CorruptObject or StoreError."""
+        """The first of the records below `upper` with the largest timestamp; None without records.
+
+        Raises CorruptObject or StoreError.
+        """
         return await retry_if_superseded(lambda: self._of_maximum(partition, upper))
 
     async def _at_or_after(

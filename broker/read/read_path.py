@@ -17,6 +17,8 @@ from tidelog.broker.read.layer_metrics import ColdReadCollector, ReadCollector
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.tiered_log import TieredLog
+from tidelog.broker.read.wal_tier import WalTier
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
@@ -50,8 +52,8 @@ class ReadPath:
         turns: SliceTurns,
     ) -> Fetcher:
         """A fetcher on this path."""
-        cold = ColdReader(tables, self.chunks)
-        return Fetcher(self.log, cold, self._environment.clock, may_serve, faults, answers, turns)
+        log = TieredLog(ColdReader(tables, self.chunks), WalTier(self.log, tables))
+        return Fetcher(log, self._environment.clock, may_serve, faults, answers, turns)
 
     def offset_lookup(self, tables: Tables) -> OffsetLookup:
         """A look-up of offsets by time on this path."""

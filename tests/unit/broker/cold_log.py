@@ -18,6 +18,8 @@ from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, Partiti
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.tiered_log import TieredLog
+from tidelog.broker.read.wal_tier import WalTier
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock, SystemClock
@@ -90,12 +92,10 @@ class ColdLog:
         self.read_memory = ReadMemory(read_cache_bytes)
         self.indexes = SegmentIndexes(self.store, offload, index_cache_bytes)
         self.chunks = ChunkReads(self.store, offload, self.read_memory, self.indexes)
-        cold = ColdReader(self.tables, self.chunks)
         self.reader = LogReader(self.store, TailCache(0), ReadCache(self.read_memory))
         self.answers = AnswerMemory(1 << 30)
         self.fetcher = Fetcher(
-            self.reader,
-            cold,
+            TieredLog(ColdReader(self.tables, self.chunks), WalTier(self.reader, self.tables)),
             self.clock,
             lambda: True,
             FaultLog(self.clock),

@@ -18,6 +18,8 @@ from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.tiered_log import TieredLog
+from tidelog.broker.read.wal_tier import WalTier
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import SystemClock
@@ -125,8 +127,7 @@ class StoredLog:
         self.reader = LogReader(self.store, TailCache(0), self.cache)
         self.answers = AnswerMemory(1 << 30)
         self.fetcher = Fetcher(
-            self.reader,
-            cold_reader_without_tables(),
+            log_without_tables(self.reader),
             SystemClock(),
             lambda: True,
             FaultLog(SystemClock()),
@@ -204,13 +205,14 @@ class StoredLog:
         await self.memory.put(extent.key, whole)
 
 
-def cold_reader_without_tables() -> ColdReader:
+def log_without_tables(reader: LogReader) -> TieredLog:
     """For logs of which nothing is in a table."""
     store, offload = MemoryStore(SystemClock()), InlineOffload()
     state = cast(ClusterState, SimpleNamespace(topics={}))
     tables = Tables(lambda: state, store, SystemClock(), SeededEntropy(1), offload, 600.0)
     indexes = SegmentIndexes(store, offload, 0)
-    return ColdReader(tables, ChunkReads(store, offload, ReadMemory(0), indexes))
+    chunks = ChunkReads(store, offload, ReadMemory(0), indexes)
+    return TieredLog(ColdReader(tables, chunks), WalTier(reader, tables))
 
 
 def offsets_in(read: PartitionRead) -> list[int]:

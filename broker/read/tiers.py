@@ -1,0 +1,124 @@
+"""The tiers in which a partition's log lies: segments, then WAL objects. What all of them answer.
+
+A tier decides from what is in memory (`slice`), and names what it lacks (`Piece`); `load` reads
+that from the store, and the next `slice` decides again. An object that was superseded meanwhile
+(rule F4) is left out of what is loaded: the next `slice` finds where the records are then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tidelog.records.buffers import Buffer
+from tidelog.records.compression import Compression
+from tidelog.wal.log.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+
+class LogRange(NamedTuple):
+    """Records that a reader wants of a partition's log: [offset, upper), within `bytes_max`."""
+
+    log: PartitionLog
+    codec: Compression
+    """For batches that come from segments, which know no producer's codec."""
+    offset: int
+    upper: int
+    bytes_max: int
+
+
+class Piece(NamedTuple):
+    """A part of a log that is not in memory, and the tier that can load it."""
+
+    tier: LogTier
+    log: PartitionLog
+    key: str
+    """The object's."""
+    length: int
+    """The approximate memory that it takes."""
+    part: Any
+    """What the tier knows it by; hashable."""
+
+
+@dataclass(slots=True)
+class LogSlice:
+    """Whole batches of one partition, in offset order, up to `next_offset`.
+
+    `is_cut`: the next batch does not fit. `missing`: the part to load before the slice can
+    continue.
+    """
+
+    buffers: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+    next_offset: int = -1
+    is_cut: bool = False
+    missing: Piece | None = None
+
+    def add(self, rest: LogSlice) -> None:
+        """Append a slice that continues this one."""
+        self.buffers += rest.buffers
+        self.size_bytes += rest.size_bytes
+        self.next_offset = rest.next_offset
+        self.is_cut = rest.is_cut
+        self.missing = rest.missing
+
+
+class ReadAhead(NamedTuple):
+    """What a sequential reader wants next, and how much it has taken so far."""
+
+    wanted: LogRange
+    answered_bytes: int
+    """In its newest answer."""
+    taken_bytes: int
+    """In all its answers."""
+
+
+TierLoaded: TypeAlias = Mapping[Any, Any]
+"""What a tier has read from the store, or why not; keys and values are that tier's own."""
+
+
+class LogTier(Protocol):
+    """One of the places where a log's records lie. Hashed by identity."""
+
+    def end(self, wanted: LogRange) -> int:
+        """The offset behind the last one of the range for which the tier answers."""
+        ...
+
+    def slice(
+        self, wanted: LogRange, *, at_least_one: bool, loaded: TierLoaded, goes_on: bool
+    ) -> LogSlice:
+        """The batches from the one that holds the range's offset on, up to the tier's end.
+
+        The first batch is returned even above `bytes_max` if `at_least_one`. The slice ends at a
+        part that is neither in memory nor in `loaded`, and names it in `missing`. An error in
+        `loaded` is raised if nothing was found before it, here or, if the slice `goes_on`, in the
+        tier before.
+        """
+        ...
+
+    async def load(self, pieces: Sequence[Piece]) -> TierLoaded:
+        """Read pieces from the store: each one or its error; superseded ones are left out."""
+        ...
+
+    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+        """The range's pieces that are worth a load together with others, the next one first."""
+        ...
+
+    def read_ahead(self, readers: Sequence[ReadAhead]) -> None:
+        """Begin to read what readers will want. No reader waits for it or meets its errors."""
+        ...
+
+
+def in_turn(rows: Iterable[Iterator[T]]) -> Iterator[T]:
+    """The first item of each row, then the second of each, and so on."""
+    rows = list(rows)
+    while rows:
+        left = []
+        for row in rows:
+            for found in row:
+                left.append(row)
+                yield found
+                break
+        rows = left
