@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
@@ -29,6 +30,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -232,21 +234,21 @@ def _count_limit(broker: ClusterServices, error: TopicRefused | ChangeFailed) ->
 
 async def delete_topics(
     broker: ClusterServices, request: DeleteTopicsRequest, context: RequestContext
-) -> DeleteTopicsResponse:
+) -> Response | None:
     """Delete topics by name or id. The collector deletes their data later."""
-    asked = (
-        request.topics
-        if context.api_version >= DELETE_BY_ID_FROM
-        else [DeleteTopicState(name=name) for name in request.topic_names]
-    )
+    version = context.api_version
     if not broker.settings.boolean("delete.topic.enable"):
         code = (
             ErrorCode.TOPIC_DELETION_DISABLED
-            if context.api_version >= DELETION_DISABLED_CODE_FROM
+            if version >= DELETION_DISABLED_CODE_FROM
             else ErrorCode.INVALID_REQUEST
         )
-        refusal = TopicRefused(code, "delete.topic.enable is false")
-        return DeleteTopicsResponse(responses=[_not_deleted(each, refusal) for each in asked])
+        return error_response(request, version, code, "delete.topic.enable is false")
+    asked = (
+        request.topics
+        if version >= DELETE_BY_ID_FROM
+        else [DeleteTopicState(name=name) for name in request.topic_names]
+    )
     times = await broker.turns.counted((each.name, each.topic_id) for each in asked)
     deletions = _Deletions(broker, times)
     results: list[DeletableTopicResult] = []

@@ -52,17 +52,16 @@ async def consumer_group_heartbeat(
     broker: GroupServices, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Response | None:
     """Join, stay in or leave a consumer group; the answer has the member's assignment."""
+    version = context.api_version
     if CONSUMER not in broker.settings.items_of("group.coordinator.rebalance.protocols"):
         why = "the consumer protocol is switched off (group.coordinator.rebalance.protocols)"
-        return error_response(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION, why)
+        return error_response(request, version, ErrorCode.UNSUPPORTED_VERSION, why)
     try:
         matches = await _matches(broker, request)
     except InvalidPattern as error:
-        return ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(error)
-        )
+        return error_response(request, version, ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
     except CoordinatorRefused as error:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
+        return error_response(request, version, error.code, str(error))
     owned = await broker.turns.through(_owned(request.topic_partitions))
     names = request.subscribed_topic_names
     command = ConsumerHeartbeat(
@@ -78,7 +77,7 @@ async def consumer_group_heartbeat(
         topic_regex=request.subscribed_topic_regex,
         server_assignor=request.server_assignor,
         owned=owned,
-        brings_member_id=context.api_version >= MEMBER_ID_FROM,
+        brings_member_id=version >= MEMBER_ID_FROM,
         fresh_id=str(broker.entropy.uuid()),
         topics=broker.metadata.state,
         matches=matches,

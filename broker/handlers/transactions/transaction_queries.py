@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
+from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.handlers.transactions.transactions import submit
@@ -29,6 +30,7 @@ from tidelog.coordinator.transaction.transaction import Transaction
 from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
+from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.transaction_listing import (
     DescribedProducer,
     DescribedTransaction,
@@ -50,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 async def describe_producers(
     broker: TransactionServices, request: DescribeProducersRequest, context: RequestContext
-) -> DescribeProducersResponse:
+) -> Response | None:
     """The producers that partitions know, with the starts of open transactions."""
     topics = [_producers_of(broker, each) for each in request.topics]
     # The producers' batches may be appended and not durable yet.
@@ -63,7 +65,8 @@ async def describe_producers(
     if not broker.may_serve_reads():
         refusal = "the broker's lease is not fresh"
     if refusal is not None:
-        topics = [_refused(each, refusal) for each in request.topics]
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error_response(request, context.api_version, code, refusal)
     return DescribeProducersResponse(topics=topics)
 
 
@@ -97,20 +100,6 @@ def _producers_in(
                 current_txn_start_offset=each.transaction_first_offset,
             )
             for each in log.producers
-        ],
-    )
-
-
-def _refused(asked: DescribeProducersTopic, why: str) -> DescribeProducersTopicResponse:
-    return DescribeProducersTopicResponse(
-        name=asked.name,
-        partitions=[
-            DescribeProducersPartitionResponse(
-                partition_index=each,
-                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                error_message=why,
-            )
-            for each in asked.partition_indexes
         ],
     )
 
