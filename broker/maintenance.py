@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector as MetricCollector
+from prometheus_client.registry import CollectorRegistry
 
 from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.collect.collector import Collector
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.forgetting import Forgetting
 from tidelog.broker.collect.mark_file import MarkFile
-from tidelog.broker.collect.merger import MergeMetrics, Merger
+from tidelog.broker.collect.merger import Merger
 from tidelog.broker.collect.staged_batches import StagedBatches
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
@@ -28,6 +27,7 @@ from tidelog.broker.inherited import InheritedPartitions
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.identifiers import TopicPartition
@@ -51,7 +51,6 @@ class Maintenance:
     collector: Collector
     table_collector: TableCollector
     forgetting: Forgetting
-    metrics: MaintenanceCollector
 
     async def open_inherited(self) -> None:
         """Open the partitions that were taken over. It must end before the WAL."""
@@ -85,12 +84,15 @@ def new_maintenance(
     reader: LogReader,
     recovered: Mapping[TopicPartition, PartitionImage],
     settings: BrokerSettings,
+    registry: CollectorRegistry,
 ) -> Maintenance:
     """`recovered`: the images of the partitions that this incarnation took over."""
     times = _Times.of(settings)
     me = writes.wal.incarnation
     counted = CollectorMetrics()
     merger = _merger(environment, writes, reader, times, settings)
+    registry.register(CountsCollector(merger.metrics))
+    registry.register(CountsCollector(counted))
     deleter = Deleter(
         environment.store,
         environment.clock,
@@ -136,7 +138,6 @@ def new_maintenance(
             times.tables_interval_seconds,
             marks.forgotten,
         ),
-        metrics=MaintenanceCollector(merger.metrics, counted),
     )
 
 
@@ -224,68 +225,3 @@ async def expire_producers(
         await clock.sleep(PRODUCER_EXPIRY_SECONDS)
         expiration_ms = settings.now().integer("producer.id.expiration.ms")
         producers.expire(clock.time_ms(), expiration_ms)
-
-
-class MaintenanceCollector(MetricCollector):
-    """The metrics of merges and collections, as Prometheus families."""
-
-    def __init__(self, merges: MergeMetrics, collections: CollectorMetrics) -> None:
-        self._merges = merges
-        self._collections = collections
-
-    def collect(self) -> Iterator[Metric]:
-        merges, found = self._merges, self._collections
-        yield _counter("tidelog_wal_merges", "Merged objects written.", merges.merges)
-        yield _counter(
-            "tidelog_wal_merged_objects",
-            "Objects that a merge has made needless for all partitions.",
-            merges.objects,
-        )
-        yield _counter("tidelog_wal_merged_bytes", "Bytes that merges wrote.", merges.bytes)
-        yield _counter(
-            "tidelog_wal_merge_failures",
-            "Failed merges, and damaged objects met by merges.",
-            merges.failures,
-        )
-        yield from self._by_folder(
-            CounterMetricFamily(
-                "tidelog_collected_objects",
-                "Deleted unreachable objects.",
-                labels=["folder"],
-            ),
-            found.objects,
-        )
-        yield from self._by_folder(
-            CounterMetricFamily("tidelog_collected_bytes", "Deleted bytes.", labels=["folder"]),
-            found.bytes,
-        )
-        yield from self._by_folder(
-            GaugeMetricFamily(
-                "tidelog_collectable_objects",
-                "Superfluous objects that wait for the end of log.delete.grace.ms.",
-                labels=["pass"],
-            ),
-            found.marked,
-        )
-        yield GaugeMetricFamily(
-            "tidelog_collect_backlog_objects",
-            "Objects past log.delete.grace.ms that are being deleted.",
-            value=found.waiting,
-        )
-        yield _counter("tidelog_collections", "Passes of the collector.", found.passes)
-        yield _counter("tidelog_collection_failures", "Abandoned passes.", found.failures)
-
-    def _by_folder(
-        self, family: CounterMetricFamily | GaugeMetricFamily, values: dict[str, int]
-    ) -> Iterator[Metric]:
-        for name, value in list(values.items()):
-            family.add_metric([name], value)
-        yield family
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: all names are fixed and unique."""
-        return ()
-
-
-def _counter(name: str, doc: str, value: float) -> Metric:
-    return CounterMetricFamily(name, doc, value=value)

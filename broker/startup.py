@@ -38,7 +38,7 @@ from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.partitions.partitions import PartitionRegistry
-from tidelog.broker.read.layer_metrics import SnapshotCollector, UnservedCollector
+from tidelog.broker.read.layer_metrics import UnservedCollector
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
     Coordination,
@@ -52,6 +52,7 @@ from tidelog.broker.serving import new_server, new_services
 from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
+from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
@@ -190,9 +191,14 @@ async def startup(
         lambda: len(writes.large_batches),
     )
     maintenance = new_maintenance(
-        environment, opened.metadata, writes, opened.reads.log, recovered, settings.now()
+        environment,
+        opened.metadata,
+        writes,
+        opened.reads.log,
+        recovered,
+        settings.now(),
+        metrics.registry,
     )
-    metrics.registry.register(maintenance.metrics)
     services = new_services(
         environment,
         settings,
@@ -376,7 +382,7 @@ def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath
         admissions,
         settings.integer("staged.retention.ms"),
     )
-    opened.metrics.registry.register(SnapshotCollector(coordinators.snapshot_metrics))
+    opened.metrics.registry.register(CountsCollector(coordinators.snapshot_metrics))
     # After the partitions' subscription: a coordinator needs its partitions to be there.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
     producer_ids = ProducerIds(opened.metadata, membership.incarnation)

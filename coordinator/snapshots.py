@@ -28,6 +28,7 @@ from tidelog.coordinator.snapshot_format import (
     SnapshotPosition,
     StateTable,
 )
+from tidelog.counts import counter
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
@@ -93,12 +94,17 @@ class SnapshottedLog(Protocol):
 class SnapshotMetrics:
     """Counts of the snapshots of a broker's coordinators."""
 
-    written: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    """The time from captures to durable snapshots."""
-    failures: int = 0
-    """Failed writes; each is retried."""
+    written: int = counter("tidelog_state_snapshots", "Snapshots of coordinators' states.")
+    bytes: int = counter("tidelog_state_snapshot_bytes", "Bytes of these snapshots.")
+    seconds: float = counter(
+        "tidelog_state_snapshot_seconds",
+        "Time from a snapshot's capture until it was durable.",
+        new=float,
+    )
+    failures: int = counter(
+        "tidelog_state_snapshot_failures",
+        "Failed snapshots, each of which is retried.",
+    )
 
 
 class Restored(NamedTuple):

@@ -16,10 +16,10 @@ from tidelog.broker.partitions.durability import DurableSlots
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.partitions.producer_room import PRODUCER_IDS_MAX, ProducerRoom
-from tidelog.broker.read.layer_metrics import WalCollector
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.coordinator.cluster.log.leases import WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
@@ -76,7 +76,7 @@ def open_write_path(
         lambda: metadata.state.stamp,
         environment.crash_points,
     )
-    registry.register(WalCollector(wal.metrics))
+    registry.register(CountsCollector(wal.metrics))
     reads.register_metrics(registry)
     checkpointer = Checkpointer(
         environment.store,

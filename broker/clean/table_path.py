@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from tidelog.broker.append.appender import Appender
 from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.clean.log_retention import LogRetention
-from tidelog.broker.clean.metrics import CleanerCollector, CleanerMetrics
+from tidelog.broker.clean.metrics import CleanerMetrics
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.partitions import PartitionRegistry
-from tidelog.broker.roll.metrics import RollCollector, RollMetrics
+from tidelog.broker.roll.metrics import RollMetrics
 from tidelog.broker.roll.queue import RollQueue
 from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.broker.roll.roller import Roller
@@ -22,6 +22,7 @@ from tidelog.broker.roll.source import RollSource
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges
 from tidelog.broker.tables.tables import Tables
+from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.wal.read.tail_cache import TailCache
 
@@ -70,7 +71,7 @@ class TablePath:
     def _new_roller(self, tail: TailCache) -> Roller:
         environment = self._environment
         metrics = RollMetrics()
-        self._registry.register(RollCollector(metrics))
+        self._registry.register(CountsCollector(metrics))
         builder = SegmentBuilder(
             RollSource(environment.store, tail, environment.background),
             environment.store,
@@ -96,7 +97,7 @@ class TablePath:
         """The log cleaner. `appender` writes later log starts to the WAL."""
         environment = self._environment
         metrics = CleanerMetrics()
-        self._registry.register(CleanerCollector(metrics))
+        self._registry.register(CountsCollector(metrics))
         retention = LogRetention(
             self._partitions,
             self.tables,

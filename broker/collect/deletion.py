@@ -14,13 +14,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, NoReturn
 
 from tidelog.broker.collect.wal_inventory import WalRuns
 from tidelog.broker.tables.segment_ages import SEGMENT_SUFFIX
 from tidelog.clock import Clock
+from tidelog.counts import counter, gauge
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import DELETED_AT_ONCE_MAX, ObjectStore, StoreError
@@ -43,16 +44,27 @@ RETRY_SECONDS: Final = 10.0
 class CollectorMetrics:
     """Counts of deleted objects, by their folder."""
 
-    objects: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
+    objects: dict[str, int] = counter(
+        "tidelog_collected_objects",
+        "Deleted unreachable objects.",
+        "folder",
+        new=dict,
+    )
+    bytes: dict[str, int] = counter("tidelog_collected_bytes", "Deleted bytes.", "folder", new=dict)
     """An estimate for WAL objects: the collector does not list them."""
-    marked: dict[str, int] = field(default_factory=dict)
-    """Objects that wait for the grace, by the pass that marks them."""
-    waiting: int = 0
-    """Objects that wait for their deletion."""
-    passes: int = 0
-    failures: int = 0
-    """Failed passes and deletions."""
+    marked: dict[str, int] = gauge(
+        "tidelog_collectable_objects",
+        "Superfluous objects that wait for the end of log.delete.grace.ms.",
+        "pass",
+        new=dict,
+    )
+    waiting: int = gauge(
+        "tidelog_collect_backlog_objects",
+        "Objects past log.delete.grace.ms that are being deleted.",
+    )
+    passes: int = counter("tidelog_collections", "Passes of the collector.")
+    failures: int = counter("tidelog_collection_failures", "Abandoned passes.")
+    """Failed deletions too."""
 
     def deleted(self, key: str, size_bytes: int) -> None:
         """Count an object."""

@@ -42,6 +42,7 @@ from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
+from tidelog.counts import counter
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError
@@ -85,12 +86,15 @@ DAMAGED_REMEMBERED_MAX = 10_000
 class MergeMetrics:
     """What was merged."""
 
-    merges: int = 0
-    objects: int = 0
-    """Objects that nothing refers to any more because of it."""
-    bytes: int = 0
-    """Bytes that were copied."""
-    failures: int = 0
+    merges: int = counter("tidelog_wal_merges", "Merged objects written.")
+    objects: int = counter(
+        "tidelog_wal_merged_objects",
+        "Objects that a merge has made needless for all partitions.",
+    )
+    bytes: int = counter("tidelog_wal_merged_bytes", "Bytes that merges wrote.")
+    failures: int = counter(
+        "tidelog_wal_merge_failures", "Failed merges, and damaged objects met by merges."
+    )
 
 
 class MergedObjects:

@@ -1,4 +1,4 @@
-"""Prometheus families of the layers below the broker: the store, the WAL, snapshots and reads."""
+"""Prometheus families of the store and of reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from prometheus_client.registry import Collector
 from tidelog.broker.read.chunk_reads import ChunkReads
 from tidelog.broker.read.object_reads import ObjectReads
 from tidelog.broker.read.segment_indexes import SegmentIndexes
-from tidelog.coordinator.snapshots import SnapshotMetrics
 from tidelog.errors import CorruptObject
-from tidelog.storage.stores.metered import LATENCY_BOUNDS_SECONDS, StoreStatistics
-from tidelog.wal.metrics import PUT_SECONDS_BOUNDS, WalMetrics
+from tidelog.storage.stores.metered import StoreStatistics
 from tidelog.wal.read.read_memory import ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
@@ -49,8 +47,7 @@ class StoreCollector(Collector):
         for name, seen in self._statistics.operations():
             requests.add_metric([name], seen.requests)
             moved.add_metric([name], seen.bytes_total)
-            buckets = cumulative(LATENCY_BOUNDS_SECONDS, seen.latency_buckets)
-            seconds.add_metric([name], buckets, seen.seconds_total)
+            seconds.add_metric([name], seen.latencies.buckets(), seen.latencies.seconds)
             for outcome, count in list(seen.outcomes.items()):
                 if outcome != "ok":
                     outcomes.add_metric([name, outcome], count)
@@ -78,62 +75,6 @@ class UnservedCollector(Collector):
         for partition, key in sorted({(name, fault.key) for name, fault in self._unserved()}):
             family.add_metric([partition, key], 1)
         yield family
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing in advance."""
-        return ()
-
-
-class WalCollector(Collector):
-    """The metrics of the incarnation's write-ahead log."""
-
-    def __init__(self, metrics: WalMetrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        """The families."""
-        metrics = self._metrics
-        yield _counter("tidelog_wal_puts", "WAL objects whose upload began.", metrics.puts)
-        yield _counter("tidelog_wal_slots", "Durable WAL objects.", metrics.slots)
-        yield _counter("tidelog_wal_bytes", "Bytes of durable WAL objects.", metrics.bytes)
-        yield _counter(
-            "tidelog_wal_batches", "Record batches in durable WAL objects.", metrics.batches
-        )
-        yield HistogramMetricFamily(
-            "tidelog_wal_put_seconds",
-            "Time from a WAL object's upload to its confirmation.",
-            buckets=cumulative(PUT_SECONDS_BOUNDS, metrics.put_seconds_buckets),
-            sum_value=metrics.put_seconds_sum,
-        )
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing in advance."""
-        return ()
-
-
-class SnapshotCollector(Collector):
-    """The metrics of snapshots of the coordinators' states."""
-
-    def __init__(self, metrics: SnapshotMetrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        """The families."""
-        metrics = self._metrics
-        yield _counter(
-            "tidelog_state_snapshots", "Snapshots of coordinators' states.", metrics.written
-        )
-        yield _counter("tidelog_state_snapshot_bytes", "Bytes of these snapshots.", metrics.bytes)
-        yield _counter(
-            "tidelog_state_snapshot_seconds",
-            "Time from a snapshot's capture until it was durable.",
-            metrics.seconds,
-        )
-        yield _counter(
-            "tidelog_state_snapshot_failures",
-            "Failed snapshots, each of which is retried.",
-            metrics.failures,
-        )
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance."""
@@ -221,16 +162,6 @@ class ColdReadCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance."""
         return ()
-
-
-def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """The cumulative counts by upper bounds, for Prometheus."""
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return buckets
 
 
 def _counter(name: str, doc: str, value: float) -> Metric:

@@ -178,7 +178,7 @@ class Roller:
                     state = await self._tables.open(topic_id)
                     partition = self._partitions.get(roll.partition)
                     if partition is not None and self._is_sound(partition, state):
-                        self.metrics.rolls[roll.reason] += 1
+                        self.metrics.rolls[roll.reason.value] += 1
                         await self._roll(partition, roll, built)
                     if self._is_preempted(priority_of(roll)):
                         await self._commit(topic_id, built)

@@ -54,8 +54,8 @@ class LimitsMet(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families, by setting. Copies the dictionaries, since the loop may add to them."""
         refused = CounterMetricFamily(LIMITED, "Refusals because of a limit.", labels=["limit"])
-        for setting, count in list(self._refused.by_label.items()):
-            refused.add_metric([setting], count.value)
+        for setting, count in self._refused.items():
+            refused.add_metric([setting], count)
         limits = GaugeMetricFamily(
             LIMIT, "Limits on clients' leftovers in a broker's memory.", labels=["limit"]
         )

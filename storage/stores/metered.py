@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidelog.clock import Clock
+from tidelog.counts import Durations
 from tidelog.storage.buffers import size_of
 from tidelog.storage.object_store import (
     AccessDenied,
@@ -66,10 +66,7 @@ class OperationStatistics:
     """Bytes of the bodies that gets returned and puts stored."""
     entries_total: int = 0
     """Entries that listings returned."""
-    seconds_total: float = 0.0
-    latency_buckets: list[int] = field(
-        default_factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
-    )
+    latencies: Durations = field(default_factory=lambda: Durations(LATENCY_BOUNDS_SECONDS))
 
     @property
     def requests(self) -> int:
@@ -79,8 +76,7 @@ class OperationStatistics:
     def observe(self, outcome: Outcome, seconds: float) -> None:
         """Count one completed request."""
         self.outcomes[outcome] += 1
-        self.seconds_total += seconds
-        self.latency_buckets[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self.latencies.observe(seconds)
 
 
 @dataclass(slots=True)

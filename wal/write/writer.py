@@ -356,7 +356,7 @@ class WalWriter:
         self.metrics.puts += 1
         await self._uploader.put(upload)
         put_seconds = self._clock.monotonic() - started
-        self.metrics.observe_put(put_seconds)
+        self.metrics.put_seconds.observe(put_seconds)
         self._in_flight -= 1
         self._confirmed[upload.slot] = upload
         answered = self._acknowledge()

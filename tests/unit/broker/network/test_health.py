@@ -15,8 +15,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.broker.network.health import HealthServer
-from tidelog.broker.telemetry.metrics import REQUEST_SECONDS, REQUESTS, BrokerMetrics, Durations
+from tidelog.broker.telemetry.metrics import (
+    REQUEST_SECONDS,
+    REQUESTS,
+    SECONDS_BOUNDS,
+    BrokerMetrics,
+)
 from tidelog.clock import SystemClock
+from tidelog.counts import Durations
 
 Answer = tuple[int, str, bytes]
 
@@ -240,7 +246,7 @@ def test_requests_are_counted_and_timed_by_api() -> None:
 
 
 def test_a_duration_on_a_bound_belongs_to_it() -> None:
-    durations = Durations()
+    durations = Durations(SECONDS_BOUNDS)
     durations.observe(0.001)
     assert dict(durations.buckets())["0.001"] == 1
     assert dict(durations.buckets())["0.0005"] == 0

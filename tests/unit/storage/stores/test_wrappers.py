@@ -296,16 +296,16 @@ def test_requests_bytes_outcomes_and_latencies_are_counted() -> None:
         assert statistics.put.bytes_total == 8 + 2 + 5
         assert statistics.get.outcomes == {"ok": 2, "not_found": 1}
         assert statistics.get.bytes_total == 10
-        assert statistics.get.requests == sum(statistics.get.latency_buckets) == 3
+        assert statistics.get.requests == sum(statistics.get.latencies.counts) == 3
         slow = [
             bound
             for bound, count in zip(
-                LATENCY_BOUNDS_SECONDS, statistics.get.latency_buckets, strict=False
+                LATENCY_BOUNDS_SECONDS, statistics.get.latencies.counts, strict=False
             )
             if count and bound > 0.1
         ]
         assert len(slow) == 1
-        assert statistics.get.seconds_total <= slow[0] + 0.1
+        assert statistics.get.latencies.seconds <= slow[0] + 0.1
         assert statistics.list.entries_total == 3
         assert statistics.in_flight == 0
         assert [name for name, _ in statistics.operations()] == [

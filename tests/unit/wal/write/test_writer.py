@@ -408,4 +408,4 @@ def test_what_is_counted() -> None:
     metrics = desk.writer.metrics
     assert (metrics.puts, metrics.slots, metrics.batches) == (3, 3, 6)
     assert metrics.bytes == sum(slot.size_bytes for slot in desk.durable)
-    assert sum(metrics.put_seconds_buckets) == 3
+    assert sum(metrics.put_seconds.counts) == 3

@@ -1,0 +1,78 @@
+"""Counts that declare their metric families."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.one_broker import World, run
+from tidelog.broker.read.layer_metrics import StoreCollector
+from tidelog.broker.telemetry.families import CountsCollector
+from tidelog.clock import SystemClock
+from tidelog.counts import Durations, counter, gauge, histogram
+from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.stores.metered import StoreStatistics
+
+
+@dataclass(slots=True)
+class Tides:
+    high: int = counter("tides_high", "High tides.")
+    level: float = gauge("tides_level", "The level now.", new=float)
+    by_port: dict[str, int] = counter("tides_by_port", "Tides at ports.", "port", new=dict)
+    seconds: Durations = histogram("tides_seconds", "How long they last.", (1.0, 2.0))
+    not_told: int = 0
+
+
+def samples(tides: Tides) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in CountsCollector(tides).collect()
+        for sample in family.samples
+    }
+
+
+def test_a_declared_field_is_reported_under_the_name_it_declares() -> None:
+    tides = Tides()
+    tides.high += 2
+    tides.level = 1.5
+    tides.by_port["Husum"] = 3
+    tides.seconds.observe(1.5)
+    tides.not_told = 9
+    assert samples(tides) == {
+        ("tides_high_total",): 2,
+        ("tides_level",): 1.5,
+        ("tides_by_port_total", "Husum"): 3,
+        ("tides_seconds_bucket", "1.0"): 0,
+        ("tides_seconds_bucket", "2.0"): 1,
+        ("tides_seconds_bucket", "+Inf"): 1,
+        ("tides_seconds_count",): 1,
+        ("tides_seconds_sum",): 1.5,
+    }
+    docs = {family.name: family.documentation for family in CountsCollector(tides).collect()}
+    assert docs["tides_level"] == "The level now."
+
+
+def test_what_no_field_declares_cannot_be_counted() -> None:
+    with pytest.raises(AttributeError):
+        Tides().neap = 1  # type: ignore[attr-defined]
+
+
+def test_the_documents_tell_of_every_family_and_of_no_other() -> None:
+    page = Path("docs/OPERATIONS.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `tidelog_")]
+    told = {
+        name.removesuffix("_total")
+        for row in rows
+        for name in re.findall(r"tidelog_\w+", row.split("|")[1])
+    }
+
+    async def reported() -> set[str]:
+        async with World(MemoryStore(SystemClock())).broker() as one:
+            registry = one.broker.metrics.registry
+            registry.register(StoreCollector(StoreStatistics()))
+            return {family.name for family in registry.collect()}
+
+    assert run(reported) == told
