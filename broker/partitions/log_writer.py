@@ -22,6 +22,14 @@ from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import AppendedBatch
+from tidelog.wal.write.slot_entries import (
+    AdoptedEntry,
+    BatchEntry,
+    LogStartEntry,
+    MarkerEntry,
+    OpeningEntry,
+    RelocatedEntry,
+)
 from tidelog.wal.write.writer import WalWriter
 
 
@@ -91,8 +99,15 @@ class LogWriter:
         if appended.duplicate:
             return WrittenBatch(appended, self._wal.newest_slot)
         self._open(partition, opening)
-        slot = self._wal.add_batch(
-            log.partition, log.leader_epoch, data, header, appended.base_offset, appended.ordinal
+        slot = self._wal.add(
+            BatchEntry(
+                log.partition,
+                log.leader_epoch,
+                data,
+                header,
+                appended.base_offset,
+                appended.ordinal,
+            )
         )
         return WrittenBatch(appended, slot)
 
@@ -114,17 +129,25 @@ class LogWriter:
         log = partition.log
         opening = self._opening(partition)
         first: AppendedBatch | None = None
-        placed: list[tuple[AdoptedBatch, int]] = []
+        placed: list[AdoptedEntry] = []
         self._room.check(log, batches[0].producer_id)
         for batch in batches:
             appended = log.append(
                 batch, now_ms, ordinal=ordinal, transaction_version=transaction_version
             )
             first = first or appended
-            placed.append((batch, appended.base_offset))
+            placed.append(
+                AdoptedEntry(
+                    log.partition,
+                    log.leader_epoch,
+                    batch,
+                    appended.base_offset,
+                    first.ordinal,
+                )
+            )
         assert first is not None
         self._open(partition, opening)
-        slot = self._wal.add_adopted(log.partition, log.leader_epoch, placed, first.ordinal)
+        slot = self._wal.add(*placed)
         return WrittenBatch(first, slot)
 
     def append_marker(
@@ -155,15 +178,17 @@ class LogWriter:
             coordinator_epoch=ended.coordinator_epoch,
             timestamp=now_ms,
         )
-        slot = self._wal.add_marker(
-            log.partition,
-            log.leader_epoch,
-            data,
-            BatchHeader.parse(data),
-            appended.base_offset,
-            ordinal=appended.ordinal,
-            commit=ended.is_commit,
-            coordinator_epoch=ended.coordinator_epoch,
+        slot = self._wal.add(
+            MarkerEntry(
+                log.partition,
+                log.leader_epoch,
+                data,
+                BatchHeader.parse(data),
+                appended.base_offset,
+                ordinal=appended.ordinal,
+                commit=ended.is_commit,
+                coordinator_epoch=ended.coordinator_epoch,
+            )
         )
         return WrittenBatch(appended, slot)
 
@@ -173,7 +198,7 @@ class LogWriter:
         opening = self._opening(partition)
         if log.set_log_start(offset):
             self._open(partition, opening)
-            self._wal.add_log_start(log.partition, log.leader_epoch, offset)
+            self._wal.add(LogStartEntry(log.partition, log.leader_epoch, offset))
         return self._wal.newest_slot
 
     def open(self, partition: Partition) -> None:
@@ -190,11 +215,11 @@ class LogWriter:
         self.open(partition)
         if not log.relocate(moved):
             return None
-        return self._wal.add_relocated(log.partition, log.leader_epoch, moved)
+        return self._wal.add(RelocatedEntry(log.partition, log.leader_epoch, moved))
 
     def _open(self, partition: Partition, opening: PartitionImage | None) -> None:
         if opening is not None:
-            slot = self._wal.add_opening(opening)
+            slot = self._wal.add(OpeningEntry(opening))
             partition.opened = True
             self._partitions.checkpointed.add(partition.log)
             self._on_opened(opening.partition, opening.leader_epoch, slot)

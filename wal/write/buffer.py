@@ -17,11 +17,7 @@ from awscrt.checksums import combine_crc32c, crc32c
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
-    CONTROL_FLAG,
     CRC_POSITION,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    advance_sequence,
     stamp,
 )
 from tidelog.storage.object_store import Buffer
@@ -36,10 +32,19 @@ from tidelog.wal.format.object_format import (
     finish_object,
     wal_key,
 )
-from tidelog.wal.log.adoption import AdoptedBatch, Adoption
-from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind
+from tidelog.wal.log.adoption import Adoption
+from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent, SlotEffect, crc_of_batch, grown_crc
 from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.write.slot_entries import (
+    AdoptedEntry,
+    BatchEntry,
+    LogStartEntry,
+    MarkerEntry,
+    OpeningEntry,
+    RelocatedEntry,
+    SlotEntry,
+)
 
 _BATCH, _ADOPTED, _OPENING, _LOG_START, _RELOCATED = map(
     int,
@@ -92,180 +97,35 @@ class SlotBuffer:
         """The tenures that have an entry in the slot."""
         return self._partitions.keys()
 
-    def add_batch(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        data: Buffer,
-        batch: BatchFields,
-        base_offset: int,
-        ordinal: int = NO_ORDINAL,
-    ) -> None:
-        """Add a batch that the log appended at `base_offset`; `data` is the whole batch."""
-        first, last = batch.base_sequence, NO_SEQUENCE
-        if batch.producer_id != NO_PRODUCER_ID and first != NO_SEQUENCE:
-            last = advance_sequence(first, batch.last_offset_delta)
-        self._add_body(
-            partition, leader_epoch, data, batch, base_offset, ordinal, first, last, flags=0
+    def add(self, entry: SlotEntry) -> None:
+        """Put an entry behind the others."""
+        tenure = entry.partition, entry.leader_epoch
+        reference = self._partitions.setdefault(tenure, len(self._partitions))
+        number, position, length, crc = OWN_OBJECT, 0, 0, 0
+        match entry:
+            case BatchEntry() | MarkerEntry():
+                kind, length = _BATCH, len(entry.data)
+                self._bodies.append(entry.data)
+                self.batches += 1
+                self.size_bytes += length
+            case AdoptedEntry(batch=stored) | RelocatedEntry(moved=stored):
+                kind = _ADOPTED if isinstance(entry, AdoptedEntry) else _RELOCATED
+                number = self._objects.setdefault(stored.key, len(self._objects) + 1)
+                position, length, crc = stored.position, stored.length, stored.crc
+            case LogStartEntry():
+                kind, position = _LOG_START, -1
+            case OpeningEntry():
+                kind, position = _OPENING, len(self._images)
+                self._images.append(entry.image)
+                self.size_bytes += (
+                    _IMAGE_BYTES
+                    + _PRODUCER_BYTES * len(entry.image.producers)
+                    + _EXTENT_BYTES * len(entry.image.extents)
+                )
+        self._rows += INDEX_ROW.pack(
+            kind, reference, *entry.columns(), number, position, length, crc
         )
-
-    def add_marker(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        data: Buffer,
-        batch: BatchFields,
-        base_offset: int,
-        *,
-        ordinal: int,
-        commit: bool,
-        coordinator_epoch: int,
-    ) -> None:
-        """Add a control batch that ends a transaction."""
-        assert batch.attributes & CONTROL_FLAG
-        self._add_body(
-            partition,
-            leader_epoch,
-            data,
-            batch,
-            base_offset,
-            ordinal,
-            NO_SEQUENCE,
-            coordinator_epoch,
-            COMMIT_FLAG if commit else 0,
-        )
-
-    def add_adopted(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        batch: AdoptedBatch,
-        base_offset: int,
-        ordinal: int,
-    ) -> None:
-        """Add a batch whose bytes stay in their staged object (H8)."""
-        key, position, length = batch.key, batch.position, batch.length
-        number = self._objects.setdefault(key, len(self._objects) + 1)
-        self._add_row(
-            EntryKind.ADOPTED,
-            self._reference(partition, leader_epoch),
-            base_offset,
-            base_offset + batch.last_offset_delta,
-            batch.record_count,
-            batch.producer_id,
-            batch.producer_epoch,
-            ordinal,
-            NO_SEQUENCE,
-            NO_SEQUENCE,
-            batch.attributes,
-            batch.base_timestamp,
-            batch.max_timestamp,
-            number,
-            position,
-            length,
-            batch.crc,
-        )
-
-    def add_relocated(
-        self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
-    ) -> None:
-        """Add the new place of batches that were copied into a merged object."""
-        self._add_row(
-            EntryKind.RELOCATED,
-            self._reference(partition, leader_epoch),
-            moved.base_offset,
-            moved.last_offset,
-            0,
-            NO_PRODUCER_ID,
-            -1,
-            NO_ORDINAL,
-            NO_SEQUENCE,
-            NO_SEQUENCE,
-            0,
-            -1,
-            moved.max_timestamp,
-            self._objects.setdefault(moved.key, len(self._objects) + 1),
-            moved.position,
-            moved.length,
-            moved.crc,
-        )
-
-    def add_opening(self, image: PartitionImage) -> None:
-        """Add the image that opens a tenure, before any other entry of the tenure."""
-        self._images.append(image)
-        self.size_bytes += (
-            _IMAGE_BYTES
-            + _PRODUCER_BYTES * len(image.producers)
-            + _EXTENT_BYTES * len(image.extents)
-        )
-        self._add_row(
-            EntryKind.OPENING,
-            self._reference(image.partition, image.leader_epoch),
-            image.next_offset,
-            *_UNUSED,
-            OWN_OBJECT,
-            len(self._images) - 1,
-            0,
-            0,
-        )
-
-    def add_log_start(
-        self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
-    ) -> None:
-        """Add an entry that raises the log start."""
-        self._add_row(
-            EntryKind.LOG_START,
-            self._reference(partition, leader_epoch),
-            log_start,
-            *_UNUSED,
-            OWN_OBJECT,
-            -1,
-            0,
-            0,
-        )
-
-    def _add_body(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        data: Buffer,
-        batch: BatchFields,
-        base_offset: int,
-        ordinal: int,
-        first_sequence: int,
-        last_sequence: int,
-        flags: int,
-    ) -> None:
-        length = len(data)
-        self._bodies.append(data)
-        self.batches += 1
-        self.size_bytes += length
-        self._add_row(
-            EntryKind.BATCH,
-            self._reference(partition, leader_epoch),
-            base_offset,
-            base_offset + batch.last_offset_delta,
-            batch.record_count,
-            batch.producer_id,
-            batch.producer_epoch,
-            ordinal,
-            first_sequence,
-            last_sequence,
-            batch.attributes | flags,
-            batch.base_timestamp,
-            batch.max_timestamp,
-            OWN_OBJECT,
-            0,
-            length,
-            0,
-        )
-
-    def _add_row(self, *fields: int) -> None:
-        self._rows += INDEX_ROW.pack(*fields)
         self.size_bytes += INDEX_ROW.size
-
-    def _reference(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> int:
-        return self._partitions.setdefault((partition, leader_epoch), len(self._partitions))
 
     def assemble(
         self,
@@ -367,10 +227,6 @@ class SlotBuffer:
             found, log_start = extents.get(reference, ()), log_starts.get(reference)
             if found or log_start is not None:
                 yield SlotEffect(partition, leader_epoch, tuple(found), log_start)
-
-
-_UNUSED = (-1, 0, NO_PRODUCER_ID, -1, NO_ORDINAL, NO_SEQUENCE, NO_SEQUENCE, 0, -1, -1)
-"""The fields last_offset to max_timestamp of an entry without a batch."""
 
 
 class _IndexColumns(NamedTuple):

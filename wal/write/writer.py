@@ -27,7 +27,7 @@ Failures:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
@@ -36,21 +36,17 @@ from tidelog.entropy import Entropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import (
     Incarnation,
-    LeaderEpoch,
     MetadataStamp,
     Slot,
-    TopicPartition,
 )
 from tidelog.offload import Offload
-from tidelog.storage.object_store import Buffer, ObjectStore
+from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import SlotStamps
-from tidelog.wal.log.adoption import AdoptedBatch
-from tidelog.wal.log.entries import NO_ORDINAL, BatchFields
-from tidelog.wal.log.extents import Extent, SlotEffect
-from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.metrics import WalMetrics
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
+from tidelog.wal.write.slot_entries import BatchEntry, MarkerEntry, SlotEntry
 from tidelog.wal.write.slot_filling import SlotFilling
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 from tidelog.wal.write.slot_waiters import SlotWaiters, Told, WalLost
@@ -158,81 +154,16 @@ class WalWriter:
             self._room_waiters.append(waiter)
             await waiter
 
-    # Additions are synchronous and come in log order. Each returns the slot to wait for.
+    def add(self, *entries: SlotEntry) -> Slot:
+        """Entries that partition logs have just taken up, in their order; the slot to wait for.
 
-    def add_batch(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        data: Buffer,
-        batch: BatchFields,
-        base_offset: int,
-        ordinal: int = NO_ORDINAL,
-    ) -> Slot:
-        """Add a batch that the partition log just appended. `data` must not change afterwards."""
-        buffer = self._buffer_for(len(data))
-        buffer.add_batch(partition, leader_epoch, data, batch, base_offset, ordinal)
-        return self._added()
-
-    def add_adopted(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        batches: Iterable[tuple[AdoptedBatch, int]],
-        ordinal: int,
-    ) -> Slot:
-        """Add batches of staged objects that the partition log just appended at these offsets.
-
-        All of them go into one slot, so after a crash either all exist or none.
+        All of them go into one slot: after a crash all are there or none. Buffers in them must not
+        change any more.
         """
-        buffer = self._buffer_for(0)
-        for batch, base_offset in batches:
-            buffer.add_adopted(partition, leader_epoch, batch, base_offset, ordinal)
-        return self._added()
-
-    def add_marker(
-        self,
-        partition: TopicPartition,
-        leader_epoch: LeaderEpoch,
-        data: Buffer,
-        batch: BatchFields,
-        base_offset: int,
-        *,
-        ordinal: int,
-        commit: bool,
-        coordinator_epoch: int,
-    ) -> Slot:
-        """Add a control batch that the partition log just appended."""
-        buffer = self._buffer_for(len(data))
-        buffer.add_marker(
-            partition,
-            leader_epoch,
-            data,
-            batch,
-            base_offset,
-            ordinal=ordinal,
-            commit=commit,
-            coordinator_epoch=coordinator_epoch,
-        )
-        return self._added()
-
-    def add_opening(self, image: PartitionImage) -> Slot:
-        """Add the image that opens a tenure (C2), before any other entry of the tenure."""
-        self._buffer_for(0).add_opening(image)
-        return self._added()
-
-    def add_log_start(
-        self, partition: TopicPartition, leader_epoch: LeaderEpoch, log_start: int
-    ) -> Slot:
-        """Add a higher log start that the partition log just applied."""
-        self._buffer_for(0).add_log_start(partition, leader_epoch, log_start)
-        return self._added()
-
-    def add_relocated(
-        self, partition: TopicPartition, leader_epoch: LeaderEpoch, moved: Extent
-    ) -> Slot:
-        """Add a place in a merged object that the partition log just applied."""
-        self._buffer_for(0).add_relocated(partition, leader_epoch, moved)
+        bodies = [each.data for each in entries if isinstance(each, (BatchEntry, MarkerEntry))]
+        buffer = self._buffer_for(sum(map(len, bodies)))
+        for entry in entries:
+            buffer.add(entry)
         return self._added()
 
     def begin_slot(self) -> Slot:

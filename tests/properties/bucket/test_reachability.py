@@ -64,6 +64,7 @@ from tidelog.wal.write.checkpoint import (
     encode_checkpoint,
     list_checkpoints,
 )
+from tidelog.wal.write.slot_entries import BatchEntry, OpeningEntry, RelocatedEntry
 
 TOPIC = UUID(int=7)
 P = [TopicPartition(TOPIC, number) for number in range(3)]
@@ -187,7 +188,7 @@ class World:
         owner = self.owner
         if partition not in owner.opened:
             buffer = SlotBuffer()
-            buffer.add_opening(owner.logs[partition].image())
+            buffer.add(OpeningEntry(owner.logs[partition].image()))
             owner.opened[partition] = self.write(buffer)
 
     def append(self, number: int) -> None:
@@ -197,7 +198,7 @@ class World:
         data, head = batch(1 + number % 3)
         buffer = SlotBuffer()
         appended = log.append(head, 0)
-        buffer.add_batch(partition, log.leader_epoch, data, head, appended.base_offset)
+        buffer.add(BatchEntry(partition, log.leader_epoch, data, head, appended.base_offset))
         self.write(buffer)
         self.truth[partition] = log.next_offset
 
@@ -273,7 +274,7 @@ class World:
         for partition, extent in merged.moved:
             log = owner.logs[partition]
             assert log.relocate(extent)
-            buffer.add_relocated(partition, log.leader_epoch, extent)
+            buffer.add(RelocatedEntry(partition, log.leader_epoch, extent))
         owner.merged.end(self.write(buffer))
 
     def take_over(self, _: int) -> None:

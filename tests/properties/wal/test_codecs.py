@@ -38,6 +38,13 @@ from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint, encode_checkpoint
+from tidelog.wal.write.slot_entries import (
+    AdoptedEntry,
+    BatchEntry,
+    LogStartEntry,
+    MarkerEntry,
+    OpeningEntry,
+)
 
 KINDS = st.sampled_from(["batch", "batch", "batch", "marker", "adopted", "log start"])
 
@@ -48,7 +55,7 @@ def slots(draw: st.DrawFn) -> tuple[AssembledSlot, list[IndexEntry], list[Partit
     buffer, expected = SlotBuffer(), []
     opening = draw(many_images())
     for row, image in enumerate(opening):
-        buffer.add_opening(image)
+        buffer.add(OpeningEntry(image))
         expected.append(
             placeless(
                 EntryKind.OPENING, *image.partition, image.leader_epoch, image.next_offset, row
@@ -74,16 +81,16 @@ def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int
     """Add an entry; what is expected to be read back, but for the place of a body."""
     partition, epoch = topic_partition(number), LeaderEpoch(number)
     if kind == "log start":
-        buffer.add_log_start(partition, epoch, offset)
+        buffer.add(LogStartEntry(partition, epoch, offset))
         return placeless(EntryKind.LOG_START, *partition, epoch, offset, -1)
     ordinal = draw(st.integers(-1, 5))
     if kind == "marker":
         data, head = marker(draw(st.integers(0, 9)), 1, timestamp=draw(st.integers(0, 9)))
         commit = draw(st.booleans())
-        buffer.add_marker(
+        buffer.add(MarkerEntry(
             partition, epoch, data, head, offset,
             ordinal=ordinal, commit=commit, coordinator_epoch=6,
-        )  # fmt: skip
+        ))  # fmt: skip
         return described(EntryKind.BATCH, number, head, offset, ordinal, -1, 6, "own", 0)._replace(
             flags=head.attributes | (COMMIT_FLAG if commit else 0)
         )
@@ -102,10 +109,10 @@ def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int
             head.attributes, head.last_offset_delta, head.base_timestamp, head.max_timestamp,
             head.producer_id, head.producer_epoch, head.record_count, key, 9, 100, head.crc,
         )  # fmt: skip
-        buffer.add_adopted(partition, epoch, adopted, offset, ordinal)
+        buffer.add(AdoptedEntry(partition, epoch, adopted, offset, ordinal))
         entry = described(EntryKind.ADOPTED, number, head, offset, ordinal, -1, -1, key, 9)
         return entry._replace(length=100)
-    buffer.add_batch(partition, epoch, data, head, offset, ordinal)
+    buffer.add(BatchEntry(partition, epoch, data, head, offset, ordinal))
     first, last = head.base_sequence, head.last_sequence
     return described(EntryKind.BATCH, number, head, offset, ordinal, first, last, "own", 0)
 

@@ -26,6 +26,7 @@ from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.recover.recovery import rebuild
 from tidelog.wal.recover.wal_reader import content_of
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.write.slot_entries import BatchEntry, LogStartEntry, MarkerEntry, OpeningEntry
 
 PARTITION = topic_partition(0)
 PRODUCERS = st.integers(1, 3)
@@ -43,7 +44,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.table_next = 0
         self.log_start = 0
         self.buffer = SlotBuffer()
-        self.buffer.add_opening(self.log.image())
+        self.buffer.add(OpeningEntry(self.log.image()))
 
     # What producers and coordinators do.
 
@@ -177,15 +178,17 @@ class PartitionLogMachine(RuleBasedStateMachine):
         )
         offset = naive.next_offset
         data, head = marker(producer, epoch)
-        self.buffer.add_marker(
-            PARTITION,
-            self.log.leader_epoch,
-            data,
-            head,
-            offset,
-            ordinal=noted,
-            commit=commit,
-            coordinator_epoch=coordinator_epoch,
+        self.buffer.add(
+            MarkerEntry(
+                PARTITION,
+                self.log.leader_epoch,
+                data,
+                head,
+                offset,
+                ordinal=noted,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+            )
         )
         naive.written.append(
             Written(
@@ -201,13 +204,15 @@ class PartitionLogMachine(RuleBasedStateMachine):
 
     def note(self, data: bytes, head: object, written: Written) -> None:
         """Something was appended: it goes into the slot being filled, and into the model's list."""
-        self.buffer.add_batch(
-            PARTITION,
-            self.log.leader_epoch,
-            data,
-            head,  # type: ignore[arg-type]
-            written.base,
-            written.ordinal,
+        self.buffer.add(
+            BatchEntry(
+                PARTITION,
+                self.log.leader_epoch,
+                data,
+                head,  # type: ignore[arg-type]
+                written.base,
+                written.ordinal,
+            )
         )
         self.naive.written.append(written)
 
@@ -236,7 +241,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
                 self.log.set_log_start(offset)
             assert refused.value.error_code == 1
         elif self.log.set_log_start(offset):
-            self.buffer.add_log_start(PARTITION, self.log.leader_epoch, offset)
+            self.buffer.add(LogStartEntry(PARTITION, self.log.leader_epoch, offset))
 
     @rule(back=st.integers(0, 3))
     def roll(self, back: int) -> None:
@@ -271,7 +276,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.log = PartitionLog.from_image(Images("image", stored).image(0))
         self.log.begin_tenure(LeaderEpoch(self.log.leader_epoch + step))
         self.slots, self.durable, self.buffer = [], 0, SlotBuffer()
-        self.buffer.add_opening(self.log.image())
+        self.buffer.add(OpeningEntry(self.log.image()))
 
     @rule()
     def recover(self) -> None:

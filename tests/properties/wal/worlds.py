@@ -26,6 +26,7 @@ from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.checkpoint_images import CheckpointImages
+from tidelog.wal.write.slot_entries import BatchEntry, OpeningEntry
 from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 
@@ -206,13 +207,15 @@ class Broker:
         """Append a batch with a value of its own; its offset, the value and the slot."""
         log, value = self.logs[partition], self.world.value()
         if partition not in self.opened:
-            self.writer.add_opening(log.image())
+            self.writer.add(OpeningEntry(log.image()))
             self.opened.add(partition)
         data, head = batch(records, content=value)
         appended = log.append(head, self.world.clock.time_ms())
         self.world.truth.appended[partition, log.leader_epoch, appended.base_offset] = value
-        slot = self.writer.add_batch(
-            partition, log.leader_epoch, data, head, appended.base_offset, appended.ordinal
+        slot = self.writer.add(
+            BatchEntry(
+                partition, log.leader_epoch, data, head, appended.base_offset, appended.ordinal
+            )
         )
         return appended.base_offset, value, slot
 

@@ -18,6 +18,7 @@ from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import check_body, wal_key
 from tidelog.wal.settings import WalSettings
+from tidelog.wal.write.slot_entries import BatchEntry
 from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 PARTITION = topic_partition(0)
@@ -52,7 +53,7 @@ class Desk:
         """One batch of about this size."""
         data, head = batch(content=bytes(size))
         self.next_offset += 1
-        return self.writer.add_batch(PARTITION, EPOCH_0, data, head, self.next_offset - 1)
+        return self.writer.add(BatchEntry(PARTITION, EPOCH_0, data, head, self.next_offset - 1))
 
     def key(self, slot: int) -> str:
         return wal_key(incarnation(), Slot(slot))

@@ -33,6 +33,7 @@ from tidelog.protocol.schemas.topics import (
 )
 from tidelog.records.batch import BatchHeader
 from tidelog.records.records import NewRecord, encode_batch
+from tidelog.wal.write.slot_entries import BatchEntry
 
 
 def test_the_internal_topic_is_read_like_any_other_and_written_by_its_coordinator_alone() -> None:
@@ -116,12 +117,14 @@ def test_a_log_that_does_not_decode_stops_one_coordinator_and_no_other() -> None
             appended = partition.log.append(header, 0)
             wal = broker.broker.writes.wal
             await wal.durable(
-                wal.add_batch(
-                    partition.log.partition,
-                    partition.log.leader_epoch,
-                    data,
-                    header,
-                    appended.base_offset,
+                wal.add(
+                    BatchEntry(
+                        partition.log.partition,
+                        partition.log.leader_epoch,
+                        data,
+                        header,
+                        appended.base_offset,
+                    )
                 )
             )
         async with bucket.broker() as broker:

@@ -26,6 +26,7 @@ from tidelog.wal.log.producer_state import ProducerState, RememberedBatch
 from tidelog.wal.log.transactions import AbortedIndexEntry
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import encode_checkpoint
+from tidelog.wal.write.slot_entries import BatchEntry, OpeningEntry
 
 PAGES = Path(__file__).resolve().parents[4] / "docs" / "formats"
 CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i16": "h", "i32": "i", "i64": "q"}
@@ -64,10 +65,10 @@ def columns(text: str) -> list[tuple[str, str]]:
 
 def small_object() -> bytes:
     buffer = SlotBuffer()
-    buffer.add_opening(image())
+    buffer.add(OpeningEntry(image()))
     for number, sequence in enumerate((4, 7)):
         data, head = batch(3, producer=8, epoch=2, sequence=sequence, timestamp=55 + number)
-        buffer.add_batch(topic_partition(1), LeaderEpoch(5), data, head, 100 + 3 * number, 6)
+        buffer.add(BatchEntry(topic_partition(1), LeaderEpoch(5), data, head, 100 + 3 * number, 6))
     stamped = header(9, previous_crc=77)._replace(stamps=stamps(6))
     return bytes(buffer.assemble(stamped, {(topic_partition(1), LeaderEpoch(5)): 4}).data)
 

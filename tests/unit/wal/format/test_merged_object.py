@@ -21,6 +21,7 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.write.slot_entries import BatchEntry, MarkerEntry, RelocatedEntry
 
 A, B = topic_partition(0), topic_partition(1)
 ZERO, ONE = LeaderEpoch(0), LeaderEpoch(1)
@@ -32,21 +33,23 @@ def three_slots() -> list[AssembledSlot]:
     for number in range(3):
         buffer = SlotBuffer()
         data, head = batch(2, content=b"of A %d" % number, producer=5, epoch=0, sequence=2 * number)
-        buffer.add_batch(A, ONE if number else ZERO, data, head, 3 * number, ordinal=number)
+        buffer.add(BatchEntry(A, ONE if number else ZERO, data, head, 3 * number, ordinal=number))
         data, head = marker(5, 0)
-        buffer.add_marker(
-            A,
-            ONE if number else ZERO,
-            data,
-            head,
-            3 * number + 2,
-            ordinal=number,
-            commit=True,
-            coordinator_epoch=9,
+        buffer.add(
+            MarkerEntry(
+                A,
+                ONE if number else ZERO,
+                data,
+                head,
+                3 * number + 2,
+                ordinal=number,
+                commit=True,
+                coordinator_epoch=9,
+            )
         )
         if number == 0:
             data, head = batch(1, content=b"of B")
-            buffer.add_batch(B, ZERO, data, head, 0)
+            buffer.add(BatchEntry(B, ZERO, data, head, 0))
         slots.append(assembled(buffer, header(number)))
     return slots
 
@@ -129,7 +132,7 @@ def test_a_log_that_is_replayed_finds_its_batches_in_the_merged_object() -> None
     ((_, moved),) = merged.moved
     assert owner.relocate(moved)
     buffer = SlotBuffer()
-    buffer.add_relocated(A, ONE, moved)
+    buffer.add(RelocatedEntry(A, ONE, moved))
     slot = assembled(buffer, header(3))
     assert slot.advances == ()
     index = check_body(slot.key, slot.data)

@@ -35,6 +35,7 @@ from tidelog.wal.format.object_format import (
 )
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
+from tidelog.wal.write.slot_entries import BatchEntry
 
 KEY = wal_key(incarnation(), Slot(0))
 
@@ -48,7 +49,7 @@ def slot(
     buffer = SlotBuffer()
     for number in range(batches):
         data, head = batch(2)
-        buffer.add_batch(topic_partition(number % 2), EPOCH_0, data, head, number)
+        buffer.add(BatchEntry(topic_partition(number % 2), EPOCH_0, data, head, number))
     if not stamped:
         return buffer.assemble(header(0))
     previous = previous or dict.fromkeys(buffer.tenures, -1)
@@ -171,7 +172,7 @@ def test_what_was_given_to_the_buffer_is_left_alone() -> None:
     data, head = batch(2)
     given = bytearray(data)
     buffer = SlotBuffer()
-    buffer.add_batch(topic_partition(0), EPOCH_0, given, head, 1_000)
+    buffer.add(BatchEntry(topic_partition(0), EPOCH_0, given, head, 1_000))
     first, second = buffer.assemble(header(0)), buffer.assemble(header(0))
     assert given == data
     assert first.data == second.data
@@ -196,7 +197,7 @@ def test_thousands_of_batches_in_one_slot() -> None:
     buffer = SlotBuffer()
     data, head = batch()
     for number in range(5_000):
-        buffer.add_batch(topic_partition(number % 100), EPOCH_0, data, head, number // 100)
+        buffer.add(BatchEntry(topic_partition(number % 100), EPOCH_0, data, head, number // 100))
     made = buffer.assemble(header(0))
     found = check_body(KEY, made.data)
     assert len(found) == 5_000

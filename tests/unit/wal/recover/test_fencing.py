@@ -26,6 +26,7 @@ from tidelog.wal.format.object_format import ObjectKind, decode_header, encode_h
 from tidelog.wal.recover.fencing import BARRIERS, WalEnd, seal
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, encode_checkpoint
+from tidelog.wal.write.slot_entries import BatchEntry
 
 VICTIM = incarnation()
 PARTITION = topic_partition(0)
@@ -96,7 +97,7 @@ def test_what_lies_behind_a_hole_does_not_count() -> None:
         await written(world, 3)
         buffer = SlotBuffer()
         data, head = batch()
-        buffer.add_batch(PARTITION, LeaderEpoch(0), data, head, 4)
+        buffer.add(BatchEntry(PARTITION, LeaderEpoch(0), data, head, 4))
         stamped = header(4)._replace(stamps=stamps(3))
         await world.bucket.put(
             wal_key(VICTIM, Slot(4)),

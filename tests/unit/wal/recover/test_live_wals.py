@@ -10,6 +10,7 @@ from tests.unit.wal.recover.lives import ends_at, life, slot_key, story, three_l
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.write.buffer import SlotBuffer
+from tidelog.wal.write.slot_entries import BatchEntry
 
 P = [topic_partition(number) for number in range(4)]
 FIRST, SECOND, THIRD = incarnation(1), incarnation(2), incarnation(3)
@@ -35,7 +36,7 @@ def overtaking(slot: int, durable_end: int) -> Buffer:
     """A slot that was laid out when not all before it were durable."""
     buffer = SlotBuffer()
     data, head = batch()
-    buffer.add_batch(P[0], LeaderEpoch(0), data, head, 3)
+    buffer.add(BatchEntry(P[0], LeaderEpoch(0), data, head, 3))
     stamped = header(slot)._replace(stamps=stamps(durable_end))
     return buffer.assemble(stamped, {(P[0], LeaderEpoch(0)): 4}).data
 
@@ -77,7 +78,7 @@ def test_slots_of_the_first_release_prove_nothing() -> None:
     async def tell(world: World) -> None:
         buffer = SlotBuffer()
         data, head = batch()
-        buffer.add_batch(P[0], LeaderEpoch(0), data, head, 3)
+        buffer.add(BatchEntry(P[0], LeaderEpoch(0), data, head, 3))
         await world.bucket.put(slot_key(1), buffer.assemble(header(1)).data)
         recovered = await world.recover()
         assert ends_at(recovered) == [0, 0, 0, 0]

@@ -22,6 +22,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.recovery import recover
 from tidelog.wal.write.checkpoint import checkpoint_key
+from tidelog.wal.write.slot_entries import BatchEntry, LogStartEntry
 
 P = [topic_partition(number) for number in range(4)]
 FIRST, SECOND, THIRD = incarnation(1), incarnation(2), incarnation(3)
@@ -170,7 +171,7 @@ def test_a_later_log_start_is_recovered() -> None:
             log = broker.logs[P[0]]
             assert log.set_log_start(3)
             assert log.log_start == 0
-            slot = broker.writer.add_log_start(P[0], log.leader_epoch, 3)
+            slot = broker.writer.add(LogStartEntry(P[0], log.leader_epoch, 3))
             await broker.writer.durable(slot)
             assert log.log_start == 3
         image = (await world.recover()).images[P[0]]
@@ -208,7 +209,7 @@ def test_bodies_are_not_read_and_requests_do_not_grow_with_partitions() -> None:
         log = broker.logs[many[0]]
         for _ in range(3):
             place = log.append(head, 0).base_offset
-            slot = broker.writer.add_batch(many[0], log.leader_epoch, data, head, place)
+            slot = broker.writer.add(BatchEntry(many[0], log.leader_epoch, data, head, place))
             await broker.writer.durable(slot)
         await broker.checkpointer.checkpoint()
         broker.append(many[0])

@@ -25,6 +25,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, encode_checkpoint
+from tidelog.wal.write.slot_entries import BatchEntry
 
 P = [topic_partition(number) for number in range(4)]
 FIRST, SECOND, THIRD = incarnation(1), incarnation(2), incarnation(3)
@@ -123,7 +124,7 @@ def test_a_slot_that_does_not_continue_the_one_before_is_noticed() -> None:
         # A whole object of the right number and incarnation, but of another history.
         buffer = SlotBuffer()
         data, head = batch()
-        buffer.add_batch(P[1], LeaderEpoch(0), data, head, 1)
+        buffer.add(BatchEntry(P[1], LeaderEpoch(0), data, head, 1))
         await world.bucket.put(slot_key(3), buffer.assemble(header(3, previous_crc=1)).data)
         recovered = await world.recover()
         assert "does not continue" in str(recovered.failures[P[1]])

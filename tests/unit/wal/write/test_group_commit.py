@@ -13,6 +13,7 @@ from tidelog.identifiers import Slot
 from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, encode_header
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.group_commit import DELAYED_BYTES_MAX
+from tidelog.wal.write.slot_entries import LogStartEntry
 from tidelog.wal.write.writer import WalLost
 
 PUT_SECONDS = 0.02
@@ -137,7 +138,7 @@ def a_large_batch(desk: Desk) -> None:
 
 
 def a_later_log_start(desk: Desk) -> None:
-    desk.writer.add_log_start(PARTITION, EPOCH_0, 1)
+    desk.writer.add(LogStartEntry(PARTITION, EPOCH_0, 1))
     desk.writer.begin_slot()
 
 

@@ -20,6 +20,7 @@ from tidelog.wal.format.object_format import ObjectKind, check_body, encode_head
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
+from tidelog.wal.write.slot_entries import OpeningEntry
 from tidelog.wal.write.writer import DurableSlot, WalClosed, WalLost
 
 
@@ -283,7 +284,7 @@ def test_a_writer_that_meets_anothers_object_is_fenced() -> None:
     async def tell(desk: Desk) -> None:
         # What a process with the same incarnation would have put.
         buffer = SlotBuffer()
-        buffer.add_opening(PartitionImage.empty(PARTITION, EPOCH_0))
+        buffer.add(OpeningEntry(PartitionImage.empty(PARTITION, EPOCH_0)))
         await desk.bucket.put(desk.key(0), buffer.assemble(header(0)).data)
         desk.gate.open()
         assert "another writer's object" in await ended(desk, Fenced)

@@ -19,6 +19,7 @@ from tidelog.offload import InlineOffload
 from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, SlotStamps, wal_key
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, encode_checkpoint
+from tidelog.wal.write.slot_entries import BatchEntry
 
 SEVEN = BrokerId(7)
 
@@ -36,7 +37,7 @@ def stamp_slot(world: World, broker: Broker, slot: int = 0) -> None:
     )
     buffer = SlotBuffer()
     data, head = batch()
-    buffer.add_batch(topic_partition(0), EPOCH_0, data, head, 0)
+    buffer.add(BatchEntry(topic_partition(0), EPOCH_0, data, head, 0))
     assembled = buffer.assemble(header, dict.fromkeys(buffer.tenures, -1))
     world.place(wal_key(incarnation, Slot(slot)), bytes(assembled.data))
 
