@@ -294,7 +294,7 @@ def test_a_writer_that_meets_anothers_object_is_fenced() -> None:
 
 def test_a_slot_that_was_taken_and_deleted_fences_too() -> None:
     async def tell(desk: Desk) -> None:
-        assert "deleted since" in await ended(desk, Fenced)
+        assert "and is deleted" in await ended(desk, Fenced)
 
     story(tell, wrap=faulty(StoreFault.GONE))
 
