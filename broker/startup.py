@@ -151,29 +151,10 @@ async def startup(
     partitions = PartitionRegistry(
         membership.incarnation.epoch, membership.state, settings.append_limits
     )
-    table_path = TablePath(
-        environment,
-        membership.state,
-        partitions,
-        opened.reads.tail,
-        settings,
-        opened.segment_ages,
-        metrics.registry,
-    )
+    table_path = _table_path(opened, membership, partitions)
     reads = _reads(opened, membership, table_path)
     recovered = await _recover(opened, membership, partitions, table_path)
-    writes = open_write_path(
-        environment,
-        opened.metadata,
-        membership.incarnation,
-        partitions,
-        opened.reads,
-        table_path.roller.note,
-        settings.now(),
-        opened.limits,
-        metrics.registry,
-    )
-    membership.progress.follow(writes.progress)
+    writes = _write_path(opened, membership, partitions, table_path)
     tables = TopicTables(
         table_path.tables,
         opened.segment_ages,
@@ -181,15 +162,7 @@ async def startup(
         table_path.cleaner(writes.appender),
     )
     coordination = _coordinate(opened, membership, writes)
-    health = Health(
-        membership, partitions, coordination.coordinators, table_path.roller, reads.faults
-    )
-    metrics.registry.register(UnservedCollector(health.unserved))
-    metrics.gauge(
-        LARGE_BATCHES_WAITING,
-        "Produce requests that wait for time to decompress large batches.",
-        lambda: len(writes.large_batches),
-    )
+    health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
         opened.metadata,
@@ -291,6 +264,63 @@ def _keep_membership(
         tasks.create_task(membership.fence.run()),
         tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
     )
+
+
+def _table_path(
+    opened: OpenedCluster, membership: Membership, partitions: PartitionRegistry
+) -> TablePath:
+    return TablePath(
+        opened.environment,
+        membership.state,
+        partitions,
+        opened.reads.tail,
+        opened.settings,
+        opened.segment_ages,
+        opened.metrics.registry,
+    )
+
+
+def _write_path(
+    opened: OpenedCluster,
+    membership: Membership,
+    partitions: PartitionRegistry,
+    table_path: TablePath,
+) -> WritePath:
+    """Step 6. The lease reports the progress of the WAL from here on."""
+    writes = open_write_path(
+        opened.environment,
+        opened.metadata,
+        membership.incarnation,
+        partitions,
+        opened.reads,
+        table_path.roller.note,
+        opened.settings.now(),
+        opened.limits,
+        opened.metrics.registry,
+    )
+    membership.progress.follow(writes.progress)
+    return writes
+
+
+def _health(
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    coordination: Coordination,
+    table_path: TablePath,
+    reads: Reads,
+) -> Health:
+    """The broker's health, with its metrics."""
+    health = Health(
+        membership, writes.partitions, coordination.coordinators, table_path.roller, reads.faults
+    )
+    opened.metrics.registry.register(UnservedCollector(health.unserved))
+    opened.metrics.gauge(
+        LARGE_BATCHES_WAITING,
+        "Produce requests that wait for time to decompress large batches.",
+        lambda: len(writes.large_batches),
+    )
+    return health
 
 
 def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath) -> Reads:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.read.chunk import Chunk, buffers_of
 from tidelog.broker.read.chunk_reads import ChunkReads, ChunkSource
-from tidelog.broker.read.tiers import LogRange, LogSlice, Piece, ReadAhead
+from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead
 from tidelog.broker.tables.table_source import (
     TableSource,
     known_table,
@@ -96,7 +96,7 @@ class ColdReader:
                     break
                 raise outcome
             if outcome is None:
-                found.missing = Piece(self, log, part.key, part.length, part)
+                found.missing = LogPiece(self, log, part.key, part.length, part)
                 break
             room = bytes_max - found.size_bytes
             buffers, following = outcome.take(
@@ -110,7 +110,7 @@ class ColdReader:
                 break
         return found
 
-    async def load(self, pieces: Sequence[Piece]) -> SegmentsLoaded:
+    async def load(self, pieces: Sequence[LogPiece]) -> SegmentsLoaded:
         """Read row groups, and tables. What is left out has changed meanwhile, or is known now."""
         wanted: list[SegmentPart] = list(dict.fromkeys(piece.part for piece in pieces))
         outcomes = await asyncio.gather(*map(self._load, wanted))
@@ -120,7 +120,7 @@ class ColdReader:
             if outcome is not None
         }
 
-    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+    def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
         """None: a row group is worth a read of its own."""
         return iter(())
 

@@ -13,7 +13,7 @@ from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.broker.partitions.waiters import Waiter, WaitQueue
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.tiered_log import Loaded, TieredLog
-from tidelog.broker.read.tiers import LogRange, LogSlice, Piece, ReadAhead, in_turn
+from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, in_turn
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
@@ -174,7 +174,7 @@ class Fetcher:
 
     def _to_load(
         self, reads: Sequence[PartitionRead], bytes_min: int, loadable_bytes: int
-    ) -> list[Piece]:
+    ) -> list[LogPiece]:
         """The parts to load.
 
         A partition without found records loads its next part. Others load while there is less than
@@ -182,7 +182,7 @@ class Fetcher:
         client has to wait anyway, more parts are loaded too, in turn of partitions.
         """
         is_enough = sum(read.available_bytes for read in reads) >= bytes_min
-        chosen: dict[Piece, None] = {}
+        chosen: dict[LogPiece, None] = {}
         for read in reads:
             piece = read.found.missing
             if piece is None or (is_enough and read.found.buffers) or loadable_bytes <= 0:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from tidelog.broker.read.tiers import LogRange, LogSlice, LogTier, Piece, ReadAhead, TierLoaded
+from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, LogTier, ReadAhead, TierLoaded
 
 Loaded: TypeAlias = Mapping[LogTier, TierLoaded]
 """What was loaded for one fetch, held until its answer is put together."""
@@ -42,9 +42,9 @@ class TieredLog:
                 break
         return LogSlice(next_offset=wanted.offset) if found is None else found
 
-    async def load(self, pieces: Iterable[Piece], before: Loaded) -> Loaded:
+    async def load(self, pieces: Iterable[LogPiece], before: Loaded) -> Loaded:
         """Read pieces from the store, and keep what was loaded before."""
-        by_tier: dict[LogTier, list[Piece]] = {}
+        by_tier: dict[LogTier, list[LogPiece]] = {}
         for piece in pieces:
             by_tier.setdefault(piece.tier, []).append(piece)
         found = await asyncio.gather(*(tier.load(mine) for tier, mine in by_tier.items()))
@@ -56,7 +56,7 @@ class TieredLog:
             },
         }
 
-    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+    def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
         """What is worth a load together with others (`LogTier.lacking`)."""
         return self._tier_of(wanted).lacking(wanted)
 

@@ -1,6 +1,6 @@
 """The tiers in which a partition's log lies: segments, then WAL objects. What all of them answer.
 
-A tier decides from what is in memory (`slice`), and names what it lacks (`Piece`); `load` reads
+A tier decides from what is in memory (`slice`), and names what it lacks (`LogPiece`); `load` reads
 that from the store, and the next `slice` decides again. An object that was superseded meanwhile
 (rule F4) is left out of what is loaded: the next `slice` finds where the records are then.
 """
@@ -29,7 +29,7 @@ class LogRange(NamedTuple):
     bytes_max: int
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """A part of a log that is not in memory, and the tier that can load it."""
 
     tier: LogTier
@@ -54,7 +54,7 @@ class LogSlice:
     size_bytes: int = 0
     next_offset: int = -1
     is_cut: bool = False
-    missing: Piece | None = None
+    missing: LogPiece | None = None
 
     def add(self, rest: LogSlice) -> None:
         """Append a slice that continues this one."""
@@ -98,11 +98,11 @@ class LogTier(Protocol):
         """
         ...
 
-    async def load(self, pieces: Sequence[Piece]) -> TierLoaded:
+    async def load(self, pieces: Sequence[LogPiece]) -> TierLoaded:
         """Read pieces from the store: each one or its error; superseded ones are left out."""
         ...
 
-    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+    def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
         """The range's pieces that are worth a load together with others, the next one first."""
         ...
 

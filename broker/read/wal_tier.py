@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tidelog.broker.read.log_reader import Loaded, LogReader
-from tidelog.broker.read.tiers import LogRange, LogSlice, Piece, ReadAhead, in_turn
+from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, in_turn
 from tidelog.broker.tables.table_source import TableSource, missing_extent
 from tidelog.errors import MissingObject, TidelogError
 from tidelog.records.batch import LENGTH_PREFIX_SIZE
@@ -72,7 +72,7 @@ class WalTier:
                 break
         return found
 
-    async def load(self, pieces: Sequence[Piece]) -> Loaded:
+    async def load(self, pieces: Sequence[LogPiece]) -> Loaded:
         """Read extents, as few ranges; these also enter the read cache (`LogReader.load`)."""
         extents: list[Extent] = [piece.part for piece in pieces]
         loaded = dict(await self._reader.load(extents))
@@ -83,7 +83,7 @@ class WalTier:
                     del loaded[extent.place]
         return loaded
 
-    def lacking(self, wanted: LogRange) -> Iterator[Piece]:
+    def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
         """The next extent that is not in memory, and those after it that the range wants for the
         most part."""
         log, _, offset, upper, bytes_max = wanted
@@ -110,8 +110,8 @@ class WalTier:
             chosen.append(piece.part)
         self._reader.reads.read_ahead(chosen)
 
-    def _piece(self, log: PartitionLog, extent: Extent) -> Piece:
-        return Piece(self, log, extent.key, extent.length, extent)
+    def _piece(self, log: PartitionLog, extent: Extent) -> LogPiece:
+        return LogPiece(self, log, extent.key, extent.length, extent)
 
     def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
         """The position of the batch with `offset`; batches within an extent have no gaps."""
