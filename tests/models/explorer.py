@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 W = TypeVar("W", bound=Hashable)
@@ -32,22 +32,31 @@ class Outcome(NamedTuple):
 
 
 class Model(Generic[W]):
-    """A first state, the steps that are possible in a state, and what must hold in each."""
+    """A first state, the steps that are possible in a state, and what must hold in each.
+
+    A model may also have a goal: a state that the protocol can still reach, whatever has happened.
+    """
 
     def __init__(
         self,
         first: W,
         steps: Callable[[W], Iterable[tuple[str, W]]],
         check: Callable[[W], None],
+        goal: Callable[[W], bool] | None = None,
     ) -> None:
-        """`steps` and `check` raise Violation."""
+        """`steps` and `check` raise Violation.
+
+        `goal`: must be reachable from every state. `explore` proves it where it visits all states.
+        """
         self._first = first
         self._steps = steps
         self._check = check
+        self._goal = goal
 
     def explore(self, states_max: int) -> Outcome:
         """Visit every state, shortest traces first, or the first `states_max` of them."""
         parents: dict[W, tuple[W, str] | None] = {self._first: None}
+        predecessors: dict[W, list[W]] = {self._first: []}
         waiting = deque([self._first])
         state = self._first
         try:
@@ -58,6 +67,13 @@ class Model(Generic[W]):
                     if following not in parents:
                         parents[following] = (state, name)
                         waiting.append(following)
+                    if self._goal is not None:
+                        predecessors.setdefault(following, []).append(state)
+            if self._goal is not None and not waiting:
+                reached = reaching([each for each in parents if self._goal(each)], predecessors)
+                for state in parents:
+                    if state not in reached:
+                        raise Violation("the goal is out of reach")
         except Violation as violation:
             trace = []
             parent = parents[state]
@@ -86,6 +102,18 @@ class Model(Generic[W]):
             except Violation as violation:
                 return Outcome(visited, False, str(violation), tuple(trace))
         return Outcome(visited, False, None, ())
+
+
+def reaching(goals: Iterable[W], predecessors: Mapping[W, Sequence[W]]) -> set[W]:
+    """The states from which steps lead to one of `goals`."""
+    waiting = list(goals)
+    reached = set(waiting)
+    while waiting:
+        for before in predecessors[waiting.pop()]:
+            if before not in reached:
+                reached.add(before)
+                waiting.append(before)
+    return reached
 
 
 def catch_all(variants: Iterable[str], catch: Callable[[str], Outcome]) -> int:
