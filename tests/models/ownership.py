@@ -1,18 +1,34 @@
 """A model of a partition's ownership: tenures, hand-over, fencing, checkpoints, rolls, merges,
 deletion, and a reader of the bucket (rules C to G).
 
-One partition and three incarnations; any of them may stall between two steps and wake up much
-later. The WAL's own fencing is modelled in `fencing`, so here an append to a WAL succeeds or meets
-the seal. The metadata log is a sequence of atomic, validated appends. Whatever reads several
-objects reads them in several steps, so that anything may happen in between.
+One partition and three incarnations (`handover` has several partitions). Any of them may stall
+between two steps and wake up much later. The WAL's own fencing is modelled in `fencing`, so here an
+append to a WAL succeeds or meets the seal. The metadata log is a sequence of atomic, validated
+appends. Whatever reads several objects reads them in several steps, so that anything may happen in
+between.
 
 In every state: an offset is given out once, an opener rebuilds the whole log, the table holds a
 prefix of the log, a reader of the bucket sees a prefix that is no older than its start, and from
 the bucket alone the whole log can be recovered.
 
-    python -m tests.models.ownership [STATES]     the protocol, breadth first
-    python -m tests.models.ownership --walks      long random runs with wider limits
-    python -m tests.models.ownership --variants   each broken variant is caught
+A hand-over names an object with the image, or (`Limits.by_reference`) the slot of the giver's WAL
+at which the receiver's tenure continues the giver's. The receiver gets the image by a message, or
+rebuilds it by C5 from the giver's tenure. Hand-over by reference holds under these conditions, each
+of which is a variant in `REFERENCE_VARIANTS`:
+
+1. The giver's checkpoints list the frozen image until no tenure names that leader epoch. The key is
+   (partition, leader epoch): the partition may return before a later tenure is opened.
+2. `Moved` names slot and next offset. A receiver takes a message only if leader epoch, slot and
+   offset are those of the move: the message may be of an earlier attempt.
+3. From the stop on, the giver appends nothing of that tenure: no record and no merge. A merge that
+   ends later relocates the frozen image, and slots go that the receiver's image refers to.
+4. The metadata log keeps the giver's tenure until the receiver's is `Opened`; so by F1 the giver's
+   WAL stays, also when the giver is retired.
+
+    python -m tests.models.ownership [STATES]      the protocol, breadth first
+    python -m tests.models.ownership --reference   the same with hand-over by reference
+    python -m tests.models.ownership --walks       long random runs with wider limits
+    python -m tests.models.ownership --variants    each broken variant is caught
 """
 
 from __future__ import annotations
@@ -22,33 +38,32 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from tests.models.explorer import Model, Outcome, Violation, catch_all
+from tests.models.ownership_bucket import collector_steps, reader_steps
 from tests.models.ownership_world import (
     BROKERS,
+    REFERENCE_VARIANTS,
     VARIANTS,
     WIDE,
     Checkpoint,
     Entry,
     Extent,
+    Frozen,
     Image,
     Limits,
     Local,
-    Merged,
     Missing,
-    Reader,
+    Reference,
     Search,
     Tenure,
     World,
     beginning,
     check,
-    floor,
-    found_at_once,
     look_into,
     newest,
     put,
     relocated,
     replay,
     value_at,
-    values_of,
 )
 
 Steps: TypeAlias = Iterator[tuple[str, World]]
@@ -111,27 +126,49 @@ def append_steps(actor: Actor) -> Steps:
                 used=world.used._replace(appends=world.used.appends + 1),
             )
             yield actor.to("append", me._replace(image=image), after)
+    owner = world.tenures[-1]
+    opened = ("loaded", "owner") if variant == "Opened before the opening image" else ("owner",)
+    is_current = (owner.broker, owner.epoch) == (actor.number, me.epoch)
+    if (
+        me.phase in opened
+        and is_current
+        and actor.number not in world.fenced
+        and (len(world.tenures) > 1 or owner.handover is not None)
+        and world.used.openings < actor.limits.openings
+    ):
+        used = world.used._replace(openings=world.used.openings + 1)
+        alone = (owner._replace(handover=None),)
+        yield actor.to("Opened", me, world._replace(tenures=alone, used=used))
     if me.phase == "loaded":
         if actor.meets_seal:
             yield actor.to("opening meets the seal", Local("dead"))
         else:
-            opened = actor.write(Entry(me.epoch, me.image))
-            yield actor.to("opening image", me._replace(phase="owner"), opened)
+            after = actor.write(Entry(me.epoch, me.image))
+            yield actor.to("opening image", me._replace(phase="owner"), after)
 
 
 def checkpoint_steps(actor: Actor) -> Steps:
-    """A checkpoint at the durable end: of what it leads, opened or not, also while giving away."""
+    """A checkpoint at the durable end: of what it leads, opened or not, also while giving away;
+    and of what it gave by reference, as long as a tenure may refer to it."""
     world, me, number = actor.world, actor.me, actor.number
-    if world.written[number] == actor.limits.checkpoints or me.phase in ("dead", "opening"):
+    if world.written[number] == actor.limits.checkpoints or me.phase == "dead":
         return
+    if me.phase == "opening" and not me.frozen:
+        return
+    named = {tenure.epoch for tenure in world.tenures}
+    frozen = tuple(each for each in me.frozen if each.epoch in named)
+    if actor.variant == "checkpoints forget what was given by reference" or (
+        actor.variant == "a frozen image goes when the partition comes back" and me.epoch >= 0
+    ):
+        frozen = ()
     left_out = me.phase == "giving" and actor.variant == (
         "checkpoint leaves out what is being given away"
     )
     slot = len(world.wals[number])
-    if me.phase == "idle" or left_out:
-        checkpoint = Checkpoint(slot, -1, Image())
+    if me.phase in ("idle", "opening") or left_out:
+        checkpoint = Checkpoint(slot, -1, Image(), frozen)
     else:
-        checkpoint = Checkpoint(slot, me.epoch, me.image)
+        checkpoint = Checkpoint(slot, me.epoch, me.image, frozen)
     known = world.checkpoints[number]
     # A slot's checkpoint is written again only if it says the same or more of the table.
     if all(c.slot < slot for c in known):
@@ -198,33 +235,66 @@ def merge_steps(actor: Actor) -> Steps:
 
 
 def give_steps(actor: Actor) -> Steps:
-    """Stop accepting, write the image, append the move: valid only for the live owner."""
-    world, me = actor.world, actor.me
+    """Stop accepting, write the image, append the move: valid only for the live owner.
+
+    The giver may learn that the move is applied, or go on for a while without knowing it. A move
+    that was refused, as its receiver was fenced, leaves the partition where it is.
+    """
+    world, me, number = actor.world, actor.me, actor.number
+    owner = world.tenures[-1]
+    if me.phase == "giving" and owner.epoch > me.epoch and number not in world.fenced:
+        if actor.variant == "serves again after a lost reply":
+            yield actor.to("serves again", me._replace(phase="owner", handover=None))
+        yield actor.to("learns that the move is applied", given(actor))
+        return
     if world.used.changes == actor.limits.changes:
         return
     if me.phase == "owner":
         merge = me.merge if actor.variant == "merges while giving away" else None
-        giving = me._replace(phase="giving", handover=me.image, merge=merge)
-        yield actor.to("stop accepting", giving)
+        giving = me._replace(phase="giving", merge=merge)
+        if actor.limits.by_reference:
+            reference = Reference(len(world.wals[number]), me.image.next)
+            yield actor.to("stop accepting", giving._replace(handover=reference))
+        else:
+            after = world._replace(handovers=(*world.handovers, (number, me.image)))
+            giving = giving._replace(handover=len(world.handovers))
+            yield actor.to("stop accepting", giving, after)
     if me.phase != "giving":
         return
-    owner = world.tenures[-1]
     valid = (
-        owner.broker == actor.number
-        and owner.epoch == me.epoch
-        and actor.number not in world.fenced
+        owner.broker == number and owner.epoch == me.epoch and number not in world.fenced
     ) or actor.variant == "move not validated"
     if not valid:
         yield actor.to("move refused", Local("dead"))
         return
+    if actor.limits.by_reference:
+        assert isinstance(me.handover, Reference)
+        yield actor.to("serves again", me._replace(phase="owner", handover=None))
+        image = (me.epoch, me.handover, me.image)
+        yield actor.to("sends the image", me, world._replace(sent=world.sent | {image}))
     for receiver in range(BROKERS):
-        if receiver != actor.number and receiver not in world.fenced:
+        if receiver != number and receiver not in world.fenced:
+            before = world.tenures
+            if actor.variant == "the move forgets the giver's tenure":
+                before = ()
             moved = Tenure(owner.epoch + 1, receiver, me.handover)
             after = world._replace(
-                tenures=(*world.tenures, moved),
+                tenures=(*before, moved),
                 used=world.used._replace(changes=world.used.changes + 1),
             )
-            yield actor.to(f"move to {receiver}", Local(), after)
+            yield actor.to(f"move to {receiver}", given(actor), after)
+            if world.used.lost_replies < actor.limits.lost_replies:
+                used = after.used._replace(lost_replies=world.used.lost_replies + 1)
+                unknown = after._replace(used=used)
+                yield actor.to(f"move to {receiver} without a reply", me, unknown)
+
+
+def given(actor: Actor) -> Local:
+    """A giver that has dropped the partition."""
+    me = actor.me
+    if not actor.limits.by_reference:
+        return Local()
+    return Local(frozen=(*me.frozen, Frozen(me.epoch, me.image)))
 
 
 def open_steps(actor: Actor) -> Steps:
@@ -234,7 +304,14 @@ def open_steps(actor: Actor) -> Steps:
     if me.phase == "idle" and owner.broker == number and number not in world.fenced:
         # Of its own WAL it knows that it has opened nothing of this tenure.
         search = Search(world.tenures, world.retired, len(world.tenures) - 1, None)
-        yield actor.to("begin to open", Local("opening", owner.epoch, search=search))
+        frozen = me.frozen
+        yield actor.to("begin to open", Local("opening", owner.epoch, search=search, frozen=frozen))
+        for epoch, reference, image in world.sent:
+            is_named = epoch == owner.epoch - 1 and reference == owner.handover
+            if is_named or actor.variant == "an image of an earlier attempt is taken":
+                table = len(world.table)
+                received = Local("loaded", owner.epoch, image, table_next=table, frozen=frozen)
+                yield actor.to("receives the image", received)
     if me.phase != "opening" or me.search is None:
         return
     search = me.search
@@ -250,6 +327,8 @@ def open_steps(actor: Actor) -> Steps:
             yield actor.to("look into the tenure before", me._replace(search=outcome))
             return
         image = replay(world, search, outcome, len(world.table), actor.variant)
+        if search.reference is not None and search.reference.next != image.next:
+            raise Violation(f"the base ends at {image.next}, the move says {search.reference}")
     except Missing as missing:
         broker = search.tenures[search.number].broker
         if newest(world, broker) != search.checkpoint:
@@ -263,7 +342,8 @@ def open_steps(actor: Actor) -> Steps:
         raise Violation(
             f"opener {number} rebuilds up to {image.next}, the log has {len(world.truth)}"
         )
-    loaded = Local("loaded", me.epoch, image, table_next=len(world.table))
+    table = len(world.table)
+    loaded = Local("loaded", me.epoch, image, table_next=table, frozen=me.frozen)
     yield actor.to("replay", loaded)
 
 
@@ -294,131 +374,6 @@ def fence_steps(actor: Actor) -> Steps:
             yield actor.to(f"retire {victim}", me, after)
 
 
-# The collector, and a reader of the bucket.
-
-
-def superfluous(world: World, variant: str) -> Iterator[tuple[int, int | Checkpoint | Merged]]:
-    """What a collector may mark (F1), by what it reads: (broker, slot, checkpoint or merged)."""
-    base, search = found_at_once(world, variant)
-    needed = [e for e in base.image.extents if e.offset >= len(world.table)]
-    referred = {(e.broker, e.slot) for e in needed if not e.merged}
-    place = search.number
-    for broker in range(BROKERS):
-        passed = broker in world.retired and all(t.broker != broker for t in world.tenures[place:])
-        if variant == "retired WALs deleted too early":
-            passed = broker in world.retired and base.tenure.broker != broker
-        limit = floor(world, broker)
-        if passed or variant == "deletes above the floor":
-            limit = len(world.wals[broker])
-        for slot, entry in enumerate(world.wals[broker][:limit]):
-            if entry is None:
-                continue
-            no_record = entry.image is not None or bool(entry.moved)
-            in_table = no_record or entry.offset < len(world.table)
-            unreferred = (broker, slot) not in referred and entry.epoch <= base.tenure.epoch
-            if in_table or unreferred or variant == "deletes what a base refers to":
-                yield broker, slot
-        for checkpoint in world.checkpoints[broker]:
-            if (
-                checkpoint != newest(world, broker)
-                or passed
-                or variant == "deletes the newest checkpoint"
-            ):
-                yield broker, checkpoint
-        kept = {e.slot for e in needed if e.merged and e.broker == broker}
-        if not passed:
-            kept |= unsettled(world, broker, variant)
-        for number, held in enumerate(world.merged[broker]):
-            if held is not None and number not in kept:
-                yield broker, Merged(number)
-
-
-def unsettled(world: World, broker: int, variant: str) -> set[int]:
-    """A broker's merged objects of which no base has to tell yet: those that its WAL names from
-    the floor on, and the one that is to be named, which it alone knows. All, if it is dead."""
-    me = world.brokers[broker]
-    # That variant goes wrong even if no merged object is ever deleted.
-    if me.phase == "dead" or variant == "merge without an entry in the WAL":
-        return set(range(len(world.merged[broker])))
-    named = [
-        e for entry in world.wals[broker][floor(world, broker) :] if entry for e in entry.moved
-    ]
-    if variant == "merged objects go that a WAL names above its floor":
-        named = []
-    if me.merge is not None and variant != "merged objects go that are not named yet":
-        named += me.merge
-    return {extent.slot for extent in named}
-
-
-def collector_steps(world: World, variant: str) -> Steps:
-    """Mark; delete what was marked, at any later time."""
-    for mark in superfluous(world, variant):
-        if mark not in world.marked:
-            yield f"mark {mark}", world._replace(marked=world.marked | {mark})
-    for mark in world.marked:
-        broker, what = mark
-        after = world._replace(marked=world.marked - {mark})
-        if isinstance(what, Merged):
-            objects = put(world.merged[broker], what.number, None)
-            yield f"delete {mark}", after._replace(merged=put(world.merged, broker, objects))
-        elif isinstance(what, int):
-            slots = put(world.wals[broker], what, None)
-            yield f"delete {mark}", after._replace(wals=put(world.wals, broker, slots))
-        else:
-            left = world.checkpoints[broker] - {what}
-            yield (
-                f"delete {mark}",
-                after._replace(checkpoints=put(world.checkpoints, broker, left)),
-            )
-
-
-def reader_steps(world: World, limits: Limits, variant: str) -> Steps:
-    """The table, then the metadata log, then WALs, then the metadata log again (G1, G2)."""
-    reader = world.reader
-    if reader is None:
-        if world.used.reads < limits.reads:
-            used = world.used._replace(reads=world.used.reads + 1)
-            begun = Reader(world.table, len(world.truth))
-            yield "reader: table", world._replace(reader=begun, used=used)
-        return
-
-    def to(name: str, search: Search | None) -> tuple[str, World]:
-        return f"reader: {name}", world._replace(reader=reader._replace(search=search))
-
-    restart = "reader: restart", world._replace(reader=Reader(world.table, reader.least))
-    search = reader.search
-    if search is None:
-        last = len(world.tenures) - 1
-        yield to("metadata", Search(world.tenures, world.retired, last, None))
-        return
-    if not search.looked:
-        broker = search.tenures[search.number].broker
-        looked = search._replace(checkpoint=newest(world, broker), looked=True)
-        yield to("look for a checkpoint", looked)
-        return
-    try:
-        outcome = look_into(world, search, variant)
-        if isinstance(outcome, Search):
-            yield to("look into the tenure before", outcome)
-            return
-        image = replay(world, search, outcome, len(reader.table), variant)
-        unread = "reader takes a table older than the base"
-        if outcome.image.table_next > len(reader.table) and variant != unread:
-            yield restart
-            return
-        again = "reader does not look at the metadata again"
-        if search.tenures != world.tenures and variant != again:
-            yield restart
-            return
-        seen = values_of(world, reader.table, image)
-    except Missing:
-        yield restart
-        return
-    if seen != world.truth[: len(seen)] or len(seen) < reader.least:
-        raise Violation(f"a reader saw {seen}, the log was at least {world.truth[: reader.least]}")
-    yield "reader: done", world._replace(reader=None)
-
-
 def model(limits: Limits, variant: str = "") -> Model[World]:
     """The protocol, or one of its broken variants."""
 
@@ -445,14 +400,22 @@ def catch(variant: str) -> Outcome:
     return model(VARIANTS[variant], variant).explore(1_000_000)
 
 
+def catch_reference(variant: str) -> Outcome:
+    """Look for a broken variant's violation where partitions are handed over by reference."""
+    return model(REFERENCE_VARIANTS[variant], variant).explore(1_000_000)
+
+
 def main(arguments: list[str]) -> int:
     numbers = [int(argument) for argument in arguments if argument.isdigit()]
     if "--variants" in arguments:
-        return catch_all(VARIANTS, catch)
+        return catch_all(VARIANTS, catch) + catch_all(REFERENCE_VARIANTS, catch_reference)
+    by_reference = "--reference" in arguments
     if "--walks" in arguments:
-        outcome = model(WIDE).walk(numbers[0] if numbers else 5_000, length=150, seed=1)
+        wide = model(WIDE._replace(by_reference=by_reference))
+        outcome = wide.walk(numbers[0] if numbers else 5_000, length=150, seed=1)
     else:
-        outcome = model(Limits()).explore(numbers[0] if numbers else 5_000_000)
+        narrow = model(Limits(by_reference=by_reference))
+        outcome = narrow.explore(numbers[0] if numbers else 5_000_000)
     print(outcome)
     return int(outcome.violation is not None)
 

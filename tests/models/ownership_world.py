@@ -20,9 +20,24 @@ class Limits(NamedTuple):
     """A broker."""
     reads: int = 1
     merges: int = 1
+    openings: int = 0
+    """Entries `Opened`, by which the metadata log forgets earlier tenures."""
+    lost_replies: int = 0
+    """Moves that are applied while the giver does not learn it yet."""
+    by_reference: bool = False
+    """Whether a move names the giver's slot in place of a hand-over object."""
 
 
-WIDE = Limits(appends=6, changes=6, rolls=5, checkpoints=4, reads=3, merges=4)
+WIDE = Limits(
+    appends=6,
+    changes=6,
+    rolls=5,
+    checkpoints=4,
+    reads=3,
+    merges=4,
+    openings=4,
+    lost_replies=3,
+)
 
 VARIANTS = {
     "no seal": Limits(1, 1, 0, 0, 0, 0),
@@ -45,8 +60,23 @@ VARIANTS = {
     "merges while giving away": Limits(1, 1, 0, 1, 0, 1),
     "merged objects go that a WAL names above its floor": Limits(1, 0, 0, 0, 0, 1),
     "merged objects go that are not named yet": Limits(1, 0, 0, 0, 0, 1),
+    "hand-over objects go before Opened": Limits(0, 1, 0, 0, 0, 0),
+    "Opened before the opening image": Limits(1, 1, 0, 0, 0, 0, openings=1),
+    "serves again after a lost reply": Limits(1, 1, 0, 0, 0, 0, lost_replies=1),
 }
 """Broken variants, and the smallest world in which each goes wrong."""
+
+_REFERENCE = Limits(1, 1, 0, 1, 0, 0, by_reference=True)
+REFERENCE_VARIANTS = {
+    "checkpoints forget what was given by reference": _REFERENCE,
+    "a frozen image goes when the partition comes back": _REFERENCE._replace(changes=2),
+    "an image of an earlier attempt is taken": _REFERENCE._replace(checkpoints=0),
+    "the move forgets the giver's tenure": _REFERENCE,
+    "accepts while giving away": _REFERENCE._replace(checkpoints=0),
+    "merges while giving away": _REFERENCE._replace(merges=1),
+    "deletes the newest checkpoint": _REFERENCE._replace(rolls=1),
+}
+"""Broken variants where partitions are handed over by reference."""
 
 
 class Extent(NamedTuple):
@@ -66,12 +96,26 @@ class Image(NamedTuple):
     table_next: int = 0
 
 
+class Reference(NamedTuple):
+    """A tenure continues the one before it, whose entries end below `slot` at offset `next`."""
+
+    slot: int
+    next: int
+
+
 class Tenure(NamedTuple):
-    """What the metadata log says; `handover` is None after a fence."""
+    """What the metadata log says; `handover` is an object's number, or None after a fence."""
 
     epoch: int
     broker: int
-    handover: Image | None
+    handover: int | Reference | None
+
+
+class Frozen(NamedTuple):
+    """The image of a tenure that was given by reference."""
+
+    epoch: int
+    image: Image
 
 
 class Entry(NamedTuple):
@@ -90,12 +134,19 @@ class Merged(NamedTuple):
     number: int
 
 
+class Handover(NamedTuple):
+    """A hand-over object, as a collector marks it."""
+
+    number: int
+
+
 class Checkpoint(NamedTuple):
     """Of slot `slot`; `epoch` is -1 if the broker did not lead the partition."""
 
     slot: int
     epoch: int
     image: Image
+    frozen: tuple[Frozen, ...] = ()
 
 
 class Base(NamedTuple):
@@ -116,6 +167,8 @@ class Search(NamedTuple):
     checkpoint: Checkpoint | None
     looked: bool = False
     """Whether `checkpoint` has been read for this tenure."""
+    reference: Reference | None = None
+    """Where this tenure ends, if the later one refers to it."""
 
 
 class Local(NamedTuple):
@@ -125,12 +178,14 @@ class Local(NamedTuple):
     epoch: int = -1
     image: Image = Image()
     search: Search | None = None
-    handover: Image | None = None
-    """While giving away: the image that was written when it stopped accepting."""
+    handover: int | Reference | None = None
+    """While giving away: the object that was written when it stopped accepting, or its slot."""
     roll: tuple[int, int] | None = None
     table_next: int = 0
     merge: tuple[Extent, ...] | None = None
     """What was copied into a merged object, and is to be told to the WAL."""
+    frozen: tuple[Frozen, ...] = ()
+    """What it gave by reference; its checkpoints list it until a later tenure is opened."""
 
 
 class Reader(NamedTuple):
@@ -149,6 +204,8 @@ class Used(NamedTuple):
     rolls: int = 0
     reads: int = 0
     merges: int = 0
+    openings: int = 0
+    lost_replies: int = 0
 
 
 class World(NamedTuple):
@@ -169,11 +226,15 @@ class World(NamedTuple):
     used: Used
     written: tuple[int, ...]
     """Checkpoints of each broker."""
-    marked: frozenset[tuple[int, int | Checkpoint | Merged]]
+    marked: frozenset[tuple[int, int | Checkpoint | Merged | Handover]]
     """What a collector has found to be superfluous, and may delete at any later time."""
     reader: Reader | None
     merged: tuple[tuple[tuple[tuple[int, int], ...] | None, ...], ...]
     """Each broker's merged objects: offsets and values. None: the object was deleted."""
+    handovers: tuple[tuple[int, Image] | None, ...] = ()
+    """Hand-over objects: the giver and the image. None: the object was deleted."""
+    sent: frozenset[tuple[int, Reference, Image]] = frozenset()
+    """Images on their way to a receiver, for ever; with the leader epoch of the giver."""
 
 
 T = TypeVar("T")
@@ -233,6 +294,9 @@ def readable(world: World, search: Search, start: int, variant: str) -> tuple[En
     is missing, unless a checkpoint says that it was deleted; where one has ended, None is missing.
     """
     broker = search.tenures[search.number].broker
+    if search.reference is not None:
+        # All slots below the end that the move names were durable.
+        return world.wals[broker][start : search.reference.slot]
     slots = world.wals[broker][start:]
     if broker in search.ended or None not in slots:
         return slots
@@ -254,6 +318,9 @@ def look_into(world: World, search: Search, variant: str) -> Base | Search:
         other = variant == "checkpoint of another tenure taken" and checkpoint.epoch != -1
         if checkpoint.epoch == tenure.epoch or other:
             return Base(tenure, checkpoint.image, start)
+        for epoch, image in checkpoint.frozen:
+            if epoch == tenure.epoch:
+                return Base(tenure, image, start)
     slots = readable(world, search, start, variant)
     for number, entry in enumerate(slots, start):
         if entry is not None and entry.image is not None and entry.epoch == tenure.epoch:
@@ -261,11 +328,20 @@ def look_into(world: World, search: Search, variant: str) -> Base | Search:
     if None in slots:
         # It may have opened there.
         raise Missing(f"a slot of {tenure.broker}")
-    if tenure.handover is not None:
-        return Base(tenure, tenure.handover, None)
-    if search.number == 0:
-        return Base(tenure, Image(), None)
-    return Search(search.tenures, search.ended, search.number - 1, None)
+    reference = None
+    if isinstance(tenure.handover, Reference):
+        reference = tenure.handover
+    elif tenure.handover is not None:
+        handed = world.handovers[tenure.handover]
+        if handed is None:
+            raise Missing(f"hand-over object {tenure.handover}")
+        return Base(tenure, handed[1], None)
+    if search.number > 0:
+        earlier = search.number - 1
+        return Search(search.tenures, search.ended, earlier, None, reference=reference)
+    if tenure.epoch > 0:
+        raise Violation(f"{tenure} is the first that the log knows, and has no base")
+    return Base(tenure, Image(), None)
 
 
 def replay(world: World, search: Search, base: Base, table_next: int, variant: str) -> Image:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models import fencing, metadata_end, ownership, wal_end
-from tests.models.ownership_world import VARIANTS, WIDE, Limits
+from tests.models.ownership_world import REFERENCE_VARIANTS, VARIANTS, WIDE, Limits
 
 
 def test_the_fencing_of_a_wal_holds() -> None:
@@ -44,6 +44,10 @@ SMALL = [
     Limits(appends=1, changes=1, rolls=0, checkpoints=0, reads=1, merges=0),
     Limits(appends=1, changes=0, rolls=0, checkpoints=1, reads=1, merges=1),
     Limits(appends=1, changes=1, rolls=0, checkpoints=0, reads=0, merges=1),
+    Limits(1, 1, 0, 0, 0, 0, openings=1, lost_replies=1),
+    Limits(1, 1, 0, 0, 0, 0, openings=1, lost_replies=1, by_reference=True),
+    Limits(1, 1, 1, 0, 0, 0, by_reference=True),
+    Limits(1, 1, 0, 0, 1, 0, openings=1, by_reference=True),
 ]
 
 
@@ -54,14 +58,26 @@ def test_ownership_holds_in_small_worlds_as_a_whole(limits: Limits) -> None:
     assert outcome.whole
 
 
-def test_ownership_holds_in_long_runs() -> None:
-    outcome = ownership.model(WIDE).walk(walks=400, length=150, seed=2)
+@pytest.mark.parametrize("by_reference", [False, True], ids=["objects", "by reference"])
+def test_ownership_holds_in_long_runs(by_reference: bool) -> None:
+    wide = WIDE._replace(by_reference=by_reference)
+    outcome = ownership.model(wide).walk(walks=200, length=150, seed=2)
     assert outcome.violation is None, str(outcome)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_broken_ownership_is_noticed(variant: str) -> None:
     assert ownership.catch(variant).violation is not None
+
+
+@pytest.mark.parametrize("variant", REFERENCE_VARIANTS)
+def test_a_broken_hand_over_by_reference_is_noticed(variant: str) -> None:
+    assert ownership.catch_reference(variant).violation is not None
+
+
+def test_ownership_holds_with_hand_over_by_reference() -> None:
+    outcome = ownership.model(Limits(by_reference=True)).explore(15_000)
+    assert outcome.violation is None, str(outcome)
 
 
 def test_the_end_of_a_wal_proves_itself() -> None:
