@@ -14,14 +14,18 @@ In every state: an offset is given out once, an opener finds the whole log, and 
 whole log can be recovered. From every state a state can be reached in which a living broker serves
 each partition, unless all are dead.
 
-The model refutes two rules for hand-over objects.
+A collector may delete a hand-over object that no tenure names in three cases: the giver is fenced,
+so that no entry of its own can land; the giver itself deletes it, knowing the outcome; or the
+metadata log has an entry that is younger than the object by more than the grace, since that entry
+took the number of any older PUT. For the last case, a giver PUTs no entry that names an object
+older than half the grace; a grace passes at once here, so that any pause is longer than it.
+
+The model refutes two other rules.
 
 1. "An object that no tenure names may go a grace after it was written" (variant BY_AGE):
    broker 0 writes the object; its PUT of `Moved` is delayed; a collector marks the object; the PUT
    lands, since nothing has taken its number; the object is deleted; the receiver has no base. A
-   number stays free for hours in an idle cluster, so no grace helps. A fence of the giver takes the
-   number. So the collector deletes the unnamed objects of fenced givers only, and a living giver
-   deletes its own when the outcome is known.
+   number stays free for hours in an idle cluster, so no grace helps.
 2. "An object may go when every tenure that names it has opened" (variant NAMED_TWICE): of two moves
    in one object the first is applied and its receiver opens; the giver names the object in a second
    entry for the other partition. So an object is named in one entry at most: a giver writes a
@@ -40,212 +44,44 @@ from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_or_walk
+from tests.models.handover_world import (
+    ACCEPTS,
+    APPLIED,
+    BROKERS,
+    BY_AGE,
+    FENCER_FINISHES,
+    FLYING,
+    NAMED_TWICE,
+    NEVER_OPENED,
+    NO_SEAL,
+    NOT_VALIDATED,
+    OLD_LOG,
+    OLD_NAMED,
+    ONE_OPENED,
+    REFUSED_DROPPED,
+    RETIRER_ASSIGNS,
+    TAKEN,
+    UNASSIGNED,
+    UNKNOWN_APPLIED,
+    UNKNOWN_REFUSED,
+    VARIANTS,
+    WIDE,
+    Limits,
+    Local,
+    Log,
+    Object,
+    Put,
+    Tenure,
+    World,
+    beginning,
+    check,
+    entered,
+    is_served,
+    recovered,
+)
 from tests.models.ownership_world import put as changed
 
-BROKERS = range(3)
-FLYING, APPLIED, TAKEN = "flying", "applied", "taken"
-
-
-class Limits(NamedTuple):
-    """How far the world goes."""
-
-    partitions: int = 2
-    gives: int = 1
-    appends: int = 1
-    crashes: int = 1
-    fences: int = 1
-    """Of brokers that live. A dead broker can always be fenced."""
-    successors: int = 2
-    """How many partitions one `Retired` reassigns."""
-
-
-NARROW = Limits(crashes=0)
-WIDE = Limits(gives=4, appends=4, crashes=2, fences=2, successors=1)
-RETURNS = Limits(partitions=1, gives=2, appends=2, crashes=1, fences=1)
-TAKEOVER = Limits(gives=0, appends=1, crashes=2, fences=1, successors=1)
-
-UNKNOWN_REFUSED = "an unknown outcome is taken for a refusal"
-UNKNOWN_APPLIED = "an unknown outcome is taken for a success"
-REFUSED_DROPPED = "a refused partition is dropped"
-OLD_LOG = "the old log is used when the partition comes back"
-ACCEPTS = "accepts behind the image"
-NOT_VALIDATED = "a move is not validated against the entry before"
-BY_AGE = "an object goes that no tenure names yet"
-NAMED_TWICE = "an object is named in a second entry"
-ONE_OPENED = "an object goes when one of its tenures has opened"
-NEVER_OPENED = "an object goes when its moves are applied"
-FENCER_FINISHES = "only the fencer finishes a fence"
-RETIRER_ASSIGNS = "only the retirer assigns what Retired left out"
-UNASSIGNED = "a retired WAL goes that an unassigned partition names"
-NO_SEAL = "no seal before Retired"
-
-VARIANTS = {
-    UNKNOWN_REFUSED: Limits(partitions=1, crashes=0, fences=0),
-    UNKNOWN_APPLIED: Limits(partitions=1, crashes=0, fences=1),
-    REFUSED_DROPPED: Limits(partitions=1, appends=0, crashes=0),
-    OLD_LOG: RETURNS._replace(crashes=0, fences=0),
-    ACCEPTS: Limits(partitions=1, crashes=0, fences=0),
-    NOT_VALIDATED: Limits(partitions=1, crashes=0),
-    BY_AGE: Limits(partitions=1, appends=0, crashes=0, fences=0),
-    NAMED_TWICE: Limits(appends=0, crashes=0),
-    ONE_OPENED: Limits(appends=0, crashes=0, fences=0),
-    NEVER_OPENED: Limits(partitions=1, appends=0, crashes=0, fences=0),
-    FENCER_FINISHES: Limits(partitions=1, gives=0, appends=0),
-    RETIRER_ASSIGNS: TAKEOVER,
-    UNASSIGNED: TAKEOVER._replace(crashes=0),
-    NO_SEAL: Limits(partitions=1, gives=0, crashes=0),
-}
-"""Broken variants, and a small world in which each goes wrong."""
-
-
-class Tenure(NamedTuple):
-    """`handover`: the number of the object with the image, None after a fence."""
-
-    epoch: int
-    broker: int
-    handover: int | None = None
-
-
-class Object(NamedTuple):
-    """A hand-over object: the next offset of each partition in it."""
-
-    giver: int
-    images: tuple[tuple[int, int], ...]
-
-
-class Log(NamedTuple):
-    """An opened partition in its owner's memory."""
-
-    epoch: int
-    next: int
-    giving: bool = False
-
-
-class Put(NamedTuple):
-    """The PUT of an entry with moves (partition, receiver), and what became of it.
-
-    It flies until it lands (applied), or another entry takes its number. The giver cannot see
-    `outcome` before one of both has happened.
-    """
-
-    moves: tuple[tuple[int, int], ...]
-    outcome: str = FLYING
-
-
-class Local(NamedTuple):
-    """A broker's memory."""
-
-    logs: tuple[Log | None, ...]
-    old: tuple[Log | None, ...]
-    """Of OLD_LOG: what it gave away."""
-    handover: int | None = None
-    put: Put | None = None
-    """The one entry that it has in flight (A3)."""
-    dead: bool = False
-
-
-class World(NamedTuple):
-    """Metadata log, bucket, memories, and the ghost of what is true."""
-
-    tenures: tuple[tuple[Tenure, ...], ...]
-    fenced: tuple[tuple[int, int], ...]
-    """(incarnation, its fencer)."""
-    sealed: frozenset[int]
-    retired: tuple[tuple[int, int], ...]
-    """(incarnation, its retirer)."""
-    wals: frozenset[tuple[int, int, int, int]]
-    """(broker, partition, leader epoch, next offset): what the WALs lead to."""
-    collected: frozenset[int]
-    """Incarnations whose WAL was deleted."""
-    objects: tuple[Object | None, ...]
-    """None: deleted."""
-    named: frozenset[int]
-    """The objects that some entry has named."""
-    marked: frozenset[int]
-    truth: tuple[int, ...]
-    """How many records of each partition were acknowledged."""
-    brokers: tuple[Local, ...]
-    gives: int = 0
-    crashes: int = 0
-    fences: int = 0
-
-    def lives(self, broker: int) -> bool:
-        """Whether it is not fenced."""
-        return all(victim != broker for victim, _ in self.fenced)
-
-    def is_retired(self, broker: int) -> bool:
-        return any(victim == broker for victim, _ in self.retired)
-
-
 Steps: TypeAlias = Iterator[tuple[str, World]]
-
-
-def beginning(limits: Limits) -> World:
-    """Broker 0 serves all partitions; they are empty."""
-    count = limits.partitions
-    none: frozenset[int] = frozenset()
-    idle = Local((None,) * count, (None,) * count)
-    return World(
-        tenures=((Tenure(0, 0),),) * count,
-        fenced=(),
-        sealed=none,
-        retired=(),
-        wals=frozenset((0, partition, 0, 0) for partition in range(count)),
-        collected=none,
-        objects=(),
-        named=none,
-        marked=none,
-        truth=(0,) * count,
-        brokers=(idle._replace(logs=(Log(0, 0),) * count), idle, idle),
-    )
-
-
-def entered(world: World, author: int | None = None) -> World:
-    """The world with one more metadata entry: it takes the number of all others in flight."""
-    brokers = tuple(
-        me._replace(put=me.put._replace(outcome=TAKEN))
-        if me.put is not None and me.put.outcome == FLYING and number != author
-        else me
-        for number, me in enumerate(world.brokers)
-    )
-    return world._replace(brokers=brokers)
-
-
-def recovered(world: World, partition: int) -> int:
-    """The next offset by the bucket: the base, from the newest tenure back (C5)."""
-    for tenure in reversed(world.tenures[partition]):
-        if tenure.broker in world.collected:
-            raise Violation(f"the WAL of {tenure.broker} is gone, {tenure} needs it")
-        for broker, of, epoch, following in world.wals:
-            if (broker, of, epoch) == (tenure.broker, partition, tenure.epoch):
-                return following
-        if tenure.handover is not None:
-            found = world.objects[tenure.handover]
-            if found is None:
-                raise Violation(f"hand-over object {tenure.handover} is gone, {tenure} needs it")
-            return dict(found.images)[partition]
-    raise Violation(f"partition {partition} has no base in {world.tenures[partition]}")
-
-
-def check(world: World) -> None:
-    """What must hold in every state."""
-    for partition, length in enumerate(world.truth):
-        found = recovered(world, partition)
-        if found != length:
-            raise Violation(f"recovered {found} of {length} records of partition {partition}")
-
-
-def is_served(world: World) -> bool:
-    """The goal: a living broker serves each partition, unless none lives."""
-    if all(me.dead or not world.lives(number) for number, me in enumerate(world.brokers)):
-        return True
-    for partition, tenures in enumerate(world.tenures):
-        owner = tenures[-1]
-        me = world.brokers[owner.broker]
-        log = me.logs[partition]
-        if me.dead or log is None or log.giving or log.epoch != owner.epoch:
-            return False
-    return True
 
 
 class Actor(NamedTuple):
@@ -337,6 +173,9 @@ def give_steps(actor: Actor) -> Steps:
         if not world.lives(number):
             yield actor.to("learns of its fence", me._replace(dead=True))
             return
+        if is_too_old(actor):
+            yield actor.to("the object is too old", me._replace(logs=served_again(me, given)))
+            return
         receivers = [each for each in BROKERS if each != number and world.lives(each)]
         for chosen in product(receivers, repeat=len(given)):
             moves = tuple(zip(given, chosen, strict=True))
@@ -345,6 +184,13 @@ def give_steps(actor: Actor) -> Steps:
             yield actor.to("no receiver is left", me._replace(logs=served_again(me, given)))
     if me.put is not None:
         yield from outcome_steps(actor, me.put)
+
+
+def is_too_old(actor: Actor) -> bool:
+    """Whether the giver may not name its hand-over object any more."""
+    assert actor.me.handover is not None
+    found = actor.world.objects[actor.me.handover]
+    return (found is None or found.is_old) and actor.variant != OLD_NAMED
 
 
 def served_again(me: Local, partitions: tuple[int, ...]) -> tuple[Log | None, ...]:
@@ -372,8 +218,9 @@ def outcome_steps(actor: Actor, put: Put) -> Steps:
     elif not world.lives(actor.number):
         yield actor.to("learns of its fence", me._replace(dead=True))
     else:
-        valid = tuple(each for each in put.moves if world.lives(each[1]))
-        refused = tuple(partition for partition, to in put.moves if not world.lives(to))
+        usable = not is_too_old(actor)
+        valid = tuple(each for each in put.moves if usable and world.lives(each[1]))
+        refused = tuple(each[0] for each in put.moves if each not in valid)
         logs = served_again(me, refused)
         if variant == REFUSED_DROPPED:
             logs = tuple(None if p in refused else log for p, log in enumerate(me.logs))
@@ -477,7 +324,8 @@ def superfluous(world: World, number: int, variant: str) -> bool:
     )
     own = not giver.dead and not is_current
     by_name = number in world.named and variant == NAMED_TWICE
-    return own or not world.lives(found.giver) or by_name or variant == BY_AGE
+    by_age = found.is_proved_old or (variant == BY_AGE and found.is_old)
+    return own or not world.lives(found.giver) or by_name or by_age
 
 
 def collector_steps(world: World, variant: str) -> Steps:
@@ -515,6 +363,10 @@ def model(limits: Limits, variant: str = "") -> Model[World]:
             if world.crashes < limits.crashes:
                 crashed = world._replace(crashes=world.crashes + 1)
                 yield actor.to("death", actor.me._replace(dead=True), crashed)
+        if world.graces < limits.graces:
+            objects = tuple(each and each._replace(is_old=True) for each in world.objects)
+            aged = world._replace(objects=objects, graces=world.graces + 1)
+            yield "the grace passes", aged
         yield from landing_steps(world, variant)
         yield from collector_steps(world, variant)
 

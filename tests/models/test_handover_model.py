@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.handover import RETURNS, TAKEOVER, VARIANTS, WIDE, Limits, catch, model
+from tests.models.handover import catch, model
+from tests.models.handover_world import RETURNS, TAKEOVER, VARIANTS, WIDE, Limits
 
 SMALL = [
-    Limits(partitions=1, crashes=0),
     Limits(partitions=1, fences=0),
     RETURNS._replace(crashes=0, fences=0),
     TAKEOVER._replace(crashes=1),
-    Limits(appends=0, crashes=0, fences=0),
+    Limits(appends=0, crashes=0, fences=0, graces=1),
+    Limits(partitions=1, crashes=0, graces=1),
 ]
 
 
