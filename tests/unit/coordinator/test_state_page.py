@@ -84,7 +84,7 @@ def test_the_kinds_of_rows_are_those_of_the_page() -> None:
 
 
 def test_the_fields_of_a_member_are_those_of_the_page() -> None:
-    told = section("Groups").split("A member: ")[1]
+    told = section("Groups").split("A member has these fields: ")[1]
     members = GroupTable.schema.field("members").type.value_type
     assert re.findall(r"`(\w+)`", told)[: members.num_fields - 1] == [
         field.name for field in list(members)[:-1]
