@@ -24,6 +24,8 @@ of which is a variant in `REFERENCE_VARIANTS`:
    ends later relocates the frozen image, and slots go that the receiver's image refers to.
 4. The metadata log keeps the giver's tenure until the receiver's is `Opened`; so by F1 the giver's
    WAL stays, also when the giver is retired.
+5. An opener or reader that finds no base reads the metadata log again before it calls that damage:
+   a later tenure may have been opened, and the frozen image is gone.
 
     python -m tests.models.ownership [STATES]      the protocol, breadth first
     python -m tests.models.ownership --reference   the same with hand-over by reference

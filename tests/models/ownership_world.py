@@ -340,7 +340,8 @@ def look_into(world: World, search: Search, variant: str) -> Base | Search:
         earlier = search.number - 1
         return Search(search.tenures, search.ended, earlier, None, reference=reference)
     if tenure.epoch > 0:
-        raise Violation(f"{tenure} is the first that the log knows, and has no base")
+        # A view that is behind: the base went when a later tenure was opened.
+        raise Missing(f"the base of {tenure}, the first that the log knows,")
     return Base(tenure, Image(), None)
 
 
