@@ -58,6 +58,7 @@ from tidelog.protocol.schemas.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from tidelog.records.batch import NO_PRODUCER_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ async def init_producer_id(
         )
     code = error_for(ApiKey.INIT_PRODUCER_ID, context.api_version, reply.error)
     if code is not ErrorCode.NONE:
-        return InitProducerIdResponse(error_code=code)
+        return InitProducerIdResponse(error_code=code, producer_epoch=NO_PRODUCER_EPOCH)
     return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 

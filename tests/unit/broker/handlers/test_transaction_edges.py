@@ -160,7 +160,9 @@ def test_a_broker_that_does_not_coordinate_says_so_and_to_batches_to_try_again()
             producer.producer_id, producer.epoch = 1000, 0
             elsewhere = ErrorCode.NOT_COORDINATOR
             request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000)
-            assert (await ask(broker, init_producer_id, request, 4)).error_code == elsewhere
+            refused = await ask(broker, init_producer_id, request, 4)
+            assert refused.error_code == elsewhere
+            assert (refused.producer_id, refused.producer_epoch) == (-1, -1)
             assert await producer.add(0) is elsewhere
             assert await producer.commit() is elsewhere
             for version in (FIRST, SECOND):
