@@ -25,7 +25,7 @@ from tidelog.broker.telemetry.log_format import configure_logging
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator
 from tidelog.cli import worker
-from tidelog.cli.address import Address, shown
+from tidelog.cli.address import Address, refuse_wildcard, shown
 from tidelog.cli.worker import BACKGROUND_NICENESS
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.membership import processes
@@ -76,6 +76,7 @@ def server(
     The first line on stdout is "ready kafka=HOST:PORT http=HOST:PORT|- cluster=ID broker=N"; logs
     go to stderr.
     """
+    refuse_wildcard(advertise or listen)
     tune_allocator()
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
@@ -102,11 +103,11 @@ async def _serve(
 ) -> None:
     metrics = BrokerMetrics()
     async with contextlib.AsyncExitStack() as closing:
-        world = _surroundings(store_url, metrics, crash_points, closing)
-        broker = Broker(options, world, metrics)
+        environment = _environment(store_url, metrics, crash_points, closing)
+        broker = Broker(options, environment, metrics)
         health = None
         if http is not None:
-            health = _health_server(http, broker, options.settings, metrics, world.clock)
+            health = _health_server(http, broker, options.settings, metrics, environment.clock)
             closing.callback(health.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,13 +120,13 @@ async def _serve(
             raise first_error(errors) from None
 
 
-def _surroundings(
+def _environment(
     store_url: str,
     metrics: BrokerMetrics,
     crash_points: CrashPoints,
     closing: contextlib.AsyncExitStack,
 ) -> BrokerEnvironment:
-    """The real world. `closing` ends what this begins."""
+    """The operating system's. `closing` ends what this begins."""
     clock, entropy = SystemClock(), SystemEntropy()
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))

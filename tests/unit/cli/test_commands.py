@@ -223,6 +223,9 @@ def test_a_batch_that_may_have_been_sent_is_said(
         (("server", "--store", "file:///x", "--set", "num.partitions=many"), 2, "num.partitions"),
         (("server", "--store", "file:///x", "--config", "/no/such/file"), 2, "/no/such/file"),
         (("server",), 2, "--store"),
+        (("server", "--store", "file:///x", "--listen", "0.0.0.0:0"), 2, "--advertise HOST:PORT"),
+        (("server", "--store", "file:///x", "--listen", "[::]:0"), 2, "--advertise HOST:PORT"),
+        (("server", "--store", "file:///x", "--advertise", "0.0.0.0:1"), 2, "cannot connect to"),
         (("bucket", "check", "file:///x"), 2, "only S3 stores"),
     ],
 )
