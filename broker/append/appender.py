@@ -38,7 +38,7 @@ from tidelog.records.batch import (
     TimestampType,
 )
 from tidelog.records.buffers import Buffer
-from tidelog.records.validate.rewriting import admit
+from tidelog.records.validate.rewriting import accept_batches
 from tidelog.records.validate.rules import BatchLimits, InvalidBatch, LargeBatch, RecordError
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.producer_state import AppendRefused
@@ -168,16 +168,16 @@ def prepare(
     `small_only` leaves large batches for later. Pure; runs in a worker thread.
     """
     prepared: list[Prepared | InvalidBatch] = []
-    for admitted in admit(requests, limits, now_ms, small_only=small_only):
-        if isinstance(admitted, InvalidBatch):
-            prepared.append(admitted)
+    for accepted in accept_batches(requests, limits, now_ms, small_only=small_only):
+        if isinstance(accepted, InvalidBatch):
+            prepared.append(accepted)
             continue
-        info = admitted.batches[0]
+        info = accepted.batches[0]
         log_append_time = info.timestamp_type is TimestampType.LOG_APPEND_TIME
         prepared.append(
             Prepared(
-                admitted.buffer,
-                BatchHeader.parse(admitted.buffer),
+                accepted.buffer,
+                BatchHeader.parse(accepted.buffer),
                 info.max_timestamp if log_append_time else -1,
             )
         )

@@ -32,7 +32,7 @@ _BEGUN_PER_TURN_MAX: Final = 8
 class SocketOwner(Protocol):
     """The server, as its sockets use it."""
 
-    def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
+    def accept(self, socket: ClientSocket, host: str) -> ServedConnection | None:
         """A new connection's state; None if a limit forbids the connection."""
         ...
 
@@ -113,7 +113,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._active = self._clock.monotonic()
-        self._connection = self._owner.admit(self, str(peer[0]) if peer else "")
+        self._connection = self._owner.accept(self, str(peer[0]) if peer else "")
         if self._connection is None:
             self._transport.abort()
 

@@ -169,7 +169,7 @@ class KafkaServer:
             self, frames, FramePace(self._receive_limits), self._metrics, self._clock
         )
 
-    def admit(self, socket: ClientSocket, host: str) -> ServedConnection | None:
+    def accept(self, socket: ClientSocket, host: str) -> ServedConnection | None:
         """A new connection's state; None if a limit forbids the connection."""
         limit = "closing" if self._closing else self._limits.violated(host)
         if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):

@@ -11,7 +11,7 @@ import pytest
 from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validate.rewriting import Admitted, admit, rewrite
+from tidelog.records.validate.rewriting import AcceptedBatches, accept_batches, rewrite
 from tidelog.records.validate.validation import BatchErrorCode, BatchLimits, InvalidBatch, validate
 
 NOW_MS = 1_800_000_000_000
@@ -24,9 +24,9 @@ def contents(buffer: bytes | bytearray | memoryview) -> list[tuple[object, ...]]
     return [(r.timestamp, r.key, r.value, list(r.headers)) for r in decode_records(buffer)]
 
 
-def admitted(request: bytearray, limits: BatchLimits) -> Admitted:
-    (verdict,) = admit([request], limits, NOW_MS)
-    assert isinstance(verdict, Admitted), verdict
+def accepted(request: bytearray, limits: BatchLimits) -> AcceptedBatches:
+    (verdict,) = accept_batches([request], limits, NOW_MS)
+    assert isinstance(verdict, AcceptedBatches), verdict
     return verdict
 
 
@@ -38,7 +38,7 @@ def with_maximum(batch: bytearray, timestamp: int) -> bytearray:
 
 def test_what_needs_no_change_is_not_copied() -> None:
     batch = encode_batch(RECORDS, compression=Compression.LZ4)
-    verdict = admitted(batch, BatchLimits())
+    verdict = accepted(batch, BatchLimits())
     assert verdict.buffer is batch
     assert verdict.batches[0].length == len(batch)
 
@@ -59,7 +59,7 @@ def test_every_codec_becomes_every_other(
     )
     before = bytes(batch)
     limits = BatchLimits(compression=target, timestamp_type=timestamp_type)
-    stored, (info,) = admitted(batch, limits)
+    stored, (info,) = accepted(batch, limits)
     header = BatchHeader.parse(stored)
     assert batch == before
     assert (info.position, info.length) == (0, len(stored))
@@ -78,7 +78,7 @@ def test_every_codec_becomes_every_other(
 
 def test_a_wrong_maximum_is_put_right() -> None:
     batch = with_maximum(encode_batch(RECORDS), 0)
-    stored, (info,) = admitted(batch, BatchLimits())
+    stored, (info,) = accepted(batch, BatchLimits())
     assert stored == encode_batch(RECORDS)
     assert not info.needs_rewrite
     (again,) = validate([stored], BatchLimits(), NOW_MS)
@@ -98,7 +98,7 @@ def test_a_batch_within_a_request_is_rewritten_alone() -> None:
 def test_several_batches_of_a_request_stay_together() -> None:
     request = encode_batch(RECORDS[:3]) + with_maximum(encode_batch(RECORDS), 0)
     limits = BatchLimits(batches_max=2, compression=Compression.GZIP)
-    stored, infos = admitted(request, limits)
+    stored, infos = accepted(request, limits)
     assert [info.position for info in infos] == [0, infos[0].length]
     assert sum(info.length for info in infos) == len(stored)
     assert contents(stored) == contents(request)
@@ -109,14 +109,14 @@ def test_a_batch_that_outgrows_the_topics_maximum_by_its_codec_is_refused() -> N
     batch = encode_batch([NewRecord(text, timestamp=1)], compression=Compression.ZSTD)
     limits = BatchLimits(batch_bytes_max=1000, compression=Compression.NONE)
     good = encode_batch([NewRecord(b"small", timestamp=1)])
-    refused, other = admit([batch, good], limits, NOW_MS)
+    refused, other = accept_batches([batch, good], limits, NOW_MS)
     assert isinstance(refused, InvalidBatch)
     assert refused.error_code == BatchErrorCode.MESSAGE_TOO_LARGE
-    assert isinstance(other, Admitted)
+    assert isinstance(other, AcceptedBatches)
 
 
 def test_invalid_batches_stay_refused() -> None:
-    (verdict,) = admit([b"nothing"], BatchLimits(compression=Compression.ZSTD), NOW_MS)
+    (verdict,) = accept_batches([b"nothing"], BatchLimits(compression=Compression.ZSTD), NOW_MS)
     assert isinstance(verdict, InvalidBatch)
 
 
@@ -127,7 +127,7 @@ def test_the_topics_level_is_used() -> None:
     batch = encode_batch([NewRecord(text, timestamp=1)])
     sizes = [
         len(
-            admitted(
+            accepted(
                 batch, BatchLimits(compression=Compression.GZIP, compression_level=level)
             ).buffer
         )

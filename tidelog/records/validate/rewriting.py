@@ -20,7 +20,7 @@ from tidelog.records.validate.rules import BatchInfo, BatchLimits, InvalidBatch
 from tidelog.records.validate.validation import too_large, validate
 
 
-class Admitted(NamedTuple):
+class AcceptedBatches(NamedTuple):
     """Records of one partition in the form to be stored."""
 
     buffer: Buffer
@@ -29,13 +29,13 @@ class Admitted(NamedTuple):
     """Their positions are in that buffer; no batch needs another rewrite."""
 
 
-def admit(
+def accept_batches(
     requests: Sequence[Buffer],
     limits: BatchLimits | Sequence[BatchLimits],
     now_ms: int,
     *,
     small_only: bool = False,
-) -> list[Admitted | InvalidBatch]:
+) -> list[AcceptedBatches | InvalidBatch]:
     """`validate` and, where needed, `rewrite`: the whole preparation for the append.
 
     As in Kafka, a batch that the topic's codec makes larger than `max.message.bytes` is refused.
@@ -50,10 +50,10 @@ def admit(
 
 def _finish(
     request: Buffer, batches: list[BatchInfo], limits: BatchLimits
-) -> Admitted | InvalidBatch:
+) -> AcceptedBatches | InvalidBatch:
     # A list, not a generator: thousands of requests a second have mostly one batch.
     if not [True for batch in batches if batch.needs_rewrite]:
-        return Admitted(request, batches)
+        return AcceptedBatches(request, batches)
     joined = bytearray()
     placed: list[BatchInfo] = []
     for batch in batches:
@@ -62,7 +62,7 @@ def _finish(
             return too_large(info.length, limits)
         placed.append(info._replace(position=len(joined)))
         joined = rewritten if not joined else joined + rewritten
-    return Admitted(joined, placed)
+    return AcceptedBatches(joined, placed)
 
 
 def rewrite(buffer: Buffer, info: BatchInfo, limits: BatchLimits) -> tuple[bytearray, BatchInfo]:
