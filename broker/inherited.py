@@ -1,4 +1,4 @@
-"""Opens the partitions that this incarnation took over, soon after its start (rule C2).
+"""Opens the partitions that this incarnation took over, soon after it recovered them (rule C2).
 
 A partition that is not opened is rebuilt from the tenure before. Its WALs must be read at each
 start until the partition is opened again. Most partitions are idle, and no producer opens them. So
@@ -20,9 +20,11 @@ The effects of failures:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.partitions.partitions import Partition
@@ -44,27 +46,39 @@ RETRY_SECONDS = 1.0
 
 
 class InheritedPartitions:
-    """Opens one incarnation's inherited partitions; `run` is its task and ends with the last."""
+    """Opens one incarnation's inherited partitions; `run` is its task."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        writes: WritePath,
-        state: ClusterState,
-        images: Mapping[TopicPartition, PartitionImage],
-    ) -> None:
-        """`images`: the recovered images, whose epochs are those of the tenures with the bases.
-
-        `state` is the cluster's at the start; it tells which partitions were taken over.
-        """
+    def __init__(self, clock: Clock, writes: WritePath, state: Callable[[], ClusterState]) -> None:
         self._clock = clock
         self._writes = writes
-        unopened = state.unopened(writes.wal.incarnation.epoch)
-        places = [(images[p].leader_epoch - epoch, p) for p, epoch in unopened if p in images]
-        self._waiting = deque(place for _, place in sorted(places))
+        self._state = state
+        self._waiting: deque[TopicPartition] = deque()
+        self._news = asyncio.Event()
 
-    async def run(self) -> None:
-        """Open all, write a checkpoint, tell the metadata log. Raises WalLost."""
+    @property
+    def is_done(self) -> bool:
+        """Whether no partition waits for its opening image or for the report of it."""
+        return not self._waiting and not self._writes.tenure_reports.waiting
+
+    def add(self, images: Mapping[TopicPartition, PartitionImage]) -> None:
+        """Open these recovered partitions.
+
+        The images' epochs are those of the tenures with the bases.
+        """
+        unopened = self._state().unopened(self._writes.wal.incarnation.epoch)
+        places = [(images[p].leader_epoch - epoch, p) for p, epoch in unopened if p in images]
+        self._waiting.extend(place for _, place in sorted(places))
+        self._news.set()
+
+    async def run(self) -> NoReturn:
+        """Open what is added, until cancelled. Raises WalLost."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._open_all()
+
+    async def _open_all(self) -> None:
+        """Open all, write a checkpoint, tell the metadata log."""
         while self._waiting:
             self.open_some()
             await self._writes.durable()

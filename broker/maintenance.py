@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -30,9 +29,7 @@ from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.producer_expiry import ProducerExpiry
 
 logger = logging.getLogger(__name__)
@@ -52,8 +49,8 @@ class Maintenance:
     table_collector: TableCollector
     forgetting: Forgetting
 
-    async def open_inherited(self) -> None:
-        """Open the partitions that were taken over. It must end before the WAL."""
+    async def open_inherited(self) -> NoReturn:
+        """Open partitions that are taken over, until cancelled. It must end before the WAL."""
         await self.inherited.run()
 
     async def merge(self) -> NoReturn:
@@ -82,11 +79,10 @@ def new_maintenance(
     metadata: MetadataLog,
     writes: WritePath,
     reader: LogReader,
-    recovered: Mapping[TopicPartition, PartitionImage],
     settings: BrokerSettings,
     registry: CollectorRegistry,
 ) -> Maintenance:
-    """`recovered`: the images of the partitions that this incarnation took over."""
+    """The maintenance of an incarnation whose write path is open."""
     times = _Times.of(settings)
     me = writes.wal.incarnation
     counted = CollectorMetrics()
@@ -109,7 +105,7 @@ def new_maintenance(
         metadata.snapshots_seen,
     )
     return Maintenance(
-        inherited=InheritedPartitions(environment.clock, writes, metadata.state, recovered),
+        inherited=InheritedPartitions(environment.clock, writes, lambda: metadata.state),
         merger=merger,
         marks=marks,
         deleter=deleter,

@@ -8,7 +8,7 @@
    without a WAL; the next start fences it like any other.
 4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
    may repeat each step.
-5. Recover the owned partitions from their bases (C5, C6). This only reads.
+5. Recover the owned partitions from their bases (C5, C6; `partition_recovery`). This only reads.
 6. Serve. The first write to a partition is its image (C2).
 
 A step that fails ends the start; the caller's exit stack and task group undo the earlier steps.
@@ -37,6 +37,7 @@ from tidelog.broker.maintenance import Maintenance, expire_producers, new_mainte
 from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.options import BrokerOptions
+from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.read.layer_metrics import UnservedCollector
 from tidelog.broker.read.read_path import ReadPath
@@ -67,7 +68,6 @@ from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.stores.probe import probe
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.recover.recovery import recover
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ async def startup(
     )
     table_path = _table_path(opened, membership, partitions)
     reads = _reads(opened, membership, table_path)
-    recovered = await _recover(opened, membership, partitions, table_path)
+    recovery = _recovery(opened, membership, partitions, table_path)
     writes = _write_path(opened, membership, partitions, table_path)
     tables = TopicTables(
         table_path.tables,
@@ -161,17 +161,18 @@ async def startup(
         table_path.roller,
         table_path.cleaner(writes.appender),
     )
-    coordination = _coordinate(opened, membership, writes)
+    coordination = _coordinate(opened, membership, writes, recovery)
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
         opened.metadata,
         writes,
         opened.reads.log,
-        recovered,
         settings.now(),
         metrics.registry,
     )
+    recovery.subscribe(maintenance.inherited.add)
+    await recovery.recover_given()
     services = new_services(
         environment,
         settings,
@@ -204,6 +205,7 @@ async def startup(
             keeping,
             environment.clock,
             settings,
+            recovery,
             table_path,
             writes,
             tables,
@@ -336,8 +338,17 @@ def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath)
     return Reads(path, fetcher, path.offset_lookup(table_path.tables), faults)
 
 
-def _follow(opened: OpenedCluster, partitions: PartitionRegistry, table_path: TablePath) -> None:
-    """Apply all later records of the metadata log to the broker's parts."""
+def _recovery(
+    opened: OpenedCluster,
+    membership: Membership,
+    partitions: PartitionRegistry,
+    table_path: TablePath,
+) -> PartitionRecovery:
+    """Step 5. Applies all later records of the metadata log to the broker's parts."""
+    metadata, metrics = opened.metadata, opened.metrics
+    recovery = PartitionRecovery(
+        opened.environment, metadata, membership.incarnation, partitions, table_path.recovered
+    )
 
     def follow(_: int, records: Sequence[Record]) -> None:
         if any(isinstance(record, ConfigsChanged) for record in records):
@@ -345,50 +356,22 @@ def _follow(opened: OpenedCluster, partitions: PartitionRegistry, table_path: Ta
         partitions.follow(records)
         table_path.tables.follow(records)
         table_path.roller.partitions_changed()
-        opened.metrics.partitions = len(partitions)
+        recovery.follow(records)
+        metrics.partitions = len(partitions)
 
-    opened.metadata.subscribe(follow)
+    def listed(_: Mapping[TopicPartition, PartitionImage]) -> None:
+        metrics.partitions = len(partitions)
 
-
-async def _recover(
-    opened: OpenedCluster,
-    membership: Membership,
-    partitions: PartitionRegistry,
-    table_path: TablePath,
-) -> Mapping[TopicPartition, PartitionImage]:
-    """Step 5: fill `partitions` with the owned partitions, and return the recovered images."""
-    environment, metadata, metrics = opened.environment, opened.metadata, opened.metrics
-    state, epoch = metadata.state, membership.incarnation.epoch
-    # Partitions that others create from here on arrive by the log; the present ones are recovered.
-    _follow(opened, partitions, table_path)
+    metadata.subscribe(follow)
+    recovery.subscribe(listed)
     # Settings may have changed while the start waited for a predecessor's end.
     opened.settings.renew()
-    recovered = await recover(
-        environment.store,
-        environment.clock,
-        environment.offload,
-        {partition: state.tenures(partition) for partition in state.owned_by(epoch)},
-        {wal.incarnation: wal.end_slot for wal in state.retired.values()},
-        unopened={membership.incarnation, *state.never_written},
-    )
-    for source, stamp in recovered.stamps.items():
-        await metadata.verify(stamp, source)
-    partitions.adopt(recovered.images, recovered.failures)
-    metrics.partitions = len(partitions)
-    for place, fault in recovered.failures.items():
-        logger.error(
-            "a partition cannot be opened",
-            extra={
-                "partition": str(partitions.get(place) or place),
-                "key": fault.key,
-                "why": fault.why,
-            },
-        )
-    await table_path.recovered.open()
-    return recovered.images
+    return recovery
 
 
-def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath) -> Coordination:
+def _coordinate(
+    opened: OpenedCluster, membership: Membership, writes: WritePath, recovery: PartitionRecovery
+) -> Coordination:
     environment, settings = opened.environment, opened.settings.now()
     coordinators = Coordinators(
         environment,
@@ -415,6 +398,7 @@ def _coordinate(opened: OpenedCluster, membership: Membership, writes: WritePath
     opened.metrics.registry.register(CountsCollector(coordinators.snapshot_metrics))
     # After the partitions' subscription: a coordinator needs its partitions to be there.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
+    recovery.subscribe(lambda _: coordinators.keep_in_step())
     producer_ids = ProducerIds(opened.metadata, membership.incarnation)
     return Coordination(coordinators, admissions, adopter, producer_ids)
 
@@ -424,6 +408,7 @@ def _begin(
     keeping: tuple[asyncio.Task[Any], ...],
     clock: Clock,
     settings: LiveSettings,
+    recovery: PartitionRecovery,
     table_path: TablePath,
     writes: WritePath,
     tables: TopicTables,
@@ -440,6 +425,7 @@ def _begin(
         begin(maintenance.merge()),
     )
     background = (
+        begin(recovery.run()),
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
         begin(tables.tables.run()),

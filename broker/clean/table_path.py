@@ -56,14 +56,13 @@ class TablePath:
         )
         self._queue = RollQueue(partitions, environment.clock)
         self.recovered = RecoveredPartitions(
-            partitions, self.tables, self._queue, environment.store, environment.clock
+            self.tables, self._queue, environment.store, environment.clock
         )
         self.roller = self._new_roller(tail)
 
     async def roll(self) -> NoReturn:
         """Roll what is due until cancelled. Then every waiter is told, and later ones too."""
         try:
-            await self.recovered.load_ages()
             await self.roller.run()
         finally:
             self._queue.close()

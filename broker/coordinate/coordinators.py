@@ -136,7 +136,7 @@ class Coordinators:
         )
         # A deletion record names the topic by id only, and the state has forgotten the name.
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
-        self._keep_in_step()
+        self.keep_in_step()
 
     def follow(self, records: Sequence[Record]) -> None:
         """Follow an entry of the metadata log that the partitions have followed."""
@@ -150,9 +150,15 @@ class Coordinators:
                     deleted.setdefault(name, set()).add(topic_id)
                 case _:
                     pass
-        self._keep_in_step()
+        self.keep_in_step()
         if deleted:
             self._forget_topics(deleted)
+
+    def keep_in_step(self) -> None:
+        """Start and stop coordinators as the led partitions require."""
+        if not self._closed:
+            self.groups.keep_in_step()
+            self.transactions.keep_in_step()
 
     def faults(self) -> list[tuple[str, TidelogError]]:
         """The partitions whose coordinators cannot serve, by name, with the reason.
@@ -195,11 +201,6 @@ class Coordinators:
 
     def _all(self) -> list[CoordinatorRuntime[Any, Any, Any]]:
         return [*self.groups.all(), *self.transactions.all()]
-
-    def _keep_in_step(self) -> None:
-        if not self._closed:
-            self.groups.keep_in_step()
-            self.transactions.keep_in_step()
 
     def _start_groups(self, partition: Partition) -> GroupRuntime:
         def carried_out(decision: Decision[GroupRecord, Reply]) -> None:

@@ -6,7 +6,7 @@ fault and answers KAFKA_STORAGE_ERROR. All other partitions keep working.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from tidelog.broker.partitions.waiters import WaitQueue
@@ -128,29 +128,52 @@ class PartitionRegistry:
         """The log remembers `more` additional producers."""
         self.producers.changed(log, more)
 
-    def adopt(
+    def prepare(
         self,
         images: Mapping[TopicPartition, PartitionImage],
         faults: Mapping[TopicPartition, CorruptObject],
-    ) -> None:
-        """Register the partitions that recovery found; faulty ones keep their faults."""
+    ) -> list[Partition]:
+        """The partitions of a recovery that this incarnation owns; faulty ones have their faults.
+
+        Nothing is listed yet: `adopt` does that.
+        """
         state = self._state()
-        for partition in (*images, *faults):
-            tenure = state.leader(partition)
-            topic = state.topics.get(partition.topic_id)
-            if tenure is None or topic is None or tenure.incarnation.epoch != self._epoch:
+        prepared = []
+        for place in (*images, *faults):
+            tenure = state.leader(place)
+            if tenure is None or tenure.incarnation.epoch != self._epoch:
                 continue
-            fault = faults.get(partition)
+            fault = faults.get(place)
             if fault is None:
-                log = PartitionLog.from_image(images[partition])
+                log = PartitionLog.from_image(images[place])
                 log.begin_tenure(tenure.leader_epoch)
             else:
-                log = PartitionLog.from_image(PartitionImage.empty(partition, tenure.leader_epoch))
-            limits = self._limits(partition.topic_id)
-            hosted = Partition(topic.name, log, limits, is_internal=topic.internal)
-            hosted.fault = None if fault is None else to_keep(fault)
-            self._add(partition, hosted)
-            self._count(partition.topic_id, 1)
+                log = PartitionLog.from_image(PartitionImage.empty(place, tenure.leader_epoch))
+            topic = state.topics[place.topic_id]
+            limits = self._limits(place.topic_id)
+            partition = Partition(topic.name, log, limits, is_internal=topic.internal)
+            partition.fault = None if fault is None else to_keep(fault)
+            prepared.append(partition)
+        return prepared
+
+    def adopt(self, prepared: Iterable[Partition]) -> list[Partition]:
+        """List prepared partitions and return them, without those whose tenure has ended since."""
+        state = self._state()
+        adopted = []
+        for partition in prepared:
+            place = partition.log.partition
+            tenure = state.leader(place)
+            if tenure is None or (tenure.incarnation.epoch, tenure.leader_epoch) != (
+                self._epoch,
+                partition.log.leader_epoch,
+            ):
+                continue
+            # The topic's settings may have changed since.
+            partition.limits = self._limits(place.topic_id)
+            self._add(place, partition)
+            self._count(place.topic_id, 1)
+            adopted.append(partition)
+        return adopted
 
     def follow(self, records: Sequence[Record]) -> None:
         """Follow an entry of the metadata log that the cluster state has applied."""
@@ -241,11 +264,11 @@ class PartitionRegistry:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {partition.topic_id} has no partition {partition.partition}",
             )
-        return PartitionError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"partition {partition.partition} of {partition.topic_id} is led by"
-            f" incarnation {tenure.incarnation}",
-        )
+        name = f"partition {partition.partition} of {partition.topic_id}"
+        why = f"{name} is led by incarnation {tenure.incarnation}"
+        if tenure.incarnation.epoch == self._epoch:
+            why = f"{name} is being opened"
+        return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
 
     def _new(self, place: TopicPartition) -> Partition | None:
         """The partition, if this incarnation created it and uses it for the first time."""

@@ -1,8 +1,8 @@
 """The last step of recovery: partitions that were recovered from the WAL learn from their tables.
 
-A collection may have removed records from the WAL that a table has. So before the broker serves
-anything, each partition's log advances to its table's end (E4). After the start, the roller learns
-the age of the remaining records.
+A collection may have removed records from the WAL that a table has. So before the broker serves a
+partition, its log advances to its table's end (E4). Afterwards the roller learns the age of the
+remaining records.
 
 A death in this step has no effect: it only reads.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.roll.queue import RollQueue
 from tidelog.broker.roll.table_ends import end_of, learn_table_end
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
-from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.wal.read.reading import read_all
@@ -29,33 +29,42 @@ READS_AT_ONCE_MAX = 16
 
 
 class RecoveredPartitions:
-    """Advances recovered partitions at the start, and dates them when the roller begins."""
+    """Advances recovered partitions before they are listed, and enters them into the roll queue."""
 
-    def __init__(
-        self,
-        partitions: PartitionRegistry,
-        tables: Tables,
-        queue: RollQueue,
-        store: ObjectStore,
-        clock: Clock,
-    ) -> None:
-        self._partitions = partitions
+    def __init__(self, tables: Tables, queue: RollQueue, store: ObjectStore, clock: Clock) -> None:
         self._tables = tables
         self._queue = queue
         self._store = store
         self._clock = clock
+        self._stopped: list[tuple[Partition, TidelogError]] = []
         self._by_oldest_object: dict[str, list[TopicPartition]] = {}
         """The partitions, by the object of their oldest batch."""
 
-    async def open(self) -> None:
-        """Advance every recovered log to its table's end. Raises StoreError."""
+    async def advance(self, partitions: Iterable[Partition]) -> None:
+        """Advance each log to its table's end. Raises StoreError.
+
+        A partition whose log has lost acknowledged records gets the fault.
+        """
         topics: dict[TopicId, list[Partition]] = {}
-        for partition in self._partitions:
+        for partition in partitions:
             if not partition.is_internal and partition.fault is None and len(partition.log.extents):
                 topics.setdefault(partition.log.partition.topic_id, []).append(partition)
-        await read_all(self._open_topic, topics.values(), asyncio.Semaphore(READS_AT_ONCE_MAX))
+        await read_all(self._advance_topic, topics.values(), asyncio.Semaphore(READS_AT_ONCE_MAX))
 
-    async def _open_topic(self, partitions: Sequence[Partition]) -> None:
+    def enter(self, partitions: Iterable[Partition]) -> None:
+        """Enter partitions that have been listed: the roller finds them from now on."""
+        for partition in partitions:
+            log = partition.log
+            if partition.is_internal or partition.fault is not None or not len(log.extents):
+                continue
+            if log.high_watermark > log.table_next:
+                self._queue.note(log.partition)
+            self._by_oldest_object.setdefault(log.extents[0].key, []).append(log.partition)
+        for partition, error in self._stopped:
+            self._queue.stop([partition], error)
+        self._stopped.clear()
+
+    async def _advance_topic(self, partitions: Sequence[Partition]) -> None:
         try:
             state = await self._tables.open(partitions[0].log.partition.topic_id)
         except NoTable:
@@ -63,31 +72,25 @@ class RecoveredPartitions:
         except (CorruptObject, UnsupportedFormat) as error:
             # The broker serves the WAL's records; a read of the table's part meets the fault
             # itself.
-            self._queue.stop(partitions, error)
+            self._stopped += [(partition, error) for partition in partitions]
             return
         for partition in partitions:
-            log = partition.log
             fault = learn_table_end(self._queue, partition, state)
-            if fault is not None and end_of(partition, state) > log.high_watermark:
-                # The log has lost acknowledged records: new ones would take their offsets.
-                self._partitions.condemn(partition, fault)
+            if fault is None:
                 continue
-            if fault is not None:
-                self._queue.stop([partition], fault)
-            if log.high_watermark > log.table_next:
-                self._queue.note(log.partition)
-            if len(log.extents):
-                oldest = log.extents[0].key
-                self._by_oldest_object.setdefault(oldest, []).append(log.partition)
+            if end_of(partition, state) > partition.log.high_watermark:
+                # The log has lost acknowledged records: new ones would take their offsets.
+                partition.fault = to_keep(fault)
+            else:
+                self._stopped.append((partition, fault))
 
     async def load_ages(self) -> None:
         """Set the time since which each partition waits: that of its oldest object."""
-        await read_all(
-            self._load_age, list(self._by_oldest_object), asyncio.Semaphore(READS_AT_ONCE_MAX)
-        )
-        self._by_oldest_object.clear()
+        waiting, self._by_oldest_object = self._by_oldest_object, {}
+        await read_all(self._load_age, waiting.items(), asyncio.Semaphore(READS_AT_ONCE_MAX))
 
-    async def _load_age(self, key: str) -> None:
+    async def _load_age(self, waiting: tuple[str, Sequence[TopicPartition]]) -> None:
+        key, places = waiting
         try:
             age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
         except StoreError as error:
@@ -95,5 +98,5 @@ class RecoveredPartitions:
             logger.warning("an object's age is unknown", extra={"why": str(error)})
             return
         since = self._clock.monotonic() - max(0, age_ms) / 1000
-        for place in self._by_oldest_object[key]:
+        for place in places:
             self._queue.set_waiting_since(place, since)

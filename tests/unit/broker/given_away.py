@@ -33,5 +33,6 @@ async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) 
         await broker.membership.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
         assert broker.writes.partitions.get(place) is None
     await broker.membership.metadata.append(mine, lambda _: (BrokerFenced(other),))
-    broker.writes.partitions.adopt({place: image}, {})
+    partitions = broker.writes.partitions
+    partitions.adopt(partitions.prepare({place: image}, {}))
     return broker.writes.partitions.find(place)
