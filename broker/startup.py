@@ -3,9 +3,9 @@
 1. Probe the store and open the metadata log (an empty prefix becomes a cluster). A death leaves
    nothing of this incarnation.
 2. Take the address, so that it is known. Connections are refused until the broker is ready.
-3. Show that the brokers of all other ids are dead. Register (B1) in the entry that fences the
-   previous incarnation of this id; fence the other ids. A death leaves a registered incarnation
-   without a WAL; the next start fences it like any other.
+3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead;
+   fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
+   without a WAL; the other brokers and the next start fence it like any other.
 4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
    may repeat each step.
 5. Recover the owned partitions from their bases (C5, C6; `partition_recovery`). This only reads.
@@ -230,7 +230,7 @@ async def _join(opened: OpenedCluster) -> Membership:
         advertised,
         options.process,
         options.is_running,
-        alone=True,
+        opened.settings.now().optional_text("broker.rack"),
     )
     progress = ReportedProgress()
     fence = OwnFence(metadata, registered.incarnation)

@@ -131,6 +131,10 @@ class TypedValues(Mapping[str, SettingValue]):
             raise TypeError(f"setting {name} is not a boolean: {value!r}")
         return value
 
+    def optional_text(self, name: str) -> str | None:
+        """The value of a setting of type string that may be unset; None if it is unset or empty."""
+        return None if self._values[name] is None else self.text(name) or None
+
     def text(self, name: str) -> str:
         """The value of a setting of type string."""
         value = self._values[name]

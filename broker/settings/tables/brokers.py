@@ -22,7 +22,7 @@ _CONNECTION_OVERRIDES = re.compile(r"([^,\s]+:[0-9]{1,9}(,[^,\s]+:[0-9]{1,9})*)?
 # fmt: off
 SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("broker.rack", STRING, None, ANY,
-        "The rack or zone of the broker, in Kafka.", effect=NONE),
+        "The rack or zone of the broker. It is registered with the broker."),
     Setting("socket.request.max.bytes", INT, 100 * MIB, AtLeast(1),
         "The largest request; a larger one closes the connection."),
     Setting("max.connections", INT, INT_MAX, AtLeast(0),

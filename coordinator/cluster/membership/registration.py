@@ -1,4 +1,4 @@
-"""Registration: a process becomes the only live incarnation of its id, or of all ids (B1)."""
+"""Registration: a process becomes the only live incarnation of its id (B1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from tidelog.coordinator.cluster.log.leases import (
 )
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered, Record
+from tidelog.coordinator.cluster.records.records import (
+    BROKER_VERSION,
+    BrokerFenced,
+    BrokerRegistered,
+    Record,
+)
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
@@ -51,15 +56,12 @@ class BrokerIdInUse(Refused):
 
 
 class BucketInUse(Refused):
-    """A broker with another id lives, and the bucket serves one broker at a time.
-
-    Nothing was changed.
-    """
+    """A broker of an earlier release lives, which cannot share the bucket. Nothing was changed."""
 
     def __init__(self, info: BrokerInfo) -> None:
         super().__init__(
-            f"the bucket has a broker, and can have one at a time: broker id {info.broker_id}, by"
-            f" {_holder(info)}"
+            "the bucket has a broker of an earlier release, which cannot share it: broker id"
+            f" {info.broker_id}, by {_holder(info)}"
         )
         self.info = info
 
@@ -76,29 +78,34 @@ async def register(
     address: tuple[str, int],
     process: ProcessIdentity,
     is_running: Callable[[ProcessIdentity], bool | None],
-    *,
-    alone: bool = False,
+    rack: str | None = None,
 ) -> Registered:
-    """Register `process` as `broker_id`, reached by clients at `address`.
+    """Register `process` as `broker_id`, reached by clients at `address`, in the zone `rack`.
 
     An unfenced incarnation of the id must first prove dead. That is at once if its process can be
     looked up and is gone, else by a lease that does not change for its session timeout. The entry
     that registers the newcomer fences it. So of two newcomers one wins; the other then finds the
     winner alive.
 
-    With `alone` the same holds for incarnations of all ids. Those of other ids are fenced right
-    after the registration. If the newcomer dies in between, the next one judges them again.
+    The same holds for brokers of earlier releases, which serve a bucket alone, whatever their ids.
+    They are fenced right after the registration, as are brokers of other ids whose processes have
+    certainly ended. If the newcomer dies in between, the next one judges them again.
 
     Raises BrokerIdInUse, BucketInUse, StoreError, and what MetadataLog.append raises.
     """
+
+    def has_ended(info: BrokerInfo) -> bool:
+        return is_running(info.process) is False
+
     while True:
-        rivals = _rivals(await log.refresh(), broker_id, alone)
-        dead = await _shown_dead(log, store, clock, broker_id, rivals, is_running)
+        live = (await log.refresh()).live_brokers()
+        known = [each for each in live if _must_end(each, broker_id) or has_ended(each)]
+        dead = await _shown_dead(log, store, clock, broker_id, known, is_running)
         started_at = clock.monotonic()
-        change = _Registration(broker_id, address, process, log, dead, alone)
+        change = _Registration(broker_id, address, process, rack, log, dead)
         try:
             epoch = Epoch(await log.append(None, change))
-            await _fence(log, epoch, dead)
+            await _fence(log, epoch, broker_id, dead)
         except _Overtaken as overtaken:
             logger.info("the broker's registration starts again", extra={"why": str(overtaken)})
             continue
@@ -126,13 +133,15 @@ class _Registration:
     broker_id: BrokerId
     address: tuple[str, int]
     process: ProcessIdentity
+    rack: str | None
     log: MetadataLog
     dead: Mapping[Epoch, _Dead]
-    alone: bool
 
     def __call__(self, state: ClusterState) -> tuple[Record, ...]:
         fences = []
-        for present in _rivals(state, self.broker_id, self.alone):
+        for present in state.live_brokers():
+            if not _must_end(present, self.broker_id):
+                continue
             judged = self.dead.get(present.epoch)
             if judged is None:
                 raise _Overtaken(f"incarnation {present.incarnation} has registered meanwhile")
@@ -149,13 +158,15 @@ class _Registration:
             port=port,
             process=self.process,
             session_timeout_ms=self.log.settings.session_timeout_ms,
+            rack=self.rack,
+            version=BROKER_VERSION,
         )
         return (*fences, registered)
 
 
-def _rivals(state: ClusterState, broker_id: BrokerId, alone: bool) -> list[BrokerInfo]:
-    """The incarnations that must be dead before the newcomer registers."""
-    return [info for info in state.live_brokers() if alone or info.broker_id == broker_id]
+def _must_end(info: BrokerInfo, broker_id: BrokerId) -> bool:
+    """Whether this live incarnation must be dead before a newcomer with this id registers."""
+    return info.broker_id == broker_id or info.version < BROKER_VERSION
 
 
 async def _shown_dead(
@@ -181,20 +192,25 @@ async def _shown_dead(
     return {each.info.epoch: each for each in judged if each is not None}
 
 
-async def _fence(log: MetadataLog, me: Epoch, dead: Mapping[Epoch, _Dead]) -> None:
+async def _fence(
+    log: MetadataLog, me: Epoch, broker_id: BrokerId, dead: Mapping[Epoch, _Dead]
+) -> None:
     """Fence the dead incarnations of other ids.
 
-    One that has written an entry since its judgement lives, and may answer reads: then the newcomer
-    fences itself and this raises _Overtaken.
+    One that has written an entry since its judgement lives, and may answer reads. If it cannot
+    share the bucket, the newcomer fences itself and this raises _Overtaken.
     """
 
     def build(state: ClusterState) -> list[BrokerFenced]:
         others = [each for epoch, each in dead.items() if state.is_live(epoch)]
-        if any(
-            state.brokers[each.info.epoch].last_entry != each.info.last_entry for each in others
-        ):
+        unchanged = [
+            each
+            for each in others
+            if state.brokers[each.info.epoch].last_entry == each.info.last_entry
+        ]
+        if any(_must_end(each.info, broker_id) for each in others if each not in unchanged):
             return [BrokerFenced(me)]
-        return [BrokerFenced(each.info.epoch, each.durable_end) for each in others]
+        return [BrokerFenced(each.info.epoch, each.durable_end) for each in unchanged]
 
     if build(log.state):
         await log.append(me, build)

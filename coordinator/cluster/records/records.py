@@ -16,13 +16,17 @@ from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, LeaderEpoch, Produc
 from tidelog.storage.object_store import Buffer
 
 ENTRY_MAGIC = "tidelog.metadata.entry"
-ENTRY_FORMAT = 3
-"""The newest format: an entry names the checksum of the one before.
+ENTRY_FORMAT = 4
+"""The newest format: registrations have `rack` and `version`.
 
 Entry 0 is of format 1, so that any release can read which version the bucket demands.
 """
 FIRST_ENTRY_FORMAT = 1
 ENTRY_BYTES_MAX = 8 * 1024 * 1024
+ALONE_VERSION = 1
+"""Brokers of this version serve a bucket alone."""
+BROKER_VERSION = 2
+"""What this Tidelog's brokers can do: brokers of this version share a bucket."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
 
@@ -57,6 +61,7 @@ class BrokerRegistered:
     """A process becomes an incarnation; its epoch is the sequence number of the entry.
 
     Observers judge its lease by `session_timeout_ms`, so brokers may be configured differently.
+    `rack`: the broker's zone. `version`: what its release can do (`BROKER_VERSION`).
     """
 
     broker_id: BrokerId
@@ -64,6 +69,8 @@ class BrokerRegistered:
     port: int
     process: ProcessIdentity
     session_timeout_ms: int = SESSION_TIMEOUT_MS
+    rack: str | None = None
+    version: int = ALONE_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import SlotRange
+from tidelog.coordinator.cluster.records.records import ALONE_VERSION, SlotRange
 from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
 
 
@@ -15,6 +15,7 @@ class BrokerInfo:
 
     `last_entry`: the newest entry of the metadata log that it wrote (at first its registration).
     `durable_end`: of a fenced one, the least number of durable slots in its WAL (rule C10).
+    `rack`: the broker's zone. `version`: what its release can do.
     """
 
     incarnation: Incarnation
@@ -25,6 +26,8 @@ class BrokerInfo:
     last_entry: int
     fenced: bool = False
     durable_end: Slot = FIRST_SLOT
+    rack: str | None = None
+    version: int = ALONE_VERSION
 
     @property
     def broker_id(self) -> BrokerId:

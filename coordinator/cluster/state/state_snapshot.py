@@ -9,6 +9,7 @@ from tidelog.coordinator.cluster.records.codec import Json, Mismatch, from_json,
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
+    ALONE_VERSION,
     ClusterCreated,
     ConfigsChanged,
     EntryRange,
@@ -33,8 +34,8 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 3
-"""The newest format: a snapshot has its entry's checksum, and the deleted topics."""
+SNAPSHOT_FORMAT = 4
+"""The newest format: brokers have `rack` and `version`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class _Broker:
     last_entry: int
     fenced: bool
     durable_end: Slot = FIRST_SLOT
+    rack: str | None = None
+    version: int = ALONE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,8 @@ def _broker_of(info: BrokerInfo) -> _Broker:
         last_entry=info.last_entry,
         fenced=info.fenced,
         durable_end=info.durable_end,
+        rack=info.rack,
+        version=info.version,
     )
 
 
@@ -182,6 +187,8 @@ def _info_of(broker: _Broker) -> BrokerInfo:
         last_entry=broker.last_entry,
         fenced=broker.fenced,
         durable_end=broker.durable_end,
+        rack=broker.rack,
+        version=broker.version,
     )
 
 

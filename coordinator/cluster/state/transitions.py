@@ -10,6 +10,7 @@ from uuid import UUID
 from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
 from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
 from tidelog.coordinator.cluster.records.records import (
+    ALONE_VERSION,
     BrokerFenced,
     BrokerRegistered,
     ClusterCreated,
@@ -218,6 +219,8 @@ def _broker_registered(draft: _Draft, record: BrokerRegistered) -> None:
         raise InvalidRecord(
             record, f"session timeout {record.session_timeout_ms} ms is not above 0"
         )
+    if record.version < ALONE_VERSION or record.rack == "":
+        raise InvalidRecord(record, f"version {record.version} in rack {record.rack!r}")
     if record.broker_id in draft.live_epochs.view:
         other = draft.live_epochs.view[record.broker_id]
         raise InvalidRecord(record, f"incarnation {record.broker_id}-{other} is not fenced")
@@ -231,6 +234,8 @@ def _broker_registered(draft: _Draft, record: BrokerRegistered) -> None:
         process=record.process,
         session_timeout_ms=record.session_timeout_ms,
         last_entry=draft.sequence,
+        rack=record.rack,
+        version=record.version,
     )
     draft.brokers.put(epoch, info)
     draft.live_epochs.put(record.broker_id, epoch)

@@ -16,6 +16,8 @@ from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.registration import Registered, register
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
+    ALONE_VERSION,
+    BrokerRegistered,
     LeaseResumed,
     MetadataEntry,
     TopicCreated,
@@ -23,7 +25,7 @@ from tidelog.coordinator.cluster.records.records import (
 )
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import BrokerId, Epoch
+from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -67,15 +69,27 @@ class World:
             ),
         )
 
-    async def broker(
-        self, broker_id: int, process: SimulatedProcess, *, alone: bool = False, **settings: int
-    ) -> Broker:
+    async def broker(self, broker_id: int, process: SimulatedProcess, **settings: int) -> Broker:
         """A registered broker without anything that runs in the background."""
         log = await self.log(process, **settings)
-        return Broker(self, process, log, await self.register(broker_id, process, log, alone=alone))
+        return Broker(self, process, log, await self.register(broker_id, process, log))
+
+    async def earlier_release(self, broker_id: int, process: SimulatedProcess) -> Broker:
+        """A registered broker of a release that serves a bucket alone."""
+        log = await self.log(process)
+        record = BrokerRegistered(
+            BrokerId(broker_id),
+            f"{process.name}.example",
+            9092,
+            identity(process),
+            version=ALONE_VERSION,
+        )
+        epoch = Epoch(await within(process, log.append(None, lambda _: (record,))))
+        incarnation = Incarnation(BrokerId(broker_id), epoch)
+        return Broker(self, process, log, Registered(incarnation, (), self.loop.time()))
 
     async def register(
-        self, broker_id: int, process: SimulatedProcess, log: MetadataLog, *, alone: bool = False
+        self, broker_id: int, process: SimulatedProcess, log: MetadataLog
     ) -> Registered:
         """Register the process."""
         return await within(
@@ -88,7 +102,6 @@ class World:
                 (f"{process.name}.example", 9092),
                 identity(process),
                 lambda other: self.is_running(process, other),
-                alone=alone,
             ),
         )
 

@@ -9,13 +9,18 @@ import pytest
 
 from tests.unit.coordinator.cluster.samples import process
 from tests.unit.coordinator.cluster.world import Broker, World, identity, simulate, within
+from tidelog.coordinator.cluster.log.append_group import Build
 from tidelog.coordinator.cluster.log.leases import Lease, WalProgress, encode_lease, lease_key
 from tidelog.coordinator.cluster.membership.registration import (
     BrokerIdInUse,
     BucketInUse,
     Registered,
 )
-from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered
+from tidelog.coordinator.cluster.records.records import (
+    BROKER_VERSION,
+    BrokerFenced,
+    BrokerRegistered,
+)
 from tidelog.errors import Fenced, Refused
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 
@@ -31,7 +36,12 @@ def test_the_first_broker_registers_at_once() -> None:
         assert before <= broker.registered.started_at <= world.loop.time() < before + 1
         (record,) = world.entries()[1].records
         assert record == BrokerRegistered(
-            SEVEN, "a.example", 9092, identity(broker.process), session_timeout_ms=9000
+            SEVEN,
+            "a.example",
+            9092,
+            identity(broker.process),
+            session_timeout_ms=9000,
+            version=BROKER_VERSION,
         )
 
     simulate(story)
@@ -275,20 +285,78 @@ def test_a_fence_names_how_far_the_predecessors_wal_was_durable() -> None:
     simulate(story)
 
 
-# --- alone in the bucket ---
+# --- other ids ---
+
+
+def test_brokers_of_several_ids_share_the_bucket() -> None:
+    async def story(world: World) -> None:
+        brokers = [await world.broker(n, world.process(f"b{n}", host="harbour")) for n in range(3)]
+        state = world.replayed()
+        assert [info.epoch for info in state.live_brokers()] == [each.epoch for each in brokers]
+
+    simulate(story)
+
+
+def test_a_newcomer_fences_brokers_of_other_ids_that_have_certainly_ended() -> None:
+    """Others on machines that it cannot see are left to those who watch their leases."""
+
+    async def story(world: World) -> None:
+        here, there, alive = [
+            await world.broker(n, world.process(f"b{n}", host=host))
+            for n, host in ((7, "harbour"), (8, "elsewhere"), (9, "harbour"))
+        ]
+        lease = Lease(SEVEN, here.epoch, 5, "ab" * 16, process(), WalProgress(Slot(8), None))
+        world.place(lease_key(SEVEN), encode_lease(lease))
+        here.process.kill()
+        there.process.kill()
+        before = world.loop.time()
+        newcomer = await world.broker(10, world.process("c", host="harbour"))
+        assert world.loop.time() - before < 1
+        state = world.replayed()
+        live = [info.epoch for info in state.live_brokers()]
+        assert live == [there.epoch, alive.epoch, newcomer.epoch]
+        assert state.brokers[here.epoch].durable_end == 8
+
+    simulate(story)
+
+
+def test_one_that_was_taken_for_ended_and_writes_again_is_left_alone() -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a", host="harbour"))
+        newcomer = world.process("b", host="harbour")
+        log = await world.log(newcomer)
+        world.is_running = lambda *_: False  # type: ignore[method-assign]
+        append, appends = log.append, 0
+
+        async def interrupt(author: Epoch | None, build: Build) -> int:
+            nonlocal appends
+            appends += 1
+            if appends == 2:
+                await first.show_life()
+            return await append(author, build)
+
+        log.append = interrupt  # type: ignore[method-assign]
+        registered = await world.register(8, newcomer, log)
+        live = [info.epoch for info in world.replayed().live_brokers()]
+        assert live == [first.epoch, registered.incarnation.epoch]
+
+    simulate(story)
+
+
+# --- brokers of earlier releases, which serve a bucket alone ---
 
 
 @pytest.mark.parametrize("host", ["harbour", "elsewhere"])
-def test_another_id_is_refused_while_a_broker_lives(host: str) -> None:
+def test_a_newcomer_is_refused_while_a_broker_of_an_earlier_release_lives(host: str) -> None:
     async def story(world: World) -> None:
-        first = await world.broker(7, world.process("a", host="harbour"))
+        first = await world.earlier_release(7, world.process("a", host="harbour"))
         within(first.process, first.keeper().run())
         before = world.loop.time()
         with pytest.raises(BucketInUse) as caught:
-            await world.broker(8, world.process("b", host=host), alone=True)
+            await world.broker(8, world.process("b", host=host))
         assert world.loop.time() - before < 9
         message = str(caught.value)
-        for part in ("broker id 7", "process 100 on host harbour", "a.example:9092", "7-1"):
+        for part in ("earlier release", "broker id 7", "process 100 on host harbour", "7-1"):
             assert part in message
         assert "Stop that process first" in message
         assert isinstance(caught.value, Refused)
@@ -298,10 +366,12 @@ def test_another_id_is_refused_while_a_broker_lives(host: str) -> None:
 
 
 @pytest.mark.parametrize(("host", "seconds"), [("harbour", (0, 1)), ("elsewhere", (9, 15))])
-def test_another_id_takes_over_from_the_dead(host: str, seconds: tuple[float, float]) -> None:
+def test_a_newcomer_takes_over_from_dead_brokers_of_an_earlier_release(
+    host: str, seconds: tuple[float, float]
+) -> None:
     async def story(world: World) -> None:
         dead = [
-            await world.broker(broker_id, world.process(name, host="harbour"))
+            await world.earlier_release(broker_id, world.process(name, host="harbour"))
             for broker_id, name in ((7, "a"), (9, "b"))
         ]
         lease = Lease(SEVEN, dead[0].epoch, 5, "ab" * 16, process(), WalProgress(Slot(8), None))
@@ -309,7 +379,7 @@ def test_another_id_takes_over_from_the_dead(host: str, seconds: tuple[float, fl
         for each in dead:
             each.process.kill()
         before = world.loop.time()
-        newcomer = await world.broker(8, world.process("c", host=host), alone=True)
+        newcomer = await world.broker(8, world.process("c", host=host))
         assert seconds[0] <= world.loop.time() - before < seconds[1], "one wait for all of them"
         state = world.replayed()
         assert [info.epoch for info in state.live_brokers()] == [newcomer.epoch]
@@ -321,29 +391,29 @@ def test_another_id_takes_over_from_the_dead(host: str, seconds: tuple[float, fl
 
 def test_after_a_polite_end_another_id_starts_at_once() -> None:
     async def story(world: World) -> None:
-        first = await world.broker(7, world.process("a"))
+        first = await world.earlier_release(7, world.process("a"))
         await first.log.append(first.epoch, lambda _: (BrokerFenced(first.epoch),))
         before = world.loop.time()
-        await world.broker(8, world.process("b"), alone=True)
+        await world.broker(8, world.process("b"))
         assert world.loop.time() - before < 1
 
     simulate(story)
 
 
 @pytest.mark.parametrize("appends_before", [0, 1])
-def test_a_broker_of_another_id_that_resumes_in_the_last_moment_keeps_the_bucket(
+def test_a_broker_of_an_earlier_release_that_resumes_in_the_last_moment_keeps_the_bucket(
     appends_before: int,
 ) -> None:
     """It writes before the newcomer's registration, or between that and its own fence."""
 
     async def story(world: World) -> None:
-        first = await world.broker(7, world.process("a"))
+        first = await world.earlier_release(7, world.process("a"))
         newcomer = world.process("b")
         log = await world.log(newcomer)
-        appends = 0
+        append, appends = log.append, 0
         resumed = asyncio.Event()
 
-        async def interrupt(author: object, build: object) -> int:
+        async def interrupt(author: Epoch | None, build: Build) -> int:
             nonlocal appends
             appends += 1
             if appends == appends_before + 1:
@@ -351,9 +421,8 @@ def test_a_broker_of_another_id_that_resumes_in_the_last_moment_keeps_the_bucket
                 resumed.set()
             return await append(author, build)
 
-        append = log.append
-        log.append = interrupt
-        registering = asyncio.ensure_future(world.register(8, newcomer, log, alone=True))
+        log.append = interrupt  # type: ignore[method-assign]
+        registering = asyncio.ensure_future(world.register(8, newcomer, log))
         await resumed.wait()
         within(first.process, first.keeper().run())
         with pytest.raises(BucketInUse):
@@ -365,7 +434,7 @@ def test_a_broker_of_another_id_that_resumes_in_the_last_moment_keeps_the_bucket
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("alive_before", [False, True])
-def test_of_several_ids_that_start_at_once_one_serves(seed: int, alive_before: bool) -> None:
+def test_several_ids_that_start_at_once_all_serve(seed: int, alive_before: bool) -> None:
     async def story(world: World) -> None:
         if alive_before:
             first = await world.broker(7, world.process("dead", host="harbour"))
@@ -373,20 +442,15 @@ def test_of_several_ids_that_start_at_once_one_serves(seed: int, alive_before: b
         world.store.settings.reply_lost_probability = 0.1
         world.store.settings.repeated_probability = 0.1
 
-        async def newcomer(n: int) -> Registered | Refused:
+        async def newcomer(n: int) -> Registered:
             process = world.process(f"p{n}", host="harbour")
             log = await world.log(process)
-            try:
-                registered = await world.register(n, process, log, alone=True)
-            except Refused as error:
-                return error
+            registered = await world.register(n, process, log)
             within(process, Broker(world, process, log, registered).keeper().run())
             return registered
 
-        outcomes = await asyncio.gather(*(newcomer(n) for n in range(4)))
-        (winner,) = [each for each in outcomes if isinstance(each, Registered)]
-        assert sum(isinstance(each, BucketInUse) for each in outcomes) == 3
+        registered = await asyncio.gather(*(newcomer(n) for n in range(4)))
         live = world.replayed().live_brokers()
-        assert [info.incarnation for info in live] == [winner.incarnation]
+        assert [info.incarnation for info in live] == [each.incarnation for each in registered]
 
     simulate(story, seed)

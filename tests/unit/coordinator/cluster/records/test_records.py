@@ -98,15 +98,15 @@ def test_a_record_is_read_as_it_was_written(record: Record) -> None:
 
 def test_the_form_of_an_entry_is_fixed() -> None:
     entry = sample(
-        BrokerRegistered(BrokerId(3), "b3.example", 9092, process(8)),
+        BrokerRegistered(BrokerId(3), "b3.example", 9092, process(8), rack="z1", version=2),
         PartitionMoved(FLIGHTS, 1, Epoch(2), "handover/abc"),
     )
     assert encode_entry(entry) == (
-        b'{"magic":"tidelog.metadata.entry","format":3,"sequence":42,'
+        b'{"magic":"tidelog.metadata.entry","format":4,"sequence":42,'
         b'"writer":"000102030405060708090a0b0c0d0e0f","time_ms":1700000000123,"author":7,'
         b'"previous":19088743,"records":[{"type":"BrokerRegistered","broker_id":3,"host":"b3.example","port":9092,'
         b'"process":{"host":"harbour","boot_id":"boot","pid_namespace":"pid:[1]","pid":8,'
-        b'"start_time":5008},"session_timeout_ms":9000},{"type":"PartitionMoved",'
+        b'"start_time":5008},"session_timeout_ms":9000,"rack":"z1","version":2},{"type":"PartitionMoved",'
         b'"topic_id":"00000000-0000-4000-8000-00000000000a","partition":1,"owner":2,'
         b'"handover":"handover/abc"}],"crc32":"' + encode_entry(entry)[-11:-3] + b'"}\n'
     )
@@ -164,8 +164,8 @@ def test_an_unknown_type_of_record_asks_for_a_newer_version() -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    members = members_of(sample(CLUSTER)) | {"format": 4, "colour": "blue"}
-    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 4.* up to version 3"):
+    members = members_of(sample(CLUSTER)) | {"format": 5, "colour": "blue"}
+    with pytest.raises(UnsupportedFormat, match=f"{KEY} has format version 5.* up to version 4"):
         decode_entry(KEY, stored(members))
 
 

@@ -159,6 +159,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 4})
-    with pytest.raises(UnsupportedFormat, match=r"version 4.*up to version 3"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 5})
+    with pytest.raises(UnsupportedFormat, match=r"version 5.*up to version 4"):
         decode_snapshot(KEY, data)
