@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.own_fence import OwnFence
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -34,6 +35,7 @@ class Membership:
     """A registered incarnation, with the addresses that it registered."""
 
     metadata: MetadataLog
+    renewal: ViewRenewal
     incarnation: Incarnation
     lease: LeaseKeeper
     fence: OwnFence

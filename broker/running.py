@@ -20,6 +20,7 @@ from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.read_path import ReadPath
@@ -92,6 +93,7 @@ class RunningBroker:
     settings: LiveSettings
     metrics: BrokerMetrics
     membership: Membership
+    recovery: PartitionRecovery
     writes: WritePath
     reads: Reads
     topic_tables: TopicTables

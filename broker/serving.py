@@ -47,6 +47,7 @@ def new_services(
         live,
         turns,
         metadata,
+        membership.renewal,
         incarnation,
         entropy,
         membership.advertised,
@@ -74,13 +75,17 @@ def new_services(
         metrics,
         environment.clock,
         membership.may_serve_reads,
+        membership.renewal,
     )
     coordinators = coordination.coordinators
-    groups = GroupServices(live, turns, metadata, incarnation, entropy, coordinators)
+    groups = GroupServices(
+        live, turns, metadata, membership.renewal, incarnation, entropy, coordinators
+    )
     transactions = TransactionServices(
         live,
         turns,
         metadata,
+        membership.renewal,
         incarnation,
         entropy,
         coordinators,

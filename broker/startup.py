@@ -59,6 +59,7 @@ from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.own_fence import OwnFence
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
@@ -149,7 +150,10 @@ async def startup(
         settings.now().integer("wal.uploads.in.flight.max"),
     )
     partitions = PartitionRegistry(
-        membership.incarnation.epoch, membership.state, settings.append_limits
+        membership.incarnation.epoch,
+        membership.state,
+        settings.append_limits,
+        membership.renewal.request,
     )
     table_path = _table_path(opened, membership, partitions)
     reads = _reads(opened, membership, table_path)
@@ -192,6 +196,7 @@ async def startup(
         settings,
         metrics,
         membership,
+        recovery,
         writes,
         reads,
         tables,
@@ -246,6 +251,7 @@ async def _join(opened: OpenedCluster) -> Membership:
     )
     return Membership(
         metadata,
+        ViewRenewal(metadata, environment.clock),
         registered.incarnation,
         lease,
         fence,
@@ -265,6 +271,7 @@ def _keep_membership(
         tasks.create_task(membership.lease.run()),
         tasks.create_task(membership.fence.run()),
         tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
+        tasks.create_task(membership.renewal.run()),
     )
 
 

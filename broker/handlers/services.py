@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidelog.broker.topics.auto_creations import AutoCreations
     from tidelog.clock import Clock
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+    from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
     from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
     from tidelog.entropy import Entropy
     from tidelog.identifiers import Incarnation
@@ -75,6 +76,7 @@ class MetadataServices(LiveServices):
     """For handlers that read or change the cluster's metadata."""
 
     metadata: MetadataLog
+    renewal: ViewRenewal
     incarnation: Incarnation
     """The author of what this broker appends."""
     entropy: Entropy
@@ -138,6 +140,7 @@ class DataServices(LiveServices):
     metrics: BrokerMetrics
     clock: Clock
     may_serve_reads: Callable[[], bool]
+    renewal: ViewRenewal
 
 
 @dataclass(frozen=True, slots=True)

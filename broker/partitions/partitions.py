@@ -90,10 +90,14 @@ class PartitionRegistry:
         epoch: Epoch,
         state: Callable[[], ClusterState],
         limits: Callable[[TopicId], BatchLimits],
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`missed` hears of each request for a partition that is not here: the view of the
+        cluster may be old."""
         self._epoch = epoch
         self._state = state
         self._limits = limits
+        self._missed = missed
         self._topics: dict[TopicId, dict[int, Partition]] = {}
         self._led: dict[TopicId, int] = {}
         """How many partitions of each topic this broker leads, used or not."""
@@ -232,6 +236,7 @@ class PartitionRegistry:
             return _sound(known)
         found = self._state().topic_named(topic)
         if found is None:
+            self._missed()
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
         hosted = self.find(TopicPartition(found.topic_id, partition))
         self._by_name[topic, partition] = hosted
@@ -240,6 +245,7 @@ class PartitionRegistry:
     def identified(self, topic_id: TopicId, partition: int) -> Partition:
         """The partition of a topic's id. Raises PartitionError."""
         if topic_id not in self._state().topics:
+            self._missed()
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic_id}")
         return self.find(TopicPartition(topic_id, partition))
 
@@ -258,6 +264,7 @@ class PartitionRegistry:
         return 0 if tenure is not None and tenure.incarnation.epoch == self._epoch else None
 
     def _absent(self, partition: TopicPartition) -> PartitionError:
+        self._missed()
         tenure = self._state().leader(partition)
         if tenure is None:
             return PartitionError(

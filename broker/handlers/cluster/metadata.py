@@ -73,6 +73,8 @@ async def metadata(
         return error_response(
             request, version, ErrorCode.INVALID_REQUEST, "topics by id need version 12"
         )
+    if asked is not None and await _names_unknown(broker, asked):
+        await broker.renewal.renewed()
     failed: dict[str, ErrorCode] = {}
     if (
         asked is not None
@@ -110,6 +112,16 @@ def _asked(request: MetadataRequest, version: int) -> list[MetadataRequestTopic]
     if version == 0 and not request.topics:
         return None
     return request.topics
+
+
+async def _names_unknown(broker: ClusterServices, asked: Sequence[MetadataRequestTopic]) -> bool:
+    """Whether the request names a topic that this broker does not know."""
+    state = broker.metadata.state
+    async for each in broker.turns.over(asked, SLICE_NAMES):
+        by_name = None if each.name is None else state.topic_named(each.name)
+        if by_name is None and each.topic_id not in state.topics:
+            return True
+    return False
 
 
 def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:

@@ -17,7 +17,6 @@ from tidelog.broker.read.fetch_session import (
     TopicKey,
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
-from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,
@@ -64,15 +63,19 @@ async def fetch(
     )
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
-    _count(broker.metrics, reads)
+    _note(broker, reads)
     return FetchResponse(
         session_id=plan.session_id, responses=await through(_responses(plan, reads))
     )
 
 
-def _count(metrics: BrokerMetrics, reads: Iterable[PartitionRead]) -> None:
+def _note(broker: DataServices, reads: Iterable[PartitionRead]) -> None:
+    """Count what was read; a client that knows a later leader epoch makes the view be renewed."""
+    metrics = broker.metrics
     for read in reads:
         metrics.fetched_bytes += read.found.size_bytes
+        if read.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            broker.renewal.request()
         if read.code is not ErrorCode.NONE:
             metrics.api(API_NAME).errors.of(read.code.name).value += 1
             metrics.storage_faults += read.code is ErrorCode.KAFKA_STORAGE_ERROR

@@ -90,6 +90,8 @@ async def _list_offset(
     try:
         partition = _readable(broker, topic, asked.partition_index)
         answer.error_code = epoch_error(asked.current_leader_epoch, partition.log.leader_epoch)
+        if answer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            broker.renewal.request()
         if answer.error_code == ErrorCode.NONE:
             await _look_up(broker, partition, asked.timestamp, isolation, answer)
     except PartitionError as error:

@@ -56,7 +56,7 @@ PATIENT = {"broker_session_timeout_ms": 120_000}
 
 
 class World:
-    """A bucket on which brokers run one after the other."""
+    """A bucket on which brokers run, one after the other or several at once."""
 
     def __init__(self, store: ObjectStore, **settings: object) -> None:
         self.store = store
@@ -68,17 +68,21 @@ class World:
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
         self.starts = 0
+        self._running: set[int] = set()
 
     @asynccontextmanager
-    async def broker(self, *, politely: bool = True) -> AsyncIterator[OneBroker]:
+    async def broker(
+        self, broker_id: int | None = None, *, politely: bool = True
+    ) -> AsyncIterator[OneBroker]:
         """A running broker. Unless politely, it is cut off at the end like a killed process."""
         self.starts += 1
+        number = self.starts
         options = BrokerOptions(
             settings=self.settings,
-            broker_id=self.broker_id,
+            broker_id=self.broker_id if broker_id is None else BrokerId(broker_id),
             listen=("127.0.0.1", 0),
-            process=ProcessIdentity("host", "boot", "namespace", self.starts, self.starts),
-            is_running=lambda _: False,
+            process=ProcessIdentity("host", "boot", "namespace", number, number),
+            is_running=lambda other: other.pid in self._running,
         )
         world = BrokerEnvironment.of(
             self.store,
@@ -98,9 +102,11 @@ class World:
         if running is None:
             await run
             raise AssertionError("the broker has ended without a reason")
+        self._running.add(number)
         try:
             yield OneBroker(broker, running, run)
         finally:
+            self._running.discard(number)
             if politely and not run.done():
                 broker.stop()
                 await run
