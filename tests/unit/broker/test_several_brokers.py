@@ -79,7 +79,7 @@ def test_each_broker_serves_its_partitions_alone() -> None:
 
 
 def test_running_brokers_divide_the_partitions_of_a_dead_one() -> None:
-    """Its acknowledged records are there, and appends go on behind them; a later start finds both."""
+    """Acknowledged records are there, and appends go on behind them; a later start finds both."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:
